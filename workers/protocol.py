@@ -1,0 +1,306 @@
+"""The words that coordinator and workers exchange: knobs, specs, outcomes, verdicts.
+
+Standard library only, because a worker must read a spec where nothing but torch is installed.
+Every message carries `PROTOCOL_VERSION`; a worker refuses a message of another version by name
+instead of misreading it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+PROTOCOL_VERSION = 1
+
+CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
+PRECISIONS = ("fp32", "amp-bf16")
+OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+MODES = ("train", "infer")
+
+
+class Verdict(StrEnum):
+    """How a trial ended."""
+
+    FITS = "FITS"
+    OOM = "OOM"
+    THRASH = "THRASH"
+    INVALID = "INVALID"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    LOST = "LOST"
+
+    @property
+    def is_about_memory(self) -> bool:
+        """Whether the verdict says something about the size (the others say nothing of it)."""
+        return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
+
+
+class Probe(StrEnum):
+    """A way to learn what a configuration needs."""
+
+    PREDICT = "predict"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Evidence(StrEnum):
+    """Where a size comes from; `emulated` is a bigger card under a cap."""
+
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+    EMULATED = "emulated"
+    MEASURED_CPU = "measured-cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """What may be varied beside the batch size.
+
+    Attributes:
+        conv_algo: one of `CONV_ALGOS`.
+        precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
+            not in matrix products.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
+    """
+
+    conv_algo: str = "cudnn"
+    precision: str = "fp32"
+    optimizer: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_one_of("conv_algo", self.conv_algo, CONV_ALGOS)
+        _require_one_of("precision", self.precision, PRECISIONS)
+        if self.optimizer is not None:
+            _require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+
+    def to_dict(self) -> dict[str, str | None]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRef:
+    """How a workload crosses processes: by reference, or as pickled bytes.
+
+    Attributes:
+        kind: `builtin`, `import`, `file` or `pickle`.
+        target: the built-in's name; `package.module:attribute`; `/abs/file.py:attribute`; for a
+            pickle, a name for reports.
+        source_sha256: digest of the source file or of the pickle, where it is known; a worker
+            whose copy differs refuses to run.
+        input_shape: shape of one sample, when the attribute is a module rather than a Workload.
+        num_classes: number of classes of the labels that go with `input_shape`.
+        search_path: folders appended to the worker's import path.
+        payload_base64: the cloudpickle bytes of a `pickle` reference.
+    """
+
+    kind: str
+    target: str
+    source_sha256: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+    search_path: tuple[str, ...] = ()
+    payload_base64: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and metric labels."""
+        if self.kind == "file":
+            path, _, attribute = self.target.rpartition(":")
+            return f"{path.rsplit('/', 1)[-1]}:{attribute}"
+        return self.target
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        shape = data.get("input_shape")
+        return cls(
+            **{
+                **data,
+                "input_shape": None if shape is None else tuple(shape),
+                "search_path": tuple(data.get("search_path", ())),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One probe of one configuration under one budget.
+
+    Attributes:
+        budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
+            what the process may use; None for no limit.
+        mode: `train`, `infer`, or None for the workload's own.
+        architecture: `sm_XY` of the card that a prediction is for.
+        num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
+        num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
+        deadline_seconds: after so long the trial's whole process group is killed.
+    """
+
+    workload: WorkloadRef
+    batch_size: int
+    probe: Probe
+    knobs: Knobs = field(default_factory=Knobs)
+    mode: str | None = None
+    budget_bytes: int | None = None
+    architecture: str = "sm_80"
+    num_warmup_steps: int = 1
+    num_steps: int = 3
+    num_threads: int | None = None
+    deadline_seconds: float = 600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.mode is not None:
+            _require_one_of("mode", self.mode, MODES)
+
+    def to_json(self) -> str:
+        return _dump("autofit.trial-spec", dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = _load("autofit.trial-spec", text)
+        return cls(
+            **{
+                **data,
+                "workload": WorkloadRef.from_dict(data["workload"]),
+                "probe": Probe(data["probe"]),
+                "knobs": Knobs(**data["knobs"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a size was learned on.
+
+    Attributes:
+        kind: `cuda` or `cpu`.
+        name: the card's or processor's name; for a prediction, the card that was assumed.
+        driver: the driver's version, where there is one.
+    """
+
+    kind: str
+    name: str
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peak memory of one stretch of steps; the three are different numbers, never mixed.
+
+    Attributes:
+        allocated_bytes: bytes of live blocks (CPU: unknown without the profiler, so None).
+        reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
+        device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
+            cudaMemGetInfo sees it; CPU, the peak resident set.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialError:
+    """Why a trial gave no answer about memory, in words for its user.
+
+    Attributes:
+        kind: `user`, `data-dependent`, `unsupported`, `environment` or `protocol`.
+        message: one sentence, with the next step in it.
+        traceback: the user's traceback, where there is one.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcome:
+    """What a trial returned.
+
+    Attributes:
+        first_step, steady: peaks of the first step, and of the steps after the warm-up.
+        num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
+        num_alloc_retries, num_ooms: the CUDA allocator's own counters.
+        context_bytes: device memory outside the allocator, after the steps.
+        step_seconds: median duration of a steady step.
+        environment: what the trial ran under: versions, threads, malloc settings.
+        trace_json: the encoded trace of a prediction (see `workers.trace`).
+        log_tail: the last lines that the trial's process printed.
+    """
+
+    verdict: Verdict
+    evidence: Evidence
+    device: Device
+    batch_size: int
+    knobs: Knobs
+    first_step: Peaks = field(default_factory=Peaks)
+    steady: Peaks = field(default_factory=Peaks)
+    num_steps_done: int = 0
+    num_alloc_retries: int = 0
+    num_ooms: int = 0
+    context_bytes: int | None = None
+    step_seconds: float | None = None
+    wall_seconds: float = 0.0
+    error: TrialError | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    trace_json: str | None = None
+    log_tail: str = ""
+
+    @property
+    def peaks(self) -> Peaks:
+        """The larger of the first step's and the steady peaks, each of the three for itself."""
+        pairs = zip(dataclasses.astuple(self.first_step), dataclasses.astuple(self.steady), strict=True)
+        return Peaks(*(max((p for p in pair if p is not None), default=None) for pair in pairs))
+
+    @property
+    def budgeted_bytes(self) -> int | None:
+        """The peak that is held against the budget: resident memory on the CPU, else reserved."""
+        return self.peaks.device_bytes if self.device.kind == "cpu" else self.peaks.reserved_bytes
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return None if not self.step_seconds else self.batch_size / self.step_seconds
+
+    def to_json(self) -> str:
+        return _dump("autofit.trial-outcome", dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = _load("autofit.trial-outcome", text)
+        error = data["error"]
+        return cls(
+            **{
+                **data,
+                "verdict": Verdict(data["verdict"]),
+                "evidence": Evidence(data["evidence"]),
+                "device": Device(**data["device"]),
+                "knobs": Knobs(**data["knobs"]),
+                "first_step": Peaks(**data["first_step"]),
+                "steady": Peaks(**data["steady"]),
+                "error": None if error is None else TrialError(**error),
+            }
+        )
+
+
+def _require_one_of(field_name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field_name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def _dump(schema: str, data: dict[str, Any]) -> str:
+    return json.dumps({"schema": f"{schema}/{PROTOCOL_VERSION}", **data}, separators=(",", ":"))
+
+
+def _load(schema: str, text: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(text)
+    found = data.pop("schema", None)
+    expected = f"{schema}/{PROTOCOL_VERSION}"
+    if found != expected:
+        raise ValueError(f"expected a message of schema {expected}, got {found!r}")
+    return data

@@ -1,0 +1,210 @@
+"""The trace artifact: every allocation and free of a few steps, in order, with its provenance.
+
+What a prediction hands to the peak curve and to the views. Standard library only, versioned, and
+written in a canonical form, so that its digest names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from workers.protocol import Knobs
+
+TRACE_SCHEMA = "autofit.trace/1"
+
+
+class Category(StrEnum):
+    """What an allocation holds.
+
+    `PARAMETER` covers parameters and buffers. `ACTIVATION` is whatever the forward pass and the
+    loss allocate. `GRADIENT` is what ends as a parameter's `.grad`; the gradients of activations,
+    which pass by in backward, are `OTHER`, with the optimizer's temporaries.
+    """
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    WORKSPACE = "workspace"
+    OTHER = "other"
+
+
+class ConvPass(StrEnum):
+    """The three products of a convolution: output, gradient of the input, of the weight."""
+
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """One convolution call whose workspace is decided when the trace is replayed.
+
+    The trace does not fix a size because it depends on the algorithm, the card and, not as a
+    polynomial, on the batch.
+
+    Attributes:
+        input_shape, weight_shape, output_shape: N×C×spatial, K×C/groups×filter, N×K×spatial (the
+            shapes of the forward convolution, in every pass; a transposed convolution is the
+            dgrad of the convolution that has its output as input).
+        element_bytes: size of one element of the input.
+        dtype: PyTorch's name of the input's type, without `torch.`.
+    """
+
+    conv_pass: ConvPass
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    dtype: str
+    element_bytes: int
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One request to the allocator.
+
+    Attributes:
+        num_bytes: bytes requested; 0 where `convolution` decides.
+        operator: the ATen operator that asked, or the part of the step outside any operator.
+        module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
+        source: innermost line of the user's code, `file:line:function`.
+    """
+
+    num_bytes: int
+    category: Category
+    operator: str = ""
+    module: str = ""
+    source: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    convolution: Convolution | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A named position in the events: `position` events come before it."""
+
+    position: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The memory events of a workload's first steps at one batch size.
+
+    Attributes:
+        events: `i` allocates `allocations[i]`, `~i` frees it. What is never freed is alive at the
+            end of the last step.
+        marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
+            `step 1 backward`, `step 1 optimizer`, …
+        versions: of what shaped the trace (torch, the recorder).
+    """
+
+    workload: str
+    batch_size: int
+    mode: str
+    optimizer: str
+    knobs: Knobs
+    allocations: tuple[Allocation, ...]
+    events: tuple[int, ...]
+    marks: tuple[Mark, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        strings = _StringTable()
+        rows = [
+            [
+                a.num_bytes,
+                a.category.value,
+                strings.index(a.operator),
+                strings.index(a.module),
+                strings.index(a.source),
+                strings.index(a.dtype),
+                list(a.shape),
+                None if a.convolution is None else dataclasses.asdict(a.convolution),
+            ]
+            for a in self.allocations
+        ]
+        document = {
+            "schema": TRACE_SCHEMA,
+            "workload": self.workload,
+            "batch_size": self.batch_size,
+            "mode": self.mode,
+            "optimizer": self.optimizer,
+            "knobs": self.knobs.to_dict(),
+            "versions": self.versions,
+            "strings": strings.values,
+            "allocations": rows,
+            "events": self.events,
+            "marks": [[m.position, m.name] for m in self.marks],
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Reads a trace back; raises `ValueError` for another schema or a malformed document."""
+        data = json.loads(text)
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema != TRACE_SCHEMA:
+            raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")
+        strings: list[str] = data["strings"]
+        return cls(
+            workload=data["workload"],
+            batch_size=data["batch_size"],
+            mode=data["mode"],
+            optimizer=data["optimizer"],
+            knobs=Knobs(**data["knobs"]),
+            allocations=tuple(_allocation(row, strings) for row in data["allocations"]),
+            events=tuple(data["events"]),
+            marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
+            versions=data["versions"],
+        )
+
+
+class _StringTable:
+    """Operators, modules and sources repeat thousands of times; each is written once."""
+
+    def __init__(self) -> None:
+        self._indices: dict[str, int] = {}
+
+    def index(self, value: str) -> int:
+        return self._indices.setdefault(value, len(self._indices))
+
+    @property
+    def values(self) -> list[str]:
+        return list(self._indices)
+
+
+def _allocation(row: list[Any], strings: list[str]) -> Allocation:
+    num_bytes, category, operator, module, source, dtype, shape, convolution = row
+    return Allocation(
+        num_bytes=num_bytes,
+        category=Category(category),
+        operator=strings[operator],
+        module=strings[module],
+        source=strings[source],
+        dtype=strings[dtype],
+        shape=tuple(shape),
+        convolution=None if convolution is None else _convolution(convolution),
+    )
+
+
+def _convolution(data: dict[str, Any]) -> Convolution:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Convolution(**{**fields, "conv_pass": ConvPass(data["conv_pass"])})
