@@ -1,0 +1,23 @@
+"""A model of PyTorch's CUDA caching allocator, in Python alone.
+
+`settings` says what PYTORCH_ALLOC_CONF may change, `pools` holds the rules, `expandable` those of
+segments that grow, `addresses` where segments lie; `caching` is the allocator with its statistics,
+`replay` runs a stream of events through it, fast.
+"""
+
+from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
+from workers.allocator.pools import AllocatorOutOfMemory, Block
+from workers.allocator.replay import Replay, live_peak_bytes, replay
+from workers.allocator.settings import AllocatorSettings
+
+__all__ = [
+    "AllocatorOutOfMemory",
+    "AllocatorSettings",
+    "Block",
+    "CachingAllocator",
+    "Replay",
+    "Segment",
+    "SegmentBlock",
+    "live_peak_bytes",
+    "replay",
+]
