@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from workers.optimizers import make_optimizer
+from workers.protocol import OPTIMIZERS
+from workers.workload import WorkloadError
+
+# What each keeps per parameter: this is what memory depends on.
+STATE_TENSORS = {
+    "sgd": set(),
+    "sgd-momentum": {"momentum_buffer"},
+    "adam": {"exp_avg", "exp_avg_sq"},
+    "adamw": {"exp_avg", "exp_avg_sq"},
+    "rmsprop": {"square_avg"},
+    "adagrad": {"sum"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_name_makes_an_optimizer_with_its_state(name: str) -> None:
+    parameter = torch.nn.Parameter(torch.ones(5))
+    optimizer = make_optimizer(name, [parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    state = optimizer.state[parameter]
+    sized_like_it = {
+        key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape
+    }
+    assert sized_like_it == STATE_TENSORS[name]
+    assert (parameter < 1).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_implementation_is_pytorchs_default(name: str) -> None:
+    defaults = make_optimizer(name, [torch.nn.Parameter(torch.ones(1))]).defaults
+    assert defaults["foreach"] is None
+    assert not defaults.get("fused")
+
+
+def test_momentum_and_weight_decay_are_what_the_names_say() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(1))]
+    assert make_optimizer("sgd", parameters).defaults["momentum"] == 0
+    assert make_optimizer("sgd-momentum", parameters).defaults["momentum"] == 0.9
+    assert make_optimizer("adam", parameters).defaults["weight_decay"] == 0
+    assert make_optimizer("adamw", parameters).defaults["weight_decay"] > 0
+
+
+def test_function_of_the_parameters_makes_its_own() -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = make_optimizer(lambda params: torch.optim.SGD(params, lr=0.25), iter([parameter]))
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert optimizer.param_groups[0]["params"] == [parameter]
+
+
+def test_function_that_returns_something_else_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"returned list; return a torch\.optim\.Optimizer"):
+        make_optimizer(list, [torch.nn.Parameter(torch.ones(1))])

@@ -1,0 +1,98 @@
+"""The built-in workloads: one file each, listed here.
+
+The catalogue imports neither torch nor the models, so that a command can list it at once. To add
+a model, write its file with a `Workload` in it and add an entry below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinWorkload:
+    """What is known of a built-in workload without importing it.
+
+    Attributes:
+        description: what it is, in one line.
+        source: the paper that it was written from.
+        module, attribute: where its `Workload` is.
+        sample: the natural size of one sample, in words.
+        optimizer: what it is trained with unless told otherwise.
+    """
+
+    name: str
+    description: str
+    source: str
+    module: str
+    attribute: str
+    sample: str
+    optimizer: str
+
+
+_HARWATH_2018 = (
+    "Harwath et al. 2018, Jointly Discovering Visual Objects and Spoken Words from Raw Sensory Input"
+)
+
+BUILTINS = {
+    builtin.name: builtin
+    for builtin in (
+        BuiltinWorkload(
+            name="davenet",
+            description="DAVEnet, both branches, with the sampled margin ranking loss",
+            source=_HARWATH_2018,
+            module="workers.models.davenet",
+            attribute="davenet",
+            sample="a 3×224×224 image and its 40×1024 spectrogram",
+            optimizer="sgd-momentum",
+        ),
+        BuiltinWorkload(
+            name="davenet-audio",
+            description="the audio branch of DAVEnet",
+            source=_HARWATH_2018,
+            module="workers.models.davenet",
+            attribute="davenet_audio",
+            sample="a 40×1024 spectrogram",
+            optimizer="sgd-momentum",
+        ),
+        BuiltinWorkload(
+            name="davenet-image",
+            description="the image branch of DAVEnet",
+            source=_HARWATH_2018,
+            module="workers.models.davenet",
+            attribute="davenet_image",
+            sample="a 3×224×224 image",
+            optimizer="sgd-momentum",
+        ),
+        BuiltinWorkload(
+            name="vgg16",
+            description="VGG-16 (configuration D), 1000 classes",
+            source=(
+                "Simonyan & Zisserman 2015, Very Deep Convolutional Networks for Large-Scale "
+                "Image Recognition"
+            ),
+            module="workers.models.vgg",
+            attribute="vgg16",
+            sample="a 3×224×224 image",
+            optimizer="sgd-momentum",
+        ),
+        BuiltinWorkload(
+            name="resnet50",
+            description="ResNet-50 (v1.5), 1000 classes",
+            source="He et al. 2016, Deep Residual Learning for Image Recognition",
+            module="workers.models.resnet",
+            attribute="resnet50",
+            sample="a 3×224×224 image",
+            optimizer="sgd-momentum",
+        ),
+        BuiltinWorkload(
+            name="gpt2",
+            description="GPT-2 with 124 million parameters, next-token prediction",
+            source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+            module="workers.models.gpt2",
+            attribute="gpt2",
+            sample="a sequence of 1024 tokens",
+            optimizer="adamw",
+        ),
+    )
+}
