@@ -1,0 +1,149 @@
+"""Workloads that go wrong in every way that a trial can; loaded by trials' processes, by path."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import pathlib
+import resource
+import signal
+import sys
+import threading
+
+import torch
+
+from workers.errors import DataDependentError
+from workers.workload import Workload
+
+MIB = 2**20
+
+
+def _model():
+    return torch.nn.Linear(8, 4)
+
+
+def _batch(batch_size, device):
+    return torch.ones(batch_size, 8, device=device)
+
+
+def _loss(model, batch):
+    return model(batch).sum()
+
+
+def _workload(**parts):
+    usual = {"build_model": _model, "make_batch": _batch, "loss": _loss, "optimizer": "adam"}
+    return Workload(**{**usual, **parts})
+
+
+def healthy():
+    return _workload()
+
+
+def chatty():
+    """Writes what it finds in its process."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    sys.stdout.write(f"sys.path[0] is {sys.path[0]!r}; CUDA_VISIBLE_DEVICES is {gpus!r}")
+    return _workload()
+
+
+def hang():
+    """Hangs after it started a process of its own, whose number it leaves in FAULTY_PID_FILE."""
+
+    def loss(model, batch):
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        pathlib.Path(os.environ["FAULTY_PID_FILE"]).write_text(str(pid))
+        threading.Event().wait()
+
+    return _workload(loss=loss)
+
+
+def killed():
+    def loss(model, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return _workload(loss=loss)
+
+
+def mistaken():
+    def loss(model, batch):
+        return model(batch) + "one"
+
+    return _workload(loss=loss)
+
+
+def leaving():
+    def loss(model, batch):
+        raise SystemExit(3)
+
+    return _workload(loss=loss)
+
+
+def hungry():
+    """Needs 64 MiB per sample beyond what the budget of the tests allows for many of them."""
+
+    def loss(model, batch):
+        kept = torch.ones(batch.shape[0] * 64 * MIB // 4)
+        return model(batch).sum() + kept.sum()
+
+    return _workload(loss=loss)
+
+
+def _limited():
+    return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+
+
+def unnamed_error_under_limit():
+    """Fails under a limit as oneDNN does, without a word of memory."""
+
+    def loss(model, batch):
+        if _limited():
+            raise RuntimeError("could not execute a primitive")
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def unnamed_error_always():
+    def loss(model, batch):
+        raise SystemError("returned NULL without setting an exception")
+
+    return _workload(loss=loss)
+
+
+def crash():
+    """Reads address zero, as a library does that never looks at what malloc returned."""
+
+    def loss(model, batch):
+        ctypes.string_at(0)
+
+    return _workload(loss=loss)
+
+
+def garbled():
+    """Writes into the pipe of the outcomes, as a stray descriptor would."""
+
+    def loss(model, batch):
+        for entry in pathlib.Path("/proc/self/fd").iterdir():
+            if entry.is_fifo() and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_WRONLY:
+                os.write(int(entry.name), b"no outcome\n")
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def ignores_batch_size():
+    return _workload(make_batch=lambda batch_size, device: torch.ones(2, 8, device=device))
+
+
+def vacuous():
+    return _workload(step=lambda model, optimizer, batch: None)
+
+
+def data_dependent():
+    def loss(model, batch):
+        raise DataDependentError("aten::nonzero depends on values: measure instead")
+
+    return _workload(loss=loss)

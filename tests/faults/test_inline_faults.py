@@ -1,0 +1,187 @@
+"""Faults that really happen to trials on this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workers.isolate import Child
+from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.run import run
+
+FAULTY = Path(__file__).with_name("faulty.py")
+BUDGET_BYTES = 1200 * 2**20  # about 300 MiB of it are PyTorch's own
+
+
+def spec_of(attribute: str, **settings) -> TrialSpec:
+    reference = WorkloadRef(kind="file", target=f"{FAULTY}:{attribute}")
+    usual = {"batch_size": 4, "probe": Probe.CPU, "num_threads": 1, "deadline_seconds": 120.0}
+    return TrialSpec(workload=reference, **{**usual, **settings})
+
+
+TRIALS = {
+    "hungry, little": spec_of("hungry", batch_size=1, budget_bytes=BUDGET_BYTES),
+    "hungry, much": spec_of("hungry", batch_size=64, budget_bytes=BUDGET_BYTES),
+    "killed under a limit": spec_of("killed", budget_bytes=BUDGET_BYTES),
+    "crashed": spec_of("crash"),
+    "mistaken": spec_of("mistaken"),
+    "unnamed error under the limit": spec_of("unnamed_error_under_limit", budget_bytes=BUDGET_BYTES),
+    "unnamed error always": spec_of("unnamed_error_always", budget_bytes=BUDGET_BYTES),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, TrialOutcome]:
+    """Every trial's outcome; they run two at a time, as on a machine with two workers."""
+    before = children()
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = dict(zip(TRIALS, pool.map(run, TRIALS.values()), strict=True))
+    assert children() <= before, "a trial's process was left behind"
+    return outcomes
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def test_a_size_that_the_limit_allows_fits_and_says_what_it_ran_under(outcomes):
+    outcome = outcomes["hungry, little"]
+    assert outcome.verdict is Verdict.FITS
+    assert outcome.evidence is Evidence.MEASURED_CPU
+    assert (outcome.device.kind, outcome.batch_size, outcome.num_steps_done) == ("cpu", 1, 4)
+    assert outcome.device.name
+    assert outcome.error is None
+    assert 64 * 2**20 < outcome.first_step.device_bytes <= BUDGET_BYTES
+    assert 64 * 2**20 < outcome.steady.device_bytes <= BUDGET_BYTES
+    assert outcome.steady.reserved_bytes is None
+    assert outcome.step_seconds > 0
+    assert outcome.wall_seconds > outcome.step_seconds
+    assert outcome.environment["threads"] == "1"
+    assert outcome.environment["OMP_NUM_THREADS"] == "1"
+    assert outcome.environment["MALLOC_ARENA_MAX"] == "1"
+    assert outcome.environment["MALLOC_MMAP_THRESHOLD_"] == "131072"
+    assert outcome.environment["MALLOC_TRIM_THRESHOLD_"] == "131072"
+
+
+def test_running_out_of_memory_is_oom_in_the_words_of_what_ran_out(outcomes):
+    outcome = outcomes["hungry, much"]
+    assert outcome.verdict is Verdict.OOM
+    assert "DefaultCPUAllocator: can't allocate memory" in outcome.environment["out_of_memory"]
+    assert outcome.num_steps_done == 0
+    assert outcome.error is None
+
+
+def test_a_killed_process_is_lost_and_never_taken_for_out_of_memory(outcomes):
+    outcome = outcomes["killed under a limit"]
+    assert outcome.verdict is Verdict.LOST
+    assert outcome.environment["exit"] == "SIGKILL"
+    assert "SIGKILL" in outcome.error.message
+
+
+def test_a_crash_is_lost_and_leaves_its_stack_in_the_log(outcomes):
+    outcome = outcomes["crashed"]
+    assert outcome.verdict is Verdict.LOST
+    assert outcome.environment["exit"] == "SIGSEGV"
+    assert "Fatal Python error: Segmentation fault" in outcome.log_tail
+    assert "in loss" in outcome.log_tail
+
+
+def test_a_users_mistake_is_told_with_the_line_of_the_users_file(outcomes):
+    outcome = outcomes["mistaken"]
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.error.kind == "user"
+    assert outcome.error.message.startswith("TypeError: ")
+    assert f"({FAULTY}:" in outcome.error.message
+    assert outcome.error.message.endswith(", in loss)")
+    assert outcome.error.traceback.splitlines()[1].startswith(f'  File "{FAULTY}"')
+
+
+def test_an_error_that_goes_away_with_the_limit_is_oom(outcomes):
+    outcome = outcomes["unnamed error under the limit"]
+    assert outcome.verdict is Verdict.OOM
+    assert outcome.error is None
+    assert "could not execute a primitive" in outcome.environment["out_of_memory"]
+    assert "without the limit the same size completes" in outcome.environment["out_of_memory"]
+
+
+def test_an_error_that_stays_without_the_limit_is_the_users(outcomes):
+    outcome = outcomes["unnamed error always"]
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.error.message.startswith("SystemError: ")
+    assert "NULL" in outcome.environment["under_the_limit"]
+
+
+def test_a_hang_is_ended_at_its_deadline_with_every_process_of_the_trial(tmp_path):
+    pid_file = tmp_path / "pid"
+    before = children()
+    with Child({"FAULTY_PID_FILE": str(pid_file)}) as child:
+        assert child.run(spec_of("healthy")).verdict is Verdict.FITS  # torch is imported by now
+        outcome = child.run(spec_of("hang", deadline_seconds=4.0))
+        assert outcome.verdict is Verdict.TIMEOUT
+        assert "within 4 s" in outcome.error.message
+        assert is_gone(int(pid_file.read_text()))
+        assert children() <= before
+        assert child.run(spec_of("healthy")).verdict is Verdict.FITS
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within seconds; the system, not we, reaps what a trial started."""
+    try:
+        psutil.Process(pid).wait(timeout=60)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
+SUPERVISOR = """
+import sys
+from workers.isolate import Child
+from workers.protocol import TrialSpec
+child = Child({"FAULTY_PID_FILE": sys.argv[1]})
+child.start()
+print(child._process._popen.pid, flush=True)
+child.run(TrialSpec.from_json(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def supervisor(tmp_path):
+    """A process that supervises a hanging trial, and the numbers of the trial's two processes."""
+    pid_file = tmp_path / "pid"
+    arguments = [str(pid_file), spec_of("hang").to_json()]
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, *arguments],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        trial = psutil.Process(int(process.stdout.readline()))
+        while not pid_file.exists() or not pid_file.read_text():
+            assert trial.is_running()
+            psutil.wait_procs([trial], timeout=0.05)
+        yield process, [trial.pid, int(pid_file.read_text())]
+        process.kill()
+
+
+def test_a_trial_does_not_outlive_a_supervisor_that_is_killed(supervisor):
+    process, trial = supervisor
+    process.kill()
+    assert all(is_gone(pid) for pid in trial)
+
+
+def test_an_interrupted_supervisor_takes_its_trial_with_it(supervisor):
+    process, trial = supervisor
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert all(is_gone(pid) for pid in trial)

@@ -1,0 +1,101 @@
+"""The CUDA probe on a real card, through every verdict that it can give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.protocol import CONV_ALGOS, PRECISIONS, Evidence, Knobs, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.run import run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+WORKLOADS = Path(__file__).with_name("gpu_workloads.py")
+MIB = 2**20
+
+
+def spec_of(attribute: str, **settings) -> TrialSpec:
+    reference = WorkloadRef(kind="file", target=f"{WORKLOADS}:{attribute}")
+    return TrialSpec(workload=reference, **{"batch_size": 8, "probe": Probe.CUDA, **settings})
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return run(spec_of("linear"))
+
+
+def test_a_trial_without_a_budget_fits_and_is_measured(linear):
+    assert linear.error is None
+    assert linear.verdict is Verdict.FITS
+    assert linear.evidence is Evidence.MEASURED
+    assert linear.device.kind == "cuda"
+    assert linear.device.name == torch.cuda.get_device_name(0)
+    assert linear.num_steps_done == 4
+    assert (linear.num_alloc_retries, linear.num_ooms) == (0, 0)
+    assert linear.step_seconds > 0
+
+
+def test_the_three_peaks_are_three_numbers_in_order(linear):
+    for peaks in (linear.first_step, linear.steady):
+        assert 4 * 256 * 256 * 4 < peaks.allocated_bytes <= peaks.reserved_bytes < peaks.device_bytes
+    assert linear.steady.reserved_bytes % (2 * MIB) == 0
+
+
+def test_the_context_is_what_the_device_holds_beside_the_allocator(linear):
+    assert 50 * MIB < linear.context_bytes < 2048 * MIB
+    assert linear.steady.device_bytes == linear.steady.reserved_bytes + linear.context_bytes
+
+
+def test_the_same_trial_has_the_same_allocator_history(linear):
+    again = run(spec_of("linear"))
+    assert int(linear.environment["history_events"]) > 10
+    assert again.environment["history_sha256"] == linear.environment["history_sha256"]
+    assert again.steady.allocated_bytes == linear.steady.allocated_bytes
+
+
+def test_a_budget_is_enforced_and_running_out_is_oom():
+    fits = run(spec_of("hungry", batch_size=4, budget_bytes=512 * MIB))
+    fails = run(spec_of("hungry", batch_size=16, budget_bytes=512 * MIB))
+    assert fits.verdict is Verdict.FITS
+    assert fits.steady.reserved_bytes <= 512 * MIB
+    assert fits.evidence is Evidence.EMULATED
+    assert fails.verdict is Verdict.OOM
+    assert fails.error is None
+    assert "OutOfMemoryError" in fails.environment["out_of_memory"]
+    assert fails.num_ooms >= 1
+
+
+def test_a_size_that_runs_only_after_a_release_thrashes():
+    outcome = run(spec_of("fragmented", budget_bytes=512 * MIB))
+    assert outcome.verdict is Verdict.THRASH
+    assert outcome.num_alloc_retries > 0
+    assert outcome.steady.reserved_bytes <= 512 * MIB
+    assert run(spec_of("fragmented", budget_bytes=1024 * MIB)).verdict is Verdict.FITS
+
+
+def test_a_users_error_names_the_card_too():
+    outcome = run(spec_of("mistaken"))
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.error.kind == "user"
+    assert outcome.device.name == torch.cuda.get_device_name(0)
+
+
+@pytest.mark.parametrize("conv_algo", CONV_ALGOS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_conv_algo_runs_in_every_precision(conv_algo, precision):
+    outcome = run(spec_of("convolution", knobs=Knobs(conv_algo=conv_algo, precision=precision)))
+    assert outcome.error is None
+    assert outcome.verdict is Verdict.FITS
+    assert outcome.num_steps_done == 4
+
+
+def test_predictions_create_no_context_on_the_card():
+    free_bytes, _ = torch.cuda.mem_get_info(0)
+    outcome = run(spec_of("convolution", probe=Probe.PREDICT))
+    assert outcome.verdict is Verdict.FITS
+    assert abs(torch.cuda.mem_get_info(0)[0] - free_bytes) < 32 * MIB

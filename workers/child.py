@@ -1,0 +1,145 @@
+"""The child's side of `workers.isolate`: reads specs, runs them, writes outcomes.
+
+Here is the one boundary where exceptions become outcomes: what a workload raises is its user's
+error, and told as such.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import signal
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from workers.errors import InvalidTrialError, WorkerError
+from workers.outcomes import UNKNOWN, without_answer
+from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from workers.workload import WorkloadError
+
+_WORKERS = f"{Path(__file__).parent}/"
+_MODELS = f"{_WORKERS}models/"
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def main(specs_fd: int, outcomes_fd: int) -> None:
+    """Answers one JSON line after another until an empty line comes."""
+    for fd in (specs_fd, outcomes_fd):
+        os.set_inheritable(fd, False)
+    specs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(specs_fd, specs), daemon=True).start()
+    with suppress(ImportError):  # `answer` says it when there is someone to say it to
+        import torch  # noqa: F401 - imported while the supervisor prepares
+    with os.fdopen(outcomes_fd, "w", encoding="utf-8") as outcomes:
+        while spec := specs.get():
+            outcomes.write(answer(spec).to_json() + "\n")
+            outcomes.flush()
+
+
+def _receive(specs_fd: int, specs: queue.SimpleQueue[str]) -> None:
+    """Passes the specs on; a supervisor that is gone takes the whole process group with it.
+
+    The pipe is read all the time, so that this is seen during a long operator too: PyTorch's
+    operators run without the interpreter's lock.
+    """
+    with os.fdopen(specs_fd, encoding="utf-8") as pipe:
+        for line in pipe:
+            specs.put(line.strip())
+            if not line.strip():
+                return
+    os.killpg(0, signal.SIGKILL)
+
+
+def answer(text: str) -> TrialOutcome:
+    """Runs the trial that a spec's JSON describes; every error of its workload is an outcome."""
+    try:
+        spec = TrialSpec.from_json(text)
+    except (ValueError, KeyError, TypeError) as error:
+        return _refused(f"the spec cannot be read ({error}): install the same autofit on every machine")
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        message = f"PyTorch cannot be imported ({error}): install torch into this environment"
+        return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
+    try:
+        return _run(spec)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
+        return _failed(spec, error)
+
+
+def _run(spec: TrialSpec) -> TrialOutcome:
+    # Imported here because a prediction must not touch CUDA's modules before its hooks are in.
+    if spec.probe is Probe.PREDICT:
+        from workers.predict import probe
+
+        return probe.predict(spec)
+    if spec.probe is Probe.CUDA:
+        from workers.measure import cuda
+
+        return cuda.measure(spec)
+    from workers.measure import cpu
+
+    return cpu.measure(spec)
+
+
+def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
+    verdict = Verdict.INVALID if isinstance(error, InvalidTrialError) else Verdict.FAILED
+    if isinstance(error, WorkerError):
+        told = TrialError(kind=error.kind, message=str(error))
+    elif isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+        told = dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
+    else:
+        told = user_error(error)
+    device = None
+    if spec.probe is Probe.CUDA:
+        from workers.measure import cuda
+
+        device = cuda.device_at_hand()
+    environment = {"exception": type(error).__name__}
+    return without_answer(spec, verdict, told, device=device, environment=environment)
+
+
+def _refused(message: str) -> TrialOutcome:
+    """The answer to what is no spec, and so names neither a size nor a device."""
+    return TrialOutcome(
+        verdict=Verdict.FAILED,
+        evidence=Evidence.PREDICTED,
+        device=Device(kind=UNKNOWN, name=UNKNOWN),
+        batch_size=0,
+        knobs=Knobs(),
+        error=TrialError(kind="protocol", message=message),
+    )
+
+
+def user_error(error: BaseException) -> TrialError:
+    """Tells a workload's exception in one sentence, with the line of the user's own file."""
+    name, text = type(error).__name__, str(error).strip()
+    message = f"{name}: {text.splitlines()[0]}" if text else name
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_users(frame.filename):
+            message += f" ({frame.filename}:{frame.lineno}, in {frame.name})"
+            break
+    return TrialError(kind="user", message=message, traceback=_user_traceback(error))
+
+
+def _is_users(path: str) -> bool:
+    return path.startswith(_MODELS) or not path.startswith((_WORKERS, *_INSTALLED, "<"))
+
+
+def _user_traceback(error: BaseException) -> str:
+    first = next(_below_our_frames(error.__traceback__), error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, first))
+
+
+def _below_our_frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if path.startswith(_MODELS) or not path.startswith(_WORKERS):
+            yield trace
+        trace = trace.tb_next

@@ -1,0 +1,43 @@
+"""Errors that end a trial with a verdict of their own.
+
+    Exception
+    ├── InvalidTrialError         the work was not done           -> INVALID
+    └── WorkerError               carries the outcome's error kind -> FAILED
+        ├── DataDependentError    "data-dependent"
+        ├── UnsupportedError      "unsupported"
+        └── DeviceError           "environment"
+
+Whatever else a workload raises is its own (`user`). No torch at import.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class InvalidTrialError(Exception):
+    """The trial ran but did not do the work it was asked for, so its size means nothing."""
+
+
+class WorkerError(Exception):
+    """A trial that cannot be answered; the text says the next step."""
+
+    kind: ClassVar[str]
+
+
+class DataDependentError(WorkerError):
+    """An operator whose output depends on values, which a prediction does not have."""
+
+    kind = "data-dependent"
+
+
+class UnsupportedError(WorkerError):
+    """Something that this probe, this device or this PyTorch cannot do."""
+
+    kind = "unsupported"
+
+
+class DeviceError(WorkerError):
+    """The machine lacks what the probe needs."""
+
+    kind = "environment"

@@ -1,0 +1,12 @@
+"""cuDNN's fastest plan, found by timing them."""
+
+from __future__ import annotations
+
+from workers.knobs.conv.policy import ConvPolicy
+
+POLICY = ConvPolicy(
+    name="cudnn-benchmark",
+    explanation="cuDNN times its plans in the first step, which needs the most memory, and keeps the fastest",
+    benchmark=True,
+    python_lines=("torch.backends.cudnn.benchmark = True",),
+)

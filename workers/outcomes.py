@@ -1,0 +1,57 @@
+"""Outcomes of trials that gave no answer about memory, for both sides of the process boundary."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+
+UNKNOWN = "unknown"
+
+
+def without_answer(
+    spec: TrialSpec,
+    verdict: Verdict,
+    error: TrialError,
+    *,
+    device: Device | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> TrialOutcome:
+    """Says how a trial ended that did not say what its configuration needs.
+
+    Without a `device`, the outcome names what can be known of it from outside.
+    """
+    return TrialOutcome(
+        verdict=verdict,
+        evidence=evidence_sought(spec),
+        device=device or _device_sought(spec),
+        batch_size=spec.batch_size,
+        knobs=spec.knobs,
+        error=error,
+        environment=dict(environment or {}),
+    )
+
+
+def evidence_sought(spec: TrialSpec) -> Evidence:
+    """The evidence that a trial would have given; on CUDA the weaker claim."""
+    return {
+        Probe.PREDICT: Evidence.PREDICTED,
+        Probe.CPU: Evidence.MEASURED_CPU,
+        Probe.CUDA: Evidence.EMULATED,
+    }[spec.probe]
+
+
+def _device_sought(spec: TrialSpec) -> Device:
+    if spec.probe is Probe.CPU:
+        return Device(kind="cpu", name=processor_name())
+    return Device(kind="cuda", name=spec.architecture if spec.probe is Probe.PREDICT else UNKNOWN)
+
+
+def processor_name() -> str:
+    """The processor's name as Linux gives it, else the machine's architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,221 @@
+"""Records ground truth on a machine with a GPU: what trials really needed there.
+
+    python -m workers.record --out rows.jsonl --minutes 20
+
+Every row is one JSON document of schema `autofit.ground-truth/1` with a `kind`: the `device`, its
+`context` size, a `trial`, and at last a `prediction` beside what was measured. Rows come in order
+of value and are written as they are learned, so that a run cut short is worth having. Needs torch
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workers.protocol import Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.run import run
+
+if TYPE_CHECKING:
+    from workers.workload import Workload
+
+SCHEMA = "autofit.ground-truth/1"
+EXIT_USAGE, EXIT_NO_DEVICE = 2, 5
+
+# Small, middle and large, chosen so that the large ones need a few GiB.
+BATCH_SIZES: dict[str, tuple[int, int, int]] = {
+    "davenet": (8, 32, 96),
+    "resnet50": (8, 32, 128),
+    "vgg16": (8, 32, 96),
+    "gpt2": (1, 4, 16),
+    "davenet-audio": (8, 64, 256),
+    "davenet-image": (8, 32, 128),
+}
+_WITHOUT_CONVOLUTIONS = ("gpt2",)
+_SMALL, _MIDDLE, _LARGE = range(3)
+# What to learn of every model, the most telling first: (which batch size, knobs).
+_ROUNDS: tuple[tuple[int, Knobs], ...] = (
+    (_MIDDLE, Knobs()),
+    (_LARGE, Knobs()),
+    (_MIDDLE, Knobs(precision="amp-bf16")),
+    (_MIDDLE, Knobs(conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(conv_algo="native")),
+    (_SMALL, Knobs()),
+    (_MIDDLE, Knobs(conv_algo="cudnn-deterministic")),
+    (_MIDDLE, Knobs(optimizer="adam")),
+    (_LARGE, Knobs(precision="amp-bf16")),
+    (_LARGE, Knobs(conv_algo="cudnn-benchmark")),
+    (_LARGE, Knobs(conv_algo="cudnn-deterministic")),
+    (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="native")),
+    (_LARGE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
+)
+_TRIAL_SECONDS = 300.0
+_SHORTEST_TRIAL_SECONDS = 15.0
+_PREDICTION_SHARE = 0.15  # of the time, kept for comparing predictions with what was measured
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m workers.record", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="file of rows, replaced if it exists")
+    parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
+    parser.add_argument("--models", default=",".join(BATCH_SIZES), help="built-in workloads, comma-separated")
+    options = parser.parse_args(arguments)
+    models = options.models.split(",")
+    unknown = [model for model in models if model not in BATCH_SIZES]
+    if unknown:
+        sys.stderr.write(f"unknown model {', '.join(unknown)}: choose from {', '.join(BATCH_SIZES)}\n")
+        return EXIT_USAGE
+
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.stderr.write("PyTorch finds no CUDA device here: run this on a machine with an NVIDIA GPU\n")
+        return EXIT_NO_DEVICE
+    with options.out.open("w", encoding="utf-8") as file:
+        for row in itertools.chain([device_row()], record(models, seconds=60 * options.minutes)):
+            write_row(file.write, row)
+            file.flush()
+    return 0
+
+
+def write_row(write: Callable[[str], object], row: Row) -> None:
+    """Writes a row as one line."""
+    write(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")) + "\n")
+
+
+def device_row() -> Row:
+    """What CUDA says of the card; reading it creates no context."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    cudnn: Any = torch.backends.cudnn  # untyped
+    return {
+        "kind": "device",
+        "name": properties.name,
+        "architecture": f"sm_{properties.major}{properties.minor}",
+        "total_bytes": properties.total_memory,
+        "num_multiprocessors": properties.multi_processor_count,
+        "versions": {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": cudnn.version(),
+            "python": sys.version.split()[0],
+        },
+    }
+
+
+def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
+    """The trials, the most telling first: every model once before any model twice."""
+    for size, knobs in _ROUNDS:
+        for model in models:
+            if model in _WITHOUT_CONVOLUTIONS and knobs.conv_algo != "cudnn":
+                continue
+            yield TrialSpec(
+                workload=WorkloadRef(kind="builtin", target=model),
+                batch_size=BATCH_SIZES[model][size],
+                probe=Probe.CUDA,
+                knobs=knobs,
+            )
+
+
+def record(
+    models: Sequence[str],
+    *,
+    seconds: float,
+    run: Callable[[TrialSpec], TrialOutcome] = run,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Row]:
+    """Runs the plan for so many seconds of the clock and yields a row for each thing learned."""
+    end = clock() + seconds
+    end_of_trials = end - _PREDICTION_SHARE * seconds
+    context = TrialSpec(
+        workload=WorkloadRef(kind="import", target="workers.record:almost_nothing"),
+        batch_size=1,
+        probe=Probe.CUDA,
+    )
+    yield {"kind": "context", **_trial(context, run(context))}
+    measured: list[tuple[TrialSpec, TrialOutcome]] = []
+    for spec in plan(models):
+        remaining = end_of_trials - clock()
+        if remaining < _SHORTEST_TRIAL_SECONDS:
+            break
+        outcome = run(dataclasses.replace(spec, deadline_seconds=min(_TRIAL_SECONDS, remaining)))
+        yield {"kind": "trial", **_trial(spec, outcome)}
+        if outcome.verdict is Verdict.FITS:
+            measured.append((spec, outcome))
+    for spec, outcome in measured:
+        remaining = end - clock()
+        if remaining <= 0:
+            break
+        yield _prediction(spec, outcome, run, remaining)
+
+
+def almost_nothing() -> Workload:
+    """A workload so small that what the device shows beside the allocator is the context."""
+    import torch
+
+    from workers.workload import Workload
+
+    return Workload(
+        build_model=lambda: torch.nn.Linear(8, 8),
+        make_batch=lambda batch_size, device: torch.zeros(batch_size, 8, device=device),
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer="sgd",
+    )
+
+
+def _trial(spec: TrialSpec, outcome: TrialOutcome) -> Row:
+    told = dataclasses.asdict(outcome)
+    for bulky in ("trace_json", "knobs", "batch_size"):
+        del told[bulky]
+    return {
+        "workload": spec.workload.name,
+        "batch_size": spec.batch_size,
+        "mode": spec.mode,
+        "knobs": spec.knobs.to_dict(),
+        "num_warmup_steps": spec.num_warmup_steps,
+        "num_steps": spec.num_steps,
+        **told,
+    }
+
+
+def _prediction(
+    spec: TrialSpec, measured: TrialOutcome, run: Callable[[TrialSpec], TrialOutcome], seconds: float
+) -> Row:
+    predicted = run(
+        dataclasses.replace(
+            spec,
+            probe=Probe.PREDICT,
+            architecture=measured.environment.get("architecture", spec.architecture),
+            deadline_seconds=seconds,
+        )
+    )
+    return {
+        "kind": "prediction",
+        "workload": spec.workload.name,
+        "batch_size": spec.batch_size,
+        "knobs": spec.knobs.to_dict(),
+        "verdict": predicted.verdict,
+        "first_step": _side_by_side(predicted.first_step, measured.first_step),
+        "steady": _side_by_side(predicted.steady, measured.steady),
+        "error": None if predicted.error is None else dataclasses.asdict(predicted.error),
+    }
+
+
+def _side_by_side(predicted: Peaks, measured: Peaks) -> Row:
+    return {"predicted": dataclasses.asdict(predicted), "measured": dataclasses.asdict(measured)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

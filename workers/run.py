@@ -1,0 +1,77 @@
+"""The one door: a spec in, an outcome out, whatever happens in between."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+
+from workers.isolate import NO_GPU, Child, run_fresh
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+
+# Kept from the first prediction to the end of this process: importing torch costs seconds, and
+# predictions leave nothing behind that a later one could see.
+_predictor = Child(NO_GPU)
+
+# How running out of memory looks where the code that ran out does not say so: oneDNN's "could
+# not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
+# crash. Never SIGKILL: a limit of this kind makes requests fail, it kills nobody.
+_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError")
+_UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
+
+
+def run(spec: TrialSpec) -> TrialOutcome:
+    """Runs a trial in a process of its own and returns its outcome.
+
+    A measured trial gets a fresh process; predictions share one, which lives until this process
+    ends. Only an interruption of this process raises.
+    """
+    if spec.probe is Probe.PREDICT:
+        return _predictor.run(spec)
+    outcome = run_fresh(spec)
+    if spec.probe is Probe.CPU and spec.budget_bytes is not None and may_be_memory(outcome):
+        return _decided_without_limit(spec, outcome)
+    return outcome
+
+
+def start_predictor() -> None:
+    """Starts the process of the predictions and returns at once, to hide its start-up.
+
+    Raises:
+        OSError: the system refuses another process.
+    """
+    _predictor.start()
+
+
+@atexit.register
+def close_predictor() -> None:
+    """Ends the process of the predictions; a later prediction starts another."""
+    _predictor.close()
+
+
+def may_be_memory(outcome: TrialOutcome) -> bool:
+    """Whether a trial under a limit failed in a way that may be running out of memory, unnamed."""
+    if outcome.verdict is Verdict.LOST:
+        return outcome.environment.get("exit") in _UNNAMED_DEATHS
+    return outcome.verdict is Verdict.FAILED and outcome.environment.get("exception") in _UNNAMED_EXCEPTIONS
+
+
+def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:
+    """Tells running out of memory from another failure: it alone goes away with the limit."""
+    unlimited = run_fresh(dataclasses.replace(spec, budget_bytes=None))
+    wall_seconds = limited.wall_seconds + unlimited.wall_seconds
+    reason = limited.error.message if limited.error else ""
+    if unlimited.verdict is not Verdict.FITS:
+        environment = {**unlimited.environment, "under_the_limit": reason}
+        return dataclasses.replace(unlimited, wall_seconds=wall_seconds, environment=environment)
+    evidence = (
+        f"{reason}; without the limit the same size completes with a peak resident set of "
+        f"{unlimited.steady.device_bytes} bytes"
+    )
+    return dataclasses.replace(
+        limited,
+        verdict=Verdict.OOM,
+        error=None,
+        num_ooms=1,
+        wall_seconds=wall_seconds,
+        environment={**limited.environment, "out_of_memory": evidence},
+    )
