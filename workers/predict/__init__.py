@@ -1,0 +1,4 @@
+"""Predicting: a training step on a GPU that is not there, and its peak for any batch size.
+
+Importing this package, `curve` and `workspace` needs no torch; `probe` and what it imports do.
+"""

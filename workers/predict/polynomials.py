@@ -1,0 +1,81 @@
+"""Exact integer polynomials of the batch size, as coefficients from the constant upwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+class NotPolynomialError(ValueError):
+    """The values at the given batch sizes lie on no such polynomial."""
+
+
+def value_at(polynomial: Sequence[int], batch_size: int) -> int:
+    """Evaluates a polynomial by Horner's rule."""
+    value = 0
+    for coefficient in reversed(polynomial):
+        value = value * batch_size + coefficient
+    return value
+
+
+def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> tuple[int, int]:
+    """The integer line through the first two points, checked on the others.
+
+    A single point gives the constant.
+
+    Raises:
+        NotPolynomialError: the line is no integer one, or misses a point.
+    """
+    if len(values) == 1:
+        return (values[0], 0)
+    slope, remainder = divmod(values[1] - values[0], batch_sizes[1] - batch_sizes[0])
+    line = (values[0] - slope * batch_sizes[0], slope)
+    if remainder or any(value_at(line, b) != v for b, v in zip(batch_sizes, values, strict=True)):
+        raise NotPolynomialError(f"{list(values)} at batch sizes {list(batch_sizes)}")
+    return line
+
+
+def size_polynomial(
+    batch_sizes: Sequence[int], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]
+) -> tuple[int, ...]:
+    """Bytes of a tensor as a polynomial, by its dimensions.
+
+    A B×B similarity needs a square, which three sizes alone would always fit and so never check;
+    its dimensions are lines, which the third trace does check.
+
+    Args:
+        batch_sizes: where the tensor was seen.
+        shapes: its shape at each.
+        sizes_bytes: bytes of its storage at each.
+
+    Raises:
+        NotPolynomialError: neither the dimensions nor the bytes themselves are lines.
+    """
+    if len(set(sizes_bytes)) == 1 and (len(batch_sizes) == 1 or len(set(shapes)) == 1):
+        return (sizes_bytes[0], 0)
+    element_bytes = {
+        _exact_ratio(size, math.prod(shape)) for shape, size in zip(shapes, sizes_bytes, strict=True)
+    }
+    if len(element_bytes) != 1 or None in element_bytes or len({len(s) for s in shapes}) != 1:
+        return line_through(batch_sizes, sizes_bytes)  # the tensor is a part of its storage
+    polynomial: tuple[int, ...] = (element_bytes.pop() or 0, 0)
+    for dimension in zip(*shapes, strict=True):
+        constant, slope = line_through(batch_sizes, dimension)
+        product = [constant * c for c in polynomial] + [0]
+        for power, c in enumerate(polynomial):
+            product[power + 1] += slope * c
+        polynomial = tuple(product)
+    return _without_leading_zeros(polynomial)
+
+
+def _exact_ratio(size_bytes: int, num_elements: int) -> int | None:
+    if num_elements == 0 or size_bytes % num_elements:
+        return None
+    return size_bytes // num_elements
+
+
+def _without_leading_zeros(polynomial: tuple[int, ...]) -> tuple[int, ...]:
+    degree = len(polynomial)
+    while degree > 2 and polynomial[degree - 1] == 0:
+        degree -= 1
+    return polynomial[:degree]

@@ -1,0 +1,166 @@
+"""The predict probe: traces a workload's first steps on a fake GPU and replays them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from workers.errors import DataDependentError, UnsupportedError
+from workers.knobs.apply import autocast_factory
+from workers.measure import steps
+from workers.optimizers import make_optimizer
+from workers.predict import fake_gpu
+from workers.predict.curve import Conditions, PeakCurve
+from workers.predict.recorder import Recorder, is_users
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
+from workers.trace import Category, Trace
+from workers.workload import Workload, check_batch, resolve
+
+NUM_TRACED_STEPS = 3
+
+_CATEGORIES = {
+    "input": Category.INPUT,
+    "forward": Category.ACTIVATION,
+    "backward": Category.OTHER,
+    "optimizer": Category.OTHER,
+}
+
+
+def predict(spec: TrialSpec) -> TrialOutcome:
+    """Predicts one configuration, and returns the trace with which others can be.
+
+    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own.
+
+    Raises:
+        DataDependentError: the step needs values that only a real run has.
+        UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU.
+    """
+    trace = trace_workload(resolve(spec.workload), spec)
+    curve = PeakCurve([trace])
+    conditions = Conditions(conv_algo=spec.knobs.conv_algo, architecture=spec.architecture)
+    estimate = curve.estimate(spec.batch_size, conditions)
+    peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
+    return TrialOutcome(
+        verdict=curve.verdict(spec.batch_size, conditions, spec.budget_bytes),
+        evidence=Evidence.PREDICTED,
+        device=Device(kind="cuda", name=spec.architecture),
+        batch_size=spec.batch_size,
+        knobs=spec.knobs,
+        first_step=peaks,
+        steady=peaks,
+        num_steps_done=NUM_TRACED_STEPS,
+        environment=trace.versions,
+        trace_json=trace.to_json(),
+    )
+
+
+def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
+    """Runs `NUM_TRACED_STEPS` real steps on a fake GPU and records their memory events."""
+    _install()
+    recorder = Recorder()
+    mode = fake_gpu.FakeGpuMode(recorder.observe)
+    training = (spec.mode or workload.mode) == "train"
+    optimizer_spec = spec.knobs.optimizer or workload.optimizer
+    steps.seed(spec.seed)
+    # Without threads of its own the engine runs backward here, where the mode is active.
+    with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
+        with fake_gpu.parameters_diverted(mode):
+            model = workload.build_model()
+        recorder.mark("model")
+        recorder.category = Category.PARAMETER
+        fake_gpu.move_to_gpu(mode, model)
+        model.train(training)
+        optimizer = make_optimizer(optimizer_spec, model.parameters()) if training else None
+        with recorder.following(model):
+            for number in range(1, NUM_TRACED_STEPS + 1):
+                _step(number, spec, recorder, workload, model, optimizer)
+        recorder.close()
+    return Trace(
+        workload=spec.workload.name,
+        batch_size=spec.batch_size,
+        mode="train" if training else "infer",
+        optimizer=optimizer_spec if isinstance(optimizer_spec, str) else "custom",
+        knobs=spec.knobs,
+        allocations=tuple(recorder.allocations),
+        events=tuple(recorder.events),
+        marks=tuple(recorder.marks),
+        versions={"torch": torch.__version__},
+    )
+
+
+def _step(  # noqa: PLR0917 - one call, everything new in it
+    number: int,
+    spec: TrialSpec,
+    recorder: Recorder,
+    workload: Workload,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+) -> None:
+    def phase(name: str) -> None:
+        if name == "optimizer":
+            recorder.recategorize(_gradients(model), Category.GRADIENT)
+        recorder.mark(f"step {number} {name}")
+        recorder.category = _CATEGORIES[name]
+
+    phase("input")
+    batch = workload.make_batch(spec.batch_size, fake_gpu.GPU)
+    check_batch(batch, spec.batch_size)
+    autocast = autocast_factory(spec.knobs, "cuda")
+    if optimizer is None:
+        steps.infer_step(workload, model, batch, autocast=autocast, phase=phase)
+        return
+    steps.train_step(workload, model, optimizer, batch, autocast=autocast, phase=phase)
+    recorder.recategorize(_gradients(model), Category.GRADIENT)
+    recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+
+
+def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    return (p.grad for p in model.parameters() if p.grad is not None)
+
+
+def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _install() -> None:
+    try:
+        fake_gpu.install()
+    except RuntimeError as error:
+        raise UnsupportedError(str(error)) from error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Says in the user's words what a fake GPU cannot do."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise DataDependentError(
+            f"{error.func} at {_where(error)} depends on values, which a prediction does not "
+            "have: measure instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or "
+            "keep values out of the step"
+        ) from error
+    except UnsupportedOperatorException as error:
+        raise UnsupportedError(
+            f"{error.func} at {_where(error)} cannot be run without a GPU: measure instead"
+        ) from error
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the user's code that the error passed."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [
+        f"{frame.f_code.co_filename}:{line}:{frame.f_code.co_name}"
+        for frame, line in frames
+        if is_users(frame.f_code)
+    ]
+    return lines[-1] if lines else "an unknown line"

@@ -1,0 +1,304 @@
+"""Records which operator allocated what, and when each storage was freed.
+
+The recorder sees every operator below autograd. A storage that it has not met is an allocation;
+a weak reference to it tells the moment of its free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from workers.predict.shapes import extent
+from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+_WORKERS = f"{Path(__file__).parents[1]}/"
+_MODELS = f"{Path(__file__).parents[1]}/models/"
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class _Origin:
+    """Where an operator was called from."""
+
+    module: str = ""
+    source: str = ""
+
+
+@dataclass(slots=True)
+class _PendingSum:
+    """A gradient sum that autograd may have done in place; see `Recorder._sum_of_gradients`."""
+
+    target: int
+    output: torch.UntypedStorage
+    allocation: Allocation
+
+
+class Recorder:
+    """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.events: list[int] = []
+        self.marks: list[Mark] = []
+        self.category = Category.OTHER
+        self._ids: dict[int, int] = {}  # StorageImpl address -> index in allocations
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._origins: dict[int, _Origin] = {}  # autograd sequence number -> forward origin
+        self._modules: list[str] = []
+        self._pending: _PendingSum | None = None
+        self._in_backward = False
+        self._closed = False
+
+    def mark(self, name: str) -> None:
+        self._settle_pending()
+        self.marks.append(Mark(position=len(self.events), name=name))
+
+    def close(self) -> None:
+        """Ends the recording: what dies from here on does so after the last step."""
+        self._settle_pending()
+        self._closed = True
+
+    def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
+        """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
+        for tensor in tensors:
+            index = self._ids.get(tensor.untyped_storage()._cdata) if _on_gpu(tensor) else None
+            if index is not None:
+                self.allocations[index] = _with_category(self.allocations[index], category)
+
+    def observe(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Records one operator; called by `FakeGpuMode` after each."""
+        origin = self._origin()
+        operator = str(func).removesuffix(".default")
+        if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
+            return
+        convolutions = iter(_convolutions(func, args, result))
+        for leaf in tree_leaves(result):
+            if not isinstance(leaf, torch.Tensor) or not _on_gpu(leaf):
+                continue
+            if self._allocate(leaf, operator, origin):
+                workspace = next(convolutions, None)
+                if workspace is not None:
+                    self._use_workspace(workspace, operator, origin)
+
+    def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        index = self._ids.get(key)
+        if index is not None:
+            if self.allocations[index].num_bytes == storage.nbytes():
+                return False
+            self._freed(key)  # resized in place
+        if not storage.nbytes():
+            return False
+        self._settle_pending()
+        self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
+        self._watch(storage)
+        return True
+
+    def _append(self, allocation: Allocation) -> int:
+        index = len(self.allocations)
+        self.allocations.append(allocation)
+        self.events.append(index)
+        return index
+
+    def _use_workspace(self, convolution: Convolution, operator: str, origin: _Origin) -> None:
+        self.events.append(
+            ~self._append(
+                Allocation(
+                    num_bytes=0,
+                    category=Category.WORKSPACE,
+                    operator=operator,
+                    module=origin.module,
+                    source=origin.source,
+                    convolution=convolution,
+                )
+            )
+        )
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+
+        def freed(_: weakref.ref[torch.UntypedStorage]) -> None:
+            self._freed(key)
+
+        self._storages[key] = weakref.ref(storage, freed)
+
+    def _freed(self, key: int) -> None:
+        del self._storages[key]
+        index = self._ids.pop(key)
+        if self._closed:
+            return
+        pending = self._pending
+        if pending is not None:
+            self._pending = None
+            if pending.target == index:
+                self._ids[pending.output._cdata] = index
+                self._watch(pending.output)
+                return
+            self._commit(pending)
+        self.events.append(~index)
+
+    def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: _Origin) -> bool:
+        """Whether autograd is adding up gradients, which on plain tensors it does in place.
+
+        `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
+        holds the last reference to it, but never into a tensor subclass, as a fake tensor is. So
+        the sum is recorded only once it is known whether the older gradient dies of it.
+        """
+        if not self._in_backward or torch._C._current_autograd_node() is not None:
+            return False
+        older = args[0]
+        index = self._ids.get(older.untyped_storage()._cdata)
+        if index is None or extent(older) != older.numel():
+            return False
+        self._settle_pending()
+        self._pending = _PendingSum(
+            index, result.untyped_storage(), _allocation(result, self.category, operator, origin)
+        )
+        return True
+
+    def _settle_pending(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._commit(pending)
+
+    def _commit(self, pending: _PendingSum) -> None:
+        self._ids[pending.output._cdata] = self._append(pending.allocation)
+        self._watch(pending.output)
+
+    def _origin(self) -> _Origin:
+        if self._in_backward:
+            node = torch._C._current_autograd_node()
+            origin = None if node is None else self._origins.get(node._sequence_nr() + 1)
+            return _Origin() if origin is None else origin
+        origin = _Origin(self._modules[-1] if self._modules else "", _user_source(sys._getframe(2)))
+        # A node takes its sequence number just before its operator runs.
+        self._origins.setdefault(torch.autograd._get_sequence_nr(), origin)  # type: ignore[attr-defined]
+        return origin
+
+    @contextmanager
+    def following(self, model: torch.nn.Module) -> Iterator[None]:
+        """Follows which module runs, and when the engine runs backward, for this process."""
+        names = {id(module): name for name, module in model.named_modules()}
+
+        def enter(module: torch.nn.Module, _args: object) -> None:
+            self._modules.append(names.get(id(module), type(module).__name__))
+
+        def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
+            self._modules.pop()
+
+        hooks = torch.nn.modules.module
+        handles = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+        engine: Any = torch.autograd
+        run_backward: Callable[..., Any] = engine._engine_run_backward
+
+        def run_backward_observed(*args: Any, **kwargs: Any) -> Any:
+            outer, self._in_backward = self._in_backward, True
+            try:
+                return run_backward(*args, **kwargs)
+            finally:
+                self._settle_pending()
+                self._in_backward = outer
+
+        engine._engine_run_backward = run_backward_observed
+        try:
+            yield
+        finally:
+            engine._engine_run_backward = run_backward
+            for handle in handles:
+                handle.remove()
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
+    path = code.co_filename
+    return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, "<frozen"))
+
+
+def _user_source(frame: FrameType | None) -> str:
+    """The innermost line of the user's code as `file:line:function`; empty where there is none."""
+    while frame is not None:
+        if is_users(frame.f_code):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def _on_gpu(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: _Origin) -> Allocation:
+    return Allocation(
+        num_bytes=tensor.untyped_storage().nbytes(),
+        category=category,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+    )
+
+
+def _with_category(allocation: Allocation, category: Category) -> Allocation:
+    return dataclasses.replace(allocation, category=category)
+
+
+def _convolutions(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any
+) -> list[Convolution | None]:
+    """The workspaces that go with an operator's outputs, in the order of the outputs."""
+    if func is aten.convolution.default:
+        input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
+        shapes = (input, weight, result)
+        passes: list[ConvPass | None] = [ConvPass.FPROP]
+    elif func is aten.convolution_backward.default:
+        grad, input, weight, _, stride, padding, dilation, transposed, _output_padding, groups, mask = args  # noqa: A001
+        shapes = (input, weight, grad)
+        wanted = (ConvPass.DGRAD, ConvPass.WGRAD, None)
+        passes = [p for p, needed in zip(wanted, mask, strict=True) if needed]
+    else:
+        return []
+    first, weight, last = shapes
+    if transposed:
+        # The forward of a transposed convolution is the data gradient of the plain one.
+        first, last = last, first
+        swapped = {ConvPass.FPROP: ConvPass.DGRAD, ConvPass.DGRAD: ConvPass.FPROP}
+        passes = [None if p is None else swapped.get(p, p) for p in passes]
+    return [
+        None
+        if conv_pass is None
+        else Convolution(
+            conv_pass=conv_pass,
+            input_shape=tuple(first.shape),
+            weight_shape=tuple(weight.shape),
+            output_shape=tuple(last.shape),
+            stride=tuple(stride),
+            padding=tuple(padding),
+            dilation=tuple(dilation),
+            groups=groups,
+            dtype=str(input.dtype).removeprefix("torch."),
+            element_bytes=input.element_size(),
+            channels_last=input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last),
+        )
+        for conv_pass in passes
+    ]

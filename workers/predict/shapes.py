@@ -1,0 +1,149 @@
+"""What operators do to shapes, remembered: most of a training step repeats itself.
+
+`FakeTensorMode` has a cache of its own, but its keys describe tensors so completely that hashing
+them takes most of a trace. Here only strided tensors of one fake GPU meet, so data type, sizes and
+strides suffice; whatever is not of that kind goes to the fake mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+_GPU = torch.device("cuda:0")
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """A result in a dense storage of its own."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class ShapeCache:
+    """Runs operators on fake tensors, each combination of operator and shapes only once.
+
+    Args:
+        fake_mode: computes what is not known yet, and owns the results.
+    """
+
+    _known: ClassVar[dict[Any, tuple[type, list[_Fresh | None]] | None]] = {}
+
+    def __init__(self, fake_mode: FakeTensorMode) -> None:
+        self._fake_mode = fake_mode
+
+    def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator's result, as the fake mode would give it."""
+        if returns_its_first_argument(func):
+            return args[0] if func._schema.returns else None
+        if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == _GPU:
+            with in_kernel_invocation_manager(self._fake_mode):
+                view = func(*args, **kwargs)
+            return FakeTensor(self._fake_mode, view, _GPU)
+        key = _key((func, args, kwargs)) if _returns_fresh_tensors(func) else None
+        known = None if key is None else self._known.get(key)
+        if known is not None:
+            return self._rebuild(*known)
+        with self._fake_mode:
+            result = func(*args, **kwargs)
+        if key is not None and key not in self._known:
+            self._known[key] = _describe(result)
+        return result
+
+    def _rebuild(self, container: type, results: list[_Fresh | None]) -> Any:
+        tensors = [None if r is None else self._tensor(r) for r in results]
+        return tensors[0] if container is torch.Tensor else container(tensors)
+
+    def _tensor(self, fresh: _Fresh) -> FakeTensor:
+        elem = torch.empty_strided(fresh.size, fresh.stride, dtype=fresh.dtype, device="meta")
+        return FakeTensor(self._fake_mode, elem, _GPU)
+
+
+@functools.cache
+def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
+    """Whether the operator writes in place and leaves all shapes, as most of an optimizer does."""
+    schema = func._schema
+    aliases = [a.alias_info for a in schema.arguments]
+    return (
+        schema.name.endswith("_")
+        and torch.Tag.inplace_view not in func.tags
+        and schema.name not in ("aten::resize_", "aten::resize_as_", "aten::set_")
+        and [a is not None and a.is_write for a in aliases] == [True] + [False] * (len(aliases) - 1)
+    )
+
+
+@functools.cache
+def _returns_a_view(func: torch._ops.OpOverload) -> bool:
+    returns = func._schema.returns
+    return (
+        len(returns) == 1
+        and isinstance(returns[0].type, torch.TensorType)
+        and returns[0].alias_info is not None
+        and not returns[0].alias_info.is_write
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    )
+
+
+@functools.cache
+def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
+    """Whether every result has a new storage, and the shapes decide all of them."""
+    dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+    schema = func._schema
+    return (
+        bool(schema.returns)
+        and not dynamic.intersection(func.tags)
+        and not any(r.alias_info for r in schema.returns)
+        and not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        # These return their argument or a view of it where they can, which no schema says.
+        and schema.name
+        not in ("aten::_reshape_alias", "aten::_to_copy", "aten::lift_fresh", "aten::_unsafe_view")
+    )
+
+
+def _key(value: Any) -> Any:
+    """A hashable description, or None where something in it has none."""
+    kind = type(value)
+    if kind is FakeTensor or kind is torch.nn.Parameter:
+        plain = value.layout is torch.strided and value.fake_device == _GPU
+        return (value.dtype, value.shape, value.stride()) if plain else None
+    if kind in (tuple, list):
+        items = tuple(_key(item) for item in value)
+        return None if None in items else items
+    if kind is dict:
+        return _key(tuple(value.items()))
+    if isinstance(value, _PLAIN):
+        return (kind, value)  # 1, 1.0 and True are equal, and not the same argument
+    return value if isinstance(value, torch._ops.OpOverload) else None
+
+
+def _describe(result: Any) -> tuple[type, list[_Fresh | None]] | None:
+    container = type(result) if isinstance(result, (tuple, list)) else torch.Tensor
+    results = [result] if container is torch.Tensor else list(result)
+    if not all(r is None or _is_fresh(r) for r in results):
+        return None
+    fresh = [None if r is None else _Fresh(tuple(r.shape), r.stride(), r.dtype) for r in results]
+    return container, fresh
+
+
+def _is_fresh(result: Any) -> bool:
+    return (
+        type(result) is FakeTensor
+        and result.fake_device == _GPU
+        and result.layout is torch.strided
+        and result.storage_offset() == 0
+        and result.untyped_storage().nbytes() == extent(result) * result.element_size()
+    )
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last that the strides reach; all of them in a dense tensor."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
