@@ -1,0 +1,122 @@
+"""The budget: what is left for PyTorch's allocator of a device's memory.
+
+    device total ─ CUDA context ─ other processes ─ margin = usable
+
+Nothing but the total is known before a process runs on the card; what is assumed is said in words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from autofit.errors import BudgetError
+from autofit.units import format_bytes
+
+DEFAULT_MARGIN = Decimal("0.03")
+DEFAULT_ARCHITECTURE = "sm_80"
+
+_MIB = 1024**2
+
+# Device memory that a process holds outside the allocator: the CUDA context, loaded kernels and
+# library handles. No table is published: it varies with driver, PyTorch and what was loaded, so
+# these are assumptions on the safe side of the usual guidance. Newer architectures load more.
+_CONTEXT_MIB = {
+    "sm_70": 512,
+    "sm_75": 512,
+    "sm_80": 512,
+    "sm_86": 512,
+    "sm_89": 512,
+    "sm_90": 640,
+    "sm_100": 640,
+    "sm_120": 640,
+}
+_USUAL_CONTEXT = "300 to 650 MiB are usual"
+_SEEN_CONTEXT = {"sm_89": "426 MiB were seen on an RTX 6000 Ada with PyTorch 2.10 for CUDA 13.0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A device's memory and what of it is taken before the allocator's first segment.
+
+    Attributes:
+        device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
+            use.
+        context_bytes: device memory that the process holds outside the allocator.
+        other_bytes: what other processes hold or shall be left.
+        margin_bytes: what is kept free for what no prediction sees.
+        assumptions: what was assumed rather than known, one phrase each.
+    """
+
+    device_total_bytes: int
+    context_bytes: int
+    other_bytes: int
+    margin_bytes: int
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def usable_bytes(self) -> int:
+        """The bytes that the allocator may reserve."""
+        return self.device_total_bytes - self.context_bytes - self.other_bytes - self.margin_bytes
+
+
+def make_budget(
+    device_total_bytes: int,
+    *,
+    architecture: str | None = None,
+    margin: Decimal | Fraction | float = DEFAULT_MARGIN,
+    reserve_bytes: int = 0,
+    kind: str = "cuda",
+) -> Budget:
+    """Takes context, reserve and margin off a device's memory.
+
+    Args:
+        device_total_bytes: as in `Budget`.
+        architecture: `sm_XY`, which decides the context; None assumes `sm_80`.
+        margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
+            taken as the decimal number that it prints as.
+        reserve_bytes: what other processes on the device are left.
+        kind: `cuda`, or `cpu`, where there is no context.
+
+    Raises:
+        BudgetError: when nothing is left.
+    """
+    share = Fraction(str(margin))
+    if not 0 <= share < 1:
+        raise ValueError(f"margin is a share from 0 up to but not including 1, got {margin}")
+    context_bytes, assumptions = (0, ()) if kind == "cpu" else assumed_context(architecture)
+    budget = Budget(
+        device_total_bytes=device_total_bytes,
+        context_bytes=context_bytes,
+        other_bytes=reserve_bytes,
+        margin_bytes=math.ceil(share * device_total_bytes),
+        assumptions=assumptions,
+    )
+    if budget.usable_bytes <= 0:
+        raise BudgetError(
+            f"nothing is left of {format_bytes(device_total_bytes)} for the allocator: "
+            f"{format_bytes(budget.context_bytes)} go to the CUDA context, {format_bytes(reserve_bytes)} to "
+            f"other processes and {format_bytes(budget.margin_bytes)} to the margin; give a larger "
+            "--gpu-mem, or a smaller --reserve or --margin"
+        )
+    return budget
+
+
+def assumed_context(architecture: str | None) -> tuple[int, tuple[str, ...]]:
+    """What a process holds outside the allocator, in bytes, and in words where that comes from.
+
+    Args:
+        architecture: `sm_XY`, or None where only the memory of the card is known.
+    """
+    if architecture is None:
+        known, name = DEFAULT_ARCHITECTURE, f"{DEFAULT_ARCHITECTURE}, as no card was named"
+    elif architecture in _CONTEXT_MIB:
+        known = name = architecture
+    else:
+        known = max(_CONTEXT_MIB, key=lambda listed: _CONTEXT_MIB[listed])
+        name = f"{architecture}, which is not listed, like the largest listed"
+    mib = _CONTEXT_MIB[known]
+    why = _SEEN_CONTEXT.get(known, _USUAL_CONTEXT)
+    return mib * _MIB, (f"CUDA context of {mib} MiB assumed for {name} ({why})",)

@@ -1,0 +1,156 @@
+"""The exceptions of autofit, and the exit code that each ends a command with.
+
+    AutofitError
+    ├── UsageError                 2   the call or its settings are wrong
+    │   ├── UnknownGpuError        2   no such card in the catalogue
+    │   ├── UnknownModelError      2   no such model
+    │   ├── BudgetError            2   nothing is left of the device's memory
+    │   └── StudyMismatchError     2   the study was begun with other settings
+    ├── WorkloadFailedError        4   the user's own code fails, whatever the batch
+    └── InfrastructureError        5   what autofit runs on fails
+        ├── StorageError           5   the study, a trace or a report cannot be read or written
+        ├── DispatchError          5   no worker can be reached, or it was lost or hung again
+        └── DriverError            5   the NVIDIA driver refuses to answer
+
+That nothing fits is a result, not an exception; so is an interrupted study.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from enum import IntEnum
+
+ERROR_SCHEMA = "autofit.error/1"
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status says."""
+
+    FOUND = 0
+    USAGE = 2
+    NOTHING_FITS = 3
+    WORKLOAD_FAILED = 4
+    INFRASTRUCTURE = 5
+    UNSURE = 6
+    INTERRUPTED = 130
+
+
+class AutofitError(Exception):
+    """The base of every expected failure; raise one of its subclasses.
+
+    Args:
+        message: one sentence for the user, with the next step in it.
+
+    Attributes:
+        kind: a stable word for programs that read the error.
+        exit_code: what a command that fails with it exits with.
+    """
+
+    kind: str = "error"
+    exit_code: ExitCode = ExitCode.INFRASTRUCTURE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def to_json(self) -> str:
+        """The error as a document of schema `autofit.error/1`."""
+        return json.dumps(
+            {
+                "schema": ERROR_SCHEMA,
+                "kind": self.kind,
+                "message": self.message,
+                "exit_code": int(self.exit_code),
+            }
+        )
+
+
+class UsageError(AutofitError):
+    """The call or its settings are wrong; nothing was started."""
+
+    kind = "usage"
+    exit_code = ExitCode.USAGE
+
+
+class UnknownGpuError(UsageError):
+    """The catalogue has no card of that name."""
+
+    kind = "unknown-gpu"
+
+
+class UnknownModelError(UsageError):
+    """No built-in workload has that name, and it is no import reference either."""
+
+    kind = "unknown-model"
+
+
+class BudgetError(UsageError):
+    """Context, other processes and margin leave nothing of the device's memory."""
+
+    kind = "budget"
+
+
+class StudyMismatchError(UsageError):
+    """A study of that name exists and was begun with other settings."""
+
+    kind = "study-mismatch"
+
+
+class WorkloadFailedError(AutofitError):
+    """The user's code fails for a reason that no smaller batch would cure.
+
+    Args:
+        kind: why, where it is known more closely (such as `data-dependent`).
+        traceback: the traceback of the user's code, as text.
+    """
+
+    kind = "workload"
+    exit_code = ExitCode.WORKLOAD_FAILED
+
+    def __init__(self, message: str, *, kind: str = "workload", traceback: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.traceback = traceback
+
+
+class InfrastructureError(AutofitError):
+    """What autofit runs on fails: storage, cluster, driver."""
+
+    kind = "infrastructure"
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class StorageError(InfrastructureError):
+    """A study, a trace or a report cannot be read or written."""
+
+    kind = "storage"
+
+
+class DispatchError(InfrastructureError):
+    """No worker can be reached, or a trial was lost or hung after its retry."""
+
+    kind = "dispatch"
+
+
+class DriverError(InfrastructureError):
+    """The NVIDIA driver is there but refuses to answer."""
+
+    kind = "driver"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: ` Did you mean a or b?`, or nothing.
+
+    Names that contain what was written, the shortest first; where there are none, those that are
+    spelt alike.
+    """
+    wanted = name.casefold()
+    by_folded = {key.casefold(): key for key in sorted(known, key=lambda key: (len(key), key))}
+    near = [folded for folded in by_folded if wanted and wanted in folded]
+    near = near or difflib.get_close_matches(wanted, by_folded, n=3, cutoff=0.7)
+    if not near:
+        return ""
+    *others, last = (by_folded[folded] for folded in near[:4])
+    return f" Did you mean {', '.join(others)} or {last}?" if others else f" Did you mean {last}?"

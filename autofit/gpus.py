@@ -1,0 +1,201 @@
+"""The cards: a catalogue of those one may not have, and NVML's word on those one has.
+
+The catalogue is `data/gpus.toml`, which also says where each of its figures comes from.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.errors import DriverError, UnknownGpuError, did_you_mean
+
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A card of the catalogue, or a MIG slice of one.
+
+    Attributes:
+        key: the name it is asked for by, such as `rtx-3090`.
+        name: the name CUDA gives it.
+        architecture: `sm_XY`, from its compute capability.
+        sold_gb: the memory it is sold with, in the seller's GB.
+        total_bytes: the total memory CUDA reports (`cudaDeviceProp.totalGlobalMem`).
+        provenance: `reported` when that total was seen in a log, `derived` when it was concluded
+            from a similar card.
+        source: which log, or which card and how.
+    """
+
+    key: str
+    name: str
+    architecture: str
+    num_sms: int
+    sold_gb: int
+    total_bytes: int
+    provenance: str
+    source: str
+
+    @property
+    def is_mig_slice(self) -> bool:
+        return "-mig-" in self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGpu:
+    """A card of this machine; in MIG mode, one of its slices.
+
+    Attributes:
+        total_bytes: NVML's total less what the driver keeps for itself; what CUDA reports may be
+            some 30 MiB less.
+        used_bytes: what all processes together hold of it now.
+        architecture: `sm_XY`, from its compute capability.
+    """
+
+    name: str
+    uuid: str
+    architecture: str
+    total_bytes: int
+    used_bytes: int
+    driver_version: str
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Gpu]:
+    """Every known card by its key, in the order of the file: by architecture."""
+    text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
+    return {
+        key: _gpu(key, architecture, entry)
+        for architecture, entries in tomllib.loads(text).items()
+        for key, entry in entries.items()
+    }
+
+
+def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
+    provenance = "reported" if "reported" in entry else "derived"
+    return Gpu(
+        key=key,
+        name=entry["name"],
+        architecture=architecture,
+        num_sms=entry["num_sms"],
+        sold_gb=entry["sold_gb"],
+        total_bytes=entry["total_mib"] * _MIB,
+        provenance=provenance,
+        source=entry[provenance],
+    )
+
+
+def find_gpu(name: str) -> Gpu:
+    """The card of that key or of that CUDA name; case, spaces and hyphens do not matter.
+
+    Raises:
+        UnknownGpuError: with the keys that come near.
+    """
+    cards = catalogue()
+    wanted = _letters_and_digits(name)
+    for gpu in cards.values():
+        if wanted in (_letters_and_digits(gpu.key), _letters_and_digits(gpu.name)):
+            return gpu
+    hint = did_you_mean("-".join(name.split()), cards)
+    raise UnknownGpuError(
+        f"no card named {name!r} in the catalogue.{hint} `autofit gpus` lists all of them; for any other "
+        "card give the memory that CUDA reports, such as --gpu-mem 24123M."
+    )
+
+
+def _letters_and_digits(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.casefold())
+
+
+def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
+    """The cards that somebody who asks for `total_bytes` may have, the smallest total first.
+
+    A card sold as 16 GB is meant by 16 GiB, by 16 × 10⁹ bytes, and by anything between what it
+    reports and 16 GiB. MIG slices are not sold, so they are left out.
+    """
+    candidates = (
+        gpu
+        for gpu in catalogue().values()
+        if not gpu.is_mig_slice
+        and min(gpu.total_bytes, gpu.sold_gb * 1000**3) <= total_bytes <= gpu.sold_gb * 1024**3
+    )
+    return tuple(sorted(candidates, key=lambda gpu: (gpu.total_bytes, gpu.key)))
+
+
+def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
+    """The NVIDIA cards of this machine, asked of the driver without creating a CUDA context.
+
+    Args:
+        nvml: a module with the functions of `pynvml`, which is the default.
+
+    Returns:
+        One entry a card, or a MIG slice; nothing where there is no NVIDIA driver.
+
+    Raises:
+        DriverError: when the driver is there but does not answer.
+    """
+    if nvml is None:
+        import pynvml
+
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
+            return ()
+        raise _driver_error(error) from error
+    try:
+        driver_version = nvml.nvmlSystemGetDriverVersion()
+        return tuple(
+            _local_gpu(nvml, device, card, driver_version)
+            for card in map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            for device in _devices(nvml, card)
+        )
+    except nvml.NVMLError as error:
+        raise _driver_error(error) from error
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _driver_error(error: Exception) -> DriverError:
+    return DriverError(
+        f"the NVIDIA driver is installed but does not answer ({error}): see whether `nvidia-smi` works, "
+        "or name a card with --gpu and --probe predict to go without it"
+    )
+
+
+def _devices(nvml: Any, card: Any) -> Iterator[Any]:
+    """What CUDA sees of a card: its slices in MIG mode, else the card."""
+    try:
+        mig_mode, _ = nvml.nvmlDeviceGetMigMode(card)
+    except nvml.NVMLError_NotSupported:
+        mig_mode = None
+    if mig_mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        yield card
+        return
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+        except nvml.NVMLError_NotFound:
+            continue  # slices keep their index when another one is destroyed
+
+
+def _local_gpu(nvml: Any, device: Any, card: Any, driver_version: str) -> LocalGpu:
+    # Version 2 names the driver's own part, which CUDA does not count. Whether `used` includes that
+    # part is told differently for different drivers, so used is what is neither kept nor free.
+    memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
+    return LocalGpu(
+        name=nvml.nvmlDeviceGetName(device),
+        uuid=nvml.nvmlDeviceGetUUID(device),
+        architecture=f"sm_{major}{minor}",
+        total_bytes=memory.total - memory.reserved,
+        used_bytes=memory.total - memory.reserved - memory.free,
+        driver_version=driver_version,
+    )

@@ -1,0 +1,86 @@
+"""Where durable things live, and how they are written.
+
+$AUTOFIT_STATE_DIR/       default: the platform's state directory
+├── studies/              Optuna journals, one a study
+├── traces/               traces of predictions, by digest
+└── cache/                what can be made again
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import platformdirs
+
+from autofit.errors import StorageError
+
+STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
+
+
+def state_dir() -> Path:
+    """The folder of everything durable; it is not created here.
+
+    `~` in `$AUTOFIT_STATE_DIR` is the user's home.
+    """
+    configured = os.environ.get(STATE_DIR_VARIABLE)
+    return Path(configured).expanduser() if configured else platformdirs.user_state_path("autofit")
+
+
+def studies_dir() -> Path:
+    """The folder of the studies' journals, created where it is missing.
+
+    Raises:
+        StorageError: when it cannot be created or written to.
+    """
+    return _writable(state_dir() / "studies")
+
+
+def traces_dir() -> Path:
+    """The folder of traces, created where it is missing; raises `StorageError` likewise."""
+    return _writable(state_dir() / "traces")
+
+
+def cache_dir() -> Path:
+    """The folder of what can be made again, created where it is missing; raises `StorageError` likewise."""
+    return _writable(state_dir() / "cache")
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _storage_error(f"cannot create {folder}", error) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"cannot write to {folder}: make it writable or set {STATE_DIR_VARIABLE} to a folder that is"
+        )
+    return folder
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a file so that it is there whole or, after a crash, as it was before.
+
+    Raises:
+        StorageError: when the folder is missing or not writable, or the disk full.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise _storage_error(f"cannot write {path}", error) from error
+
+
+def _storage_error(what: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{what}: {error.strerror or error}; choose another place, or set {STATE_DIR_VARIABLE} to a writable "
+        "folder if it lies in autofit's own"
+    )

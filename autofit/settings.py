@@ -1,0 +1,311 @@
+"""The settings of `autofit tune`, and where each of them may come from.
+
+    command line (or the call) ─▶ environment ─▶ file ─▶ default
+
+The first that names a setting decides it. All of them go through the same converters, once, so
+that what a `TuneSettings` holds is bytes, numbers and cards, never the text that was typed. A
+setting has the name of its option everywhere:
+
+    --gpu-mem 16G          option
+    gpu_mem                keyword of the call
+    AUTOFIT_GPU_MEM=16G    environment; empty counts as not set
+    gpu-mem = "16G"        in the table [tune] of a TOML file
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from autofit.budget import DEFAULT_MARGIN
+from autofit.errors import UsageError, did_you_mean
+from autofit.gpus import Gpu, find_gpu
+from autofit.paths import STATE_DIR_VARIABLE
+from autofit.units import parse_bytes, parse_percent
+from workers.protocol import CONV_ALGOS, MODES, OPTIMIZERS, PRECISIONS
+
+DEVICES = ("auto", "cuda", "cpu")
+PROBES = ("auto", "predict", "measure")
+
+_Convert = Callable[[Any], Any]
+_VARIABLE_PREFIX = "AUTOFIT_"
+_TABLE = "tune"
+_MEMORY_OPTIONS = frozenset({"gpu", "gpu-mem"})
+
+
+# ── converters: from an option's text or a TOML value to what a field holds ─────────────────────
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected some text, got {value!r}")
+    return value.strip()
+
+
+def _one_of(allowed: tuple[str, ...]) -> _Convert:
+    def convert(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(
+                f"{value!r} is not one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
+            )
+        return str(value)
+
+    return convert
+
+
+def _items(value: Any, separator: str) -> list[Any]:
+    if isinstance(value, str):
+        return [item.strip() for item in re.split(separator, value)]
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{value!r} is not a list of values")
+    return list(value)
+
+
+def _conv_algos(value: Any) -> tuple[str, ...]:
+    names = _items(value, ",")
+    return CONV_ALGOS if names == ["all"] else tuple(dict.fromkeys(map(_one_of(CONV_ALGOS), names)))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(map(_whole_number(minimum=1), _items(value, "[x×]")))
+    except ValueError:
+        raise ValueError(f"{value!r} is not the shape of one sample: write it as 3x224x224") from None
+
+
+def _whole_number(*, minimum: int, maximum: float = math.inf) -> _Convert:
+    def convert(value: Any) -> int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        is_digits = isinstance(value, str) and re.fullmatch(r"\s*[0-9]+\s*", value) is not None
+        if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
+            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
+            raise ValueError(f"{value!r} is not a whole number {span}")
+        return int(value)
+
+    return convert
+
+
+def _size(value: Any) -> int:
+    return parse_bytes(str(value))
+
+
+def _size_or_zero(value: Any) -> int:
+    return 0 if str(value).strip() == "0" else _size(value)
+
+
+def _margin(value: Any) -> Decimal:
+    return parse_percent(str(value))
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{value!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _switch(value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.strip().lower() not in words:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return words[value.strip().lower()]
+
+
+def _card(value: Any) -> Gpu:
+    return find_gpu(_text(value))
+
+
+# ── the settings ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSettings:
+    """Everything `autofit tune` can be told, converted and checked.
+
+    Attributes:
+        model: a built-in's name, `package.module:attribute` or `path/file.py:attribute`.
+        input_shape: shape of one sample, where the attribute is a module rather than a Workload.
+        num_classes: number of classes of the labels that go with it.
+        gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
+        gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
+        conv_algos: the convolution algorithms to choose from.
+        optimizer, mode: None leaves the workload's own.
+        margin: share of the device's total that is kept free.
+        reserve_bytes: what is left to other processes on the device.
+        storage: an Optuna URL; None for a journal file in the state directory.
+        study: the study's name; None for one that follows from the settings.
+        address: a Ray cluster's address; None for a local one.
+        fresh: ignore earlier studies and cached results.
+        metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
+        deadline_seconds: how long one trial may take.
+        num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
+
+    Raises:
+        UsageError: when two settings contradict each other.
+    """
+
+    model: str
+    input_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+    gpu_mem_bytes: int | None = None
+    gpu: Gpu | None = None
+    device: str = "auto"
+    probe: str = "auto"
+    conv_algos: tuple[str, ...] = CONV_ALGOS
+    precision: str = "fp32"
+    optimizer: str | None = None
+    mode: str | None = None
+    max_batch: int = 65536
+    margin: Decimal = DEFAULT_MARGIN
+    reserve_bytes: int = 0
+    storage: str | None = None
+    study: str | None = None
+    address: str | None = None
+    fresh: bool = False
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    deadline_seconds: float = 600.0
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpu is not None and self.gpu_mem_bytes is not None:
+            raise UsageError(
+                "--gpu and --gpu-mem contradict each other: the card's name says its memory; give one"
+            )
+        if self.device != "cpu":
+            return
+        if self.gpu is not None:
+            raise UsageError(
+                "--gpu names a card, --device cpu uses none: give --gpu-mem, what the process may use"
+            )
+        if self.gpu_mem_bytes is None:
+            raise UsageError(
+                "--device cpu needs a limit: give what the process may use, such as --gpu-mem 4G"
+            )
+        if self.probe == "predict":
+            raise UsageError(
+                "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
+            )
+
+
+def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
+    """Reads the settings from where they were given, the first of them first.
+
+    `--gpu` and `--gpu-mem` are one choice: either of them puts both aside where they were given
+    further down. Given together in one place they are refused.
+
+    Args:
+        cli: the command line's or the call's, by option name with `_` for `-`; None is not given.
+        env: the process's environment; variables that do not begin with `AUTOFIT_` are not looked at.
+        file: a TOML file with a table `[tune]`.
+
+    Raises:
+        UsageError: for an unknown name, a value that does not convert, a file that cannot be read
+            or parsed; it says where.
+    """
+    values: dict[str, Any] = {}
+    for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
+        put_aside = _MEMORY_OPTIONS if _MEMORY_OPTIONS & values.keys() else frozenset()
+        for option, (label, raw) in given.items():
+            converted = _converted(option, raw, label)
+            if option not in put_aside:
+                values.setdefault(option, converted)
+    if "model" not in values:
+        raise UsageError(
+            "no model: name one with --model, such as --model davenet (`autofit models` lists them)"
+        )
+    return TuneSettings(**{_OPTIONS[option][0]: value for option, value in values.items()})
+
+
+_OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how its value is read
+    "model": ("model", _text),
+    "input": ("input_shape", _shape),
+    "classes": ("num_classes", _whole_number(minimum=1)),
+    "gpu-mem": ("gpu_mem_bytes", _size),
+    "gpu": ("gpu", _card),
+    "device": ("device", _one_of(DEVICES)),
+    "probe": ("probe", _one_of(PROBES)),
+    "conv-algo": ("conv_algos", _conv_algos),
+    "precision": ("precision", _one_of(PRECISIONS)),
+    "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
+    "mode": ("mode", _one_of(MODES)),
+    "max-batch": ("max_batch", _whole_number(minimum=1)),
+    "margin": ("margin", _margin),
+    "reserve": ("reserve_bytes", _size_or_zero),
+    "storage": ("storage", _text),
+    "study": ("study", _text),
+    "address": ("address", _text),
+    "fresh": ("fresh", _switch),
+    "metrics-port": ("metrics_port", _whole_number(minimum=0, maximum=65535)),
+    "metrics-host": ("metrics_host", _text),
+    "deadline": ("deadline_seconds", _seconds),
+    "threads": ("num_threads", _whole_number(minimum=1)),
+}
+_Given = dict[str, tuple[str, Any]]  # option → how a message calls it, and the value as it was given
+
+
+def _converted(option: str, raw: Any, label: str) -> Any:
+    try:
+        return _OPTIONS[option][1](raw)
+    except UsageError as error:
+        raise type(error)(f"{label}: {error.message}") from error
+    except ValueError as error:
+        raise UsageError(f"{label}: {error}") from error
+
+
+def _given_in_call(cli: Mapping[str, object]) -> _Given:
+    labels = {option.replace("-", "_"): (option, f"--{option}") for option in _OPTIONS}
+    return _labelled({key: value for key, value in cli.items() if value is not None}, labels, "", "setting")
+
+
+def _given_in_environment(env: Mapping[str, str]) -> _Given:
+    variables = {_VARIABLE_PREFIX + option.upper().replace("-", "_"): option for option in _OPTIONS}
+    labels = {variable: (option, f"{variable} in the environment") for variable, option in variables.items()}
+    given = {
+        key: value
+        for key, value in env.items()
+        if key.startswith(_VARIABLE_PREFIX) and key != STATE_DIR_VARIABLE and value != ""
+    }
+    return _labelled(given, labels, "the environment: ", "variable")
+
+
+def _given_in_file(file: Path | None) -> _Given:
+    if file is None:
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the settings file {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: not TOML: {error}") from error
+    _labelled(document, {_TABLE: (_TABLE, _TABLE)}, f"{file}: ", "table or key")
+    table = document.get(_TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: {_TABLE} is not a table: begin the settings with a line [{_TABLE}]")
+    return _labelled(
+        table,
+        {option: (option, f"{file}, [{_TABLE}] {option}") for option in _OPTIONS},
+        f"{file}, [{_TABLE}]: ",
+        "key",
+    )
+
+
+def _labelled(
+    given: Mapping[str, Any], labels: Mapping[str, tuple[str, str]], where: str, what: str
+) -> _Given:
+    if unknown := sorted(given.keys() - labels.keys()):
+        raise UsageError(f"{where}unknown {what} {unknown[0]!r}.{did_you_mean(unknown[0], labels)}")
+    return {labels[key][0]: (labels[key][1], value) for key, value in given.items()}

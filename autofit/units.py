@@ -1,0 +1,82 @@
+"""Sizes and percentages as people write them, converted once where they enter.
+
+Sizes: `K M G T`, `Ki Mi Gi Ti` and `KiB MiB GiB TiB` are powers of 1024, as GPU memory is
+counted; `KB MB GB TB` are powers of 1000, as it is advertised; `B` or no unit is bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_PREFIXES = "KMGT"
+_UNIT_BYTES: dict[str, int] = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}{end}": 1024**power for power, prefix in enumerate(_PREFIXES, 1) for end in ("", "I", "IB")},
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate(_PREFIXES, 1)},
+}
+_SIZE = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)\s*")
+_PERCENTAGE = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<percent>%?)\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Reads a size such as `16G`, `15.5 GiB`, `16GB` or `17179869184`.
+
+    Case does not matter, spaces around the number and the unit neither. What a decimal leaves of
+    a byte is dropped, so that no size is ever larger than what was written.
+
+    Returns:
+        Bytes, at least 1.
+
+    Raises:
+        ValueError: for anything else: no number, a sign, a thousands separator, an exponent, an
+            unknown unit, a fraction of bytes, nothing.
+    """
+    match = _SIZE.fullmatch(text)
+    unit_bytes = _UNIT_BYTES.get(match["unit"].upper()) if match else None
+    if match is None or unit_bytes is None or (unit_bytes == 1 and "." in match["number"]):
+        raise ValueError(
+            f"{text!r} is not a size: write a number and a unit, such as 16G (16 × 1024³ bytes), "
+            "16GB (16 × 1000³ bytes), 15.5GiB or 17179869184"
+        )
+    number, _, fraction = match["number"].partition(".")
+    num_bytes: int = int(number + fraction) * unit_bytes // 10 ** len(fraction)
+    if num_bytes == 0:
+        raise ValueError(f"{text!r} is less than one byte: write a size such as 16G or 1500M")
+    return num_bytes
+
+
+def format_bytes(num_bytes: int) -> str:
+    """A size for people, in binary units with two decimals: `15.23 GiB`; whole bytes below 1 KiB.
+
+    `parse_bytes` reads it back to within half a unit of its last decimal.
+    """
+    if num_bytes < 0:
+        return f"-{format_bytes(-num_bytes)}"
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    for power, prefix in enumerate(_PREFIXES, 1):
+        # Rounded on integers: a float loses bytes above 8 PiB, and 1023.999 MiB shall read 1.00 GiB.
+        hundredths = (num_bytes * 100 + 1024**power // 2) // 1024**power
+        if hundredths < 1024 * 100 or prefix == _PREFIXES[-1]:
+            break
+    return f"{hundredths // 100}.{hundredths % 100:02} {prefix}iB"
+
+
+def parse_percent(text: str) -> Decimal:
+    """Reads a share of a whole, `3%` or `0.03`, exactly.
+
+    Returns:
+        The share, from 0 up to but not including 1: `Decimal("0.03")`.
+
+    Raises:
+        ValueError: for anything else; a number of 1 or more without `%` is ambiguous.
+    """
+    match = _PERCENTAGE.fullmatch(text)
+    share = None
+    if match:
+        share = Decimal(match["number"]).scaleb(-2) if match["percent"] else Decimal(match["number"])
+    if share is None or share >= 1:
+        raise ValueError(f"{text!r} is not a share below 100%: write it as 3% or 0.03")
+    return share

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.budget import make_budget
+from autofit.errors import BudgetError
+from autofit.gpus import Gpu, catalogue
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+def test_the_parts_of_a_16_gib_budget_are_exact() -> None:
+    budget = make_budget(16 * GIB, architecture="sm_80")
+    assert budget.margin_bytes == 515396076  # ceil(0.03 × 17179869184 = 515396075.52)
+    assert budget.context_bytes == 512 * MIB
+    assert budget.other_bytes == 0
+    assert budget.usable_bytes == 17179869184 - 515396076 - 536870912
+
+
+@pytest.mark.parametrize("margin", [0.03, Decimal("0.03"), Fraction(3, 100)])
+def test_a_margin_is_exact_whatever_number_it_is_given_as(margin: float | Decimal | Fraction) -> None:
+    # As binary floating point, 0.03 × 10^20 is off by thousands.
+    assert make_budget(10**20, architecture="sm_80", margin=margin).margin_bytes == 3 * 10**18
+
+
+@given(
+    total=st.integers(min_value=2 * GIB, max_value=2**50),
+    thousandths=st.integers(min_value=0, max_value=500),
+    reserve=st.integers(min_value=0, max_value=GIB // 4),
+)
+def test_the_parts_always_add_up_to_the_total(total: int, thousandths: int, reserve: int) -> None:
+    budget = make_budget(
+        total, architecture="sm_90", margin=Decimal(thousandths) / 1000, reserve_bytes=reserve
+    )
+    parts = budget.context_bytes + budget.other_bytes + budget.margin_bytes + budget.usable_bytes
+    assert parts == budget.device_total_bytes == total
+    assert 0 <= 1000 * budget.margin_bytes - thousandths * total < 1000
+    assert budget.other_bytes == reserve
+
+
+def test_the_context_is_said_to_be_assumed() -> None:
+    (assumption,) = make_budget(16 * GIB, architecture="sm_86").assumptions
+    assert assumption == "CUDA context of 512 MiB assumed for sm_86 (300 to 650 MiB are usual)"
+
+
+def test_what_was_seen_is_said_beside_the_assumption() -> None:
+    budget = make_budget(16 * GIB, architecture="sm_89")
+    assert budget.context_bytes > 426 * MIB
+    assert "assumed for sm_89" in budget.assumptions[0]
+    assert "426 MiB were seen" in budget.assumptions[0]
+
+
+def test_without_a_card_sm_80_is_assumed_and_said() -> None:
+    unnamed, named = make_budget(16 * GIB), make_budget(16 * GIB, architecture="sm_80")
+    assert unnamed.usable_bytes == named.usable_bytes
+    assert "sm_80, as no card was named" in unnamed.assumptions[0]
+
+
+def test_an_unlisted_architecture_gets_the_largest_context_and_says_so() -> None:
+    budget = make_budget(16 * GIB, architecture="sm_999")
+    assert budget.context_bytes == max(
+        make_budget(16 * GIB, architecture=gpu.architecture).context_bytes for gpu in catalogue().values()
+    )
+    assert "sm_999, which is not listed" in budget.assumptions[0]
+
+
+@pytest.mark.parametrize("gpu", catalogue().values(), ids=lambda gpu: gpu.key)
+def test_every_card_of_the_catalogue_has_a_budget_for_its_own_architecture(gpu: Gpu) -> None:
+    budget = make_budget(gpu.total_bytes, architecture=gpu.architecture)
+    assert 0 < budget.usable_bytes < gpu.total_bytes
+    assert "not listed" not in budget.assumptions[0]
+
+
+def test_the_cpu_has_no_context_and_nothing_to_assume() -> None:
+    budget = make_budget(1500 * MIB, kind="cpu", margin=0)
+    assert (budget.context_bytes, budget.usable_bytes, budget.assumptions) == (0, 1500 * MIB, ())
+
+
+def test_when_nothing_is_left_the_parts_are_said() -> None:
+    with pytest.raises(BudgetError) as caught:
+        make_budget(GIB, architecture="sm_80", reserve_bytes=500 * MIB)
+    message = str(caught.value)
+    for part in ("1.00 GiB", "512.00 MiB", "500.00 MiB", "30.72 MiB", "--gpu-mem", "--reserve", "--margin"):
+        assert part in message
+    assert caught.value.exit_code == 2
+
+
+def test_exactly_nothing_left_is_refused_and_one_byte_is_not() -> None:
+    with pytest.raises(BudgetError):
+        make_budget(512 * MIB, architecture="sm_80", margin=0)
+    assert make_budget(512 * MIB + 1, architecture="sm_80", margin=0).usable_bytes == 1
+
+
+@pytest.mark.parametrize("margin", [1, 3, -0.01, 1.5])
+def test_a_margin_that_is_no_share_is_refused(margin: float) -> None:
+    with pytest.raises(ValueError, match="margin is a share"):
+        make_budget(16 * GIB, margin=margin)

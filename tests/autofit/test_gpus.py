@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import importlib.resources
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from autofit.errors import DriverError, UnknownGpuError
+from autofit.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as, local_gpus
+
+MIB = 1024**2
+GIB = 1024**3
+CARDS = list(catalogue().values())
+WHOLE_CARDS = [gpu for gpu in CARDS if not gpu.is_mig_slice]
+SLICES = [gpu for gpu in CARDS if gpu.is_mig_slice]
+
+each_card = pytest.mark.parametrize("gpu", CARDS, ids=lambda gpu: gpu.key)
+
+
+# ── the catalogue ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_catalogue_spans_volta_to_blackwell() -> None:
+    assert len(WHOLE_CARDS) >= 45
+    assert {gpu.architecture for gpu in CARDS} == {
+        "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
+    }  # fmt: skip
+    assert {
+        "t4",
+        "v100-16g",
+        "rtx-3060",
+        "rtx-3090",
+        "rtx-4060",
+        "rtx-4090",
+        "a100-40g",
+        "h100-80g",
+        "h200",
+    } <= (catalogue().keys())
+
+
+def test_no_key_of_the_file_is_lost_to_a_second_one_of_another_architecture() -> None:
+    text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
+    assert sum(map(len, tomllib.loads(text).values())) == len(catalogue())
+
+
+@each_card
+def test_a_key_is_lower_case_words_with_hyphens(gpu: Gpu) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*(-mig-[1-7]g\.[0-9]+gb)?", gpu.key)
+
+
+@each_card
+def test_a_card_reports_a_little_less_than_it_is_sold_with(gpu: Gpu) -> None:
+    # ECC takes up to a sixteenth, the driver up to 750 MiB; of a small card that is a tenth.
+    assert 0.875 * gpu.sold_gb * GIB < gpu.total_bytes < gpu.sold_gb * GIB
+
+
+@each_card
+def test_a_total_names_the_log_or_the_card_it_comes_from(gpu: Gpu) -> None:
+    assert gpu.provenance in ("reported", "derived")
+    assert len(gpu.source) >= 5
+    if like := re.match(r"as ([a-z0-9.-]+)", gpu.source):
+        model = find_gpu(like[1])
+        assert (model.architecture, model.total_bytes, model.sold_gb) == (
+            gpu.architecture,
+            gpu.total_bytes,
+            gpu.sold_gb,
+        )
+
+
+@each_card
+def test_an_entry_has_exactly_the_fields_that_are_documented(gpu: Gpu) -> None:
+    text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
+    entry = tomllib.loads(text)[gpu.architecture][gpu.key]
+    assert entry.keys() == {"name", "sold_gb", "total_mib", "num_sms", gpu.provenance}
+    assert type(entry["total_mib"]) is int
+
+
+@pytest.mark.parametrize("gpu", SLICES, ids=lambda gpu: gpu.key)
+def test_a_slice_is_a_part_of_its_card(gpu: Gpu) -> None:
+    card = find_gpu(gpu.key.split("-mig-")[0])
+    profile = re.search(r"([1-7])g\.([0-9]+)gb$", gpu.key)
+    assert profile is not None
+    assert gpu.architecture == card.architecture
+    assert gpu.name == f"{card.name} MIG {profile[0]}"
+    assert gpu.sold_gb == int(profile[2])
+    assert gpu.num_sms < card.num_sms
+    assert gpu.total_bytes <= card.total_bytes * gpu.sold_gb // card.sold_gb + GIB
+
+
+# Facts of NVIDIA's white papers and data sheets, and totals that many public logs agree on.
+@pytest.mark.parametrize(
+    ("key", "architecture", "num_sms", "total_mib"),
+    [
+        ("t4", "sm_75", 40, 14912),
+        ("v100-32g", "sm_70", 80, 32494),
+        ("rtx-3060", "sm_86", 28, 11906),
+        ("rtx-3090", "sm_86", 82, 24123),
+        ("rtx-4090", "sm_89", 128, 24080),
+        ("l4", "sm_89", 58, 22518),
+        ("a100-40g", "sm_80", 108, 40326),
+        ("a100-80g-mig-1g.10gb", "sm_80", 14, 9728),
+        ("h100-80g", "sm_90", 132, 81081),
+        ("h200", "sm_90", 132, 143156),
+        ("b200", "sm_100", 148, 182631),
+        ("rtx-5090", "sm_120", 170, 32102),
+    ],
+)
+def test_well_known_cards_are_right(key: str, architecture: str, num_sms: int, total_mib: int) -> None:
+    gpu = find_gpu(key)
+    assert (gpu.architecture, gpu.num_sms, gpu.total_bytes) == (architecture, num_sms, total_mib * MIB)
+
+
+# ── finding a card ──────────────────────────────────────────────────────────────────────────────
+
+
+@each_card
+def test_a_card_is_found_by_its_key_and_by_the_name_cuda_gives_it(gpu: Gpu) -> None:
+    assert find_gpu(gpu.key) is gpu
+    assert find_gpu(gpu.name) is gpu
+
+
+@pytest.mark.parametrize("spelling", ["RTX-3090", "rtx 3090", "rtx3090", " RTX_3090 "])
+def test_case_and_separators_do_not_matter(spelling: str) -> None:
+    assert find_gpu(spelling).key == "rtx-3090"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("a100", "a100-40g, a100-80g"),
+        ("3090", "rtx-3090"),
+        ("rtx-3095", "rtx-3090"),
+        ("rtx 4070 xt", "rtx-4070"),
+        ("V100", "v100-16g or v100-32g"),
+    ],
+)
+def test_an_unknown_card_is_refused_with_near_names_and_a_way_out(name: str, near: str) -> None:
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu(name)
+    assert near in str(caught.value)
+    assert "autofit gpus" in str(caught.value)
+    assert "--gpu-mem" in str(caught.value)
+
+
+def test_a_name_like_no_other_gets_no_guess() -> None:
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu("quantum")
+    assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "-", "NVIDIA"])
+def test_what_is_no_name_is_no_card(name: str) -> None:
+    with pytest.raises(UnknownGpuError):
+        find_gpu(name)
+
+
+# ── the cards of a nominal class ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("total_bytes", [16 * GIB, 16 * 10**9, 15360 * MIB])
+def test_16g_means_every_card_sold_as_16_gb_the_smallest_first(total_bytes: int) -> None:
+    found = gpus_sold_as(total_bytes)
+    assert {gpu.key for gpu in found} == {gpu.key for gpu in WHOLE_CARDS if gpu.sold_gb == 16} | {
+        gpu.key for gpu in found if gpu.sold_gb != 16
+    }
+    assert all(gpu.sold_gb == 16 for gpu in found)
+    assert found[0].total_bytes == min(gpu.total_bytes for gpu in found)
+    assert [gpu.total_bytes for gpu in found] == sorted(gpu.total_bytes for gpu in found)
+    assert {"t4", "v100-16g", "rtx-4080"} <= {gpu.key for gpu in found}
+
+
+@pytest.mark.parametrize("gpu", WHOLE_CARDS, ids=lambda gpu: gpu.key)
+def test_a_card_is_meant_by_what_it_reports_and_by_what_it_is_sold_as(gpu: Gpu) -> None:
+    for total_bytes in (gpu.total_bytes, gpu.sold_gb * GIB, gpu.sold_gb * 10**9):
+        assert gpu in gpus_sold_as(total_bytes)
+
+
+def test_slices_are_not_sold() -> None:
+    assert not any(gpu.is_mig_slice for total in range(4, 150) for gpu in gpus_sold_as(total * GIB))
+
+
+def test_an_odd_size_is_nobody_s() -> None:
+    assert gpus_sold_as(37 * GIB) == ()
+
+
+# ── the cards of this machine ───────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Card:
+    name: str
+    total_mib: int
+    reserved_mib: int
+    free_mib: int
+    capability: tuple[int, int] = (8, 0)
+    mig_mode: int | None = None  # None: the card cannot do it
+    slices: dict[int, Card] = field(default_factory=dict)
+
+
+class FakeNvml:
+    """The part of pynvml that is used, over cards of our own; errors are pynvml's real ones."""
+
+    NVMLError = pynvml.NVMLError
+    NVMLError_NotSupported = pynvml.NVMLError_NotSupported
+    NVMLError_NotFound = pynvml.NVMLError_NotFound
+    NVML_ERROR_LIBRARY_NOT_FOUND = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    NVML_ERROR_DRIVER_NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    NVML_DEVICE_MIG_ENABLE = pynvml.NVML_DEVICE_MIG_ENABLE
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815 - pynvml's name
+
+    def __init__(self, *cards: Card, on_init: int | None = None, on_memory: int | None = None) -> None:
+        self.cards = cards
+        self.on_init = on_init
+        self.on_memory = on_memory
+        self.num_open = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self, "_" + name.removeprefix("nvml"))  # type: ignore[no-any-return]
+
+    def _Init(self) -> None:  # noqa: N802
+        if self.on_init is not None:
+            raise pynvml.NVMLError(self.on_init)
+        self.num_open += 1
+
+    def _Shutdown(self) -> None:  # noqa: N802
+        self.num_open -= 1
+
+    def _SystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.95.05"
+
+    def _DeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.cards)
+
+    def _DeviceGetHandleByIndex(self, index: int) -> Card:  # noqa: N802
+        return self.cards[index]
+
+    def _DeviceGetMigMode(self, card: Card) -> tuple[int, int]:  # noqa: N802
+        if card.mig_mode is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return card.mig_mode, card.mig_mode
+
+    def _DeviceGetMaxMigDeviceCount(self, card: Card) -> int:  # noqa: N802
+        return 7
+
+    def _DeviceGetMigDeviceHandleByIndex(self, card: Card, index: int) -> Card:  # noqa: N802
+        if index not in card.slices:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return card.slices[index]
+
+    def _DeviceGetMemoryInfo(self, card: Card, version: int) -> SimpleNamespace:  # noqa: N802
+        assert version == pynvml.nvmlMemory_v2
+        if self.on_memory is not None:
+            raise pynvml.NVMLError(self.on_memory)
+        return SimpleNamespace(
+            total=card.total_mib * MIB, reserved=card.reserved_mib * MIB, free=card.free_mib * MIB
+        )
+
+    def _DeviceGetCudaComputeCapability(self, card: Card) -> tuple[int, int]:  # noqa: N802
+        return card.capability
+
+    def _DeviceGetName(self, card: Card) -> str:  # noqa: N802
+        return card.name
+
+    def _DeviceGetUUID(self, card: Card) -> str:  # noqa: N802
+        return f"GPU-{card.name}"
+
+
+def test_a_local_card_is_described_without_the_driver_s_own_part() -> None:
+    nvml = FakeNvml(Card("NVIDIA H200", 143771, 615, 140000, capability=(9, 0)))
+    assert local_gpus(nvml) == (
+        LocalGpu(
+            name="NVIDIA H200",
+            uuid="GPU-NVIDIA H200",
+            architecture="sm_90",
+            total_bytes=143156 * MIB,
+            used_bytes=3156 * MIB,
+            driver_version="580.95.05",
+        ),
+    )
+    assert nvml.num_open == 0
+
+
+def test_blackwell_s_architecture_has_three_digits() -> None:
+    (gpu,) = local_gpus(FakeNvml(Card("NVIDIA B200", 183359, 728, 182631, capability=(10, 0))))
+    assert gpu.architecture == "sm_100"
+
+
+def test_a_card_in_mig_mode_is_listed_by_its_slices() -> None:
+    slices = {
+        0: Card("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20096, 0, 20000),
+        4: Card("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864, 0, 4800),
+    }
+    nvml = FakeNvml(
+        Card(
+            "NVIDIA A100-SXM4-40GB", 40960, 571, 40000, mig_mode=pynvml.NVML_DEVICE_MIG_ENABLE, slices=slices
+        ),
+        Card("NVIDIA A100-SXM4-40GB", 40960, 571, 40000, mig_mode=pynvml.NVML_DEVICE_MIG_DISABLE),
+    )
+    found = local_gpus(nvml)
+    assert [gpu.name for gpu in found] == [*(card.name for card in slices.values()), "NVIDIA A100-SXM4-40GB"]
+    assert {gpu.architecture for gpu in found} == {"sm_80"}
+    assert find_gpu(found[0].name).key == "a100-40g-mig-3g.20gb"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED],
+    ids=["library", "driver"],
+)
+def test_a_machine_without_a_driver_has_no_cards(code: int) -> None:
+    assert local_gpus(FakeNvml(on_init=code)) == ()
+
+
+def test_a_driver_without_cards_has_no_cards() -> None:
+    nvml = FakeNvml()
+    assert local_gpus(nvml) == ()
+    assert nvml.num_open == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_NO_PERMISSION],
+    ids=["mismatch", "permission"],
+)
+def test_a_driver_that_does_not_start_is_an_error_that_says_what_to_look_at(code: int) -> None:
+    with pytest.raises(DriverError, match=r"does not answer.*nvidia-smi.*--probe predict") as caught:
+        local_gpus(FakeNvml(on_init=code))
+    assert str(pynvml.NVMLError(code)) in str(caught.value)
+    assert caught.value.exit_code == 5
+
+
+def test_a_card_that_does_not_answer_is_an_error_and_nvml_is_left_closed() -> None:
+    nvml = FakeNvml(Card("NVIDIA L4", 23034, 341, 22693), on_memory=pynvml.NVML_ERROR_GPU_IS_LOST)
+    with pytest.raises(DriverError, match="GPU is lost"):
+        local_gpus(nvml)
+    assert nvml.num_open == 0
+
+
+def test_pynvml_is_asked_unless_told_otherwise() -> None:
+    assert [gpu.uuid for gpu in local_gpus()] == [gpu.uuid for gpu in local_gpus(pynvml)]
+
+
+def test_the_functions_that_are_used_exist_in_pynvml() -> None:
+    used = [name for name in vars(FakeNvml) if re.match(r"_[A-Z]", name)]
+    assert len(used) == 12
+    assert [name for name in used if not callable(getattr(pynvml, f"nvml{name[1:]}", None))] == []
+
+
+def test_importing_the_foundation_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "import autofit.budget, autofit.errors, autofit.gpus\n"
+        "import autofit.paths, autofit.settings, autofit.units\n"
+        "autofit.gpus.catalogue()\n"
+        "heavy = ('torch', 'ray', 'optuna', 'rich', 'click', 'pynvml')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from autofit.errors import StorageError
+from autofit.paths import cache_dir, state_dir, studies_dir, traces_dir, write_atomically
+
+FOLDERS = {"studies": studies_dir, "traces": traces_dir, "cache": cache_dir}
+
+
+def test_the_environment_chooses_the_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", "/elsewhere/state")
+    assert state_dir() == Path("/elsewhere/state")
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", "~/autofit")
+    assert state_dir() == tmp_path / "autofit"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_it_the_platform_does(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("AUTOFIT_STATE_DIR")
+    else:
+        monkeypatch.setenv("AUTOFIT_STATE_DIR", value)
+    assert state_dir() == platformdirs.user_state_path("autofit")
+
+
+@pytest.mark.parametrize(("name", "folder"), FOLDERS.items())
+def test_a_folder_is_made_where_it_is_missing_and_kept_where_it_is_not(
+    state_dir: Path, name: str, folder: Callable[[], Path]
+) -> None:
+    assert not state_dir.exists()
+    assert folder() == state_dir / name
+    (state_dir / name / "kept").write_text("x")
+    assert folder().joinpath("kept").read_text() == "x"
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_a_folder_that_cannot_be_made_is_a_storage_error_with_the_way_out(
+    state_dir: Path, folder: Callable[[], Path]
+) -> None:
+    state_dir.write_text("a file stands where the folder should be")
+    with pytest.raises(StorageError, match=r"cannot create .*AUTOFIT_STATE_DIR") as caught:
+        folder()
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")
+def test_a_folder_that_may_not_be_written_to_is_a_storage_error(state_dir: Path) -> None:
+    studies_dir().chmod(0o500)
+    with pytest.raises(StorageError, match=r"cannot write to .*studies"):
+        studies_dir()
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    write_atomically(target, "first, and longer")
+    write_atomically(target, "zweites é")
+    assert target.read_text(encoding="utf-8") == "zweites é"
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    write_atomically(target, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(target, "new \ud800")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_what_cannot_be_replaced_is_a_storage_error_and_leaves_no_remains(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*folder: Is a directory"):
+        write_atomically(target, "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_missing_folder_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write .*: No such file or directory; choose another"):
+        write_atomically(tmp_path / "missing" / "result.json", "text")

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofit.errors import UnknownGpuError, UsageError
+from autofit.gpus import find_gpu
+from autofit.settings import TuneSettings, resolve_settings
+from workers.protocol import CONV_ALGOS
+
+GIB = 1024**3
+
+# Option, its text, the field and what the field holds.
+EXAMPLES = [
+    ("model", "pkg.mod:net", "model", "pkg.mod:net"),
+    ("input", "3x224x224", "input_shape", (3, 224, 224)),
+    ("classes", "1000", "num_classes", 1000),
+    ("gpu-mem", "16G", "gpu_mem_bytes", 16 * GIB),
+    ("gpu", "RTX 3090", "gpu", find_gpu("rtx-3090")),
+    ("device", "cuda", "device", "cuda"),
+    ("probe", "predict", "probe", "predict"),
+    ("conv-algo", "cudnn, native", "conv_algos", ("cudnn", "native")),
+    ("precision", "amp-bf16", "precision", "amp-bf16"),
+    ("optimizer", "adamw", "optimizer", "adamw"),
+    ("mode", "infer", "mode", "infer"),
+    ("max-batch", "512", "max_batch", 512),
+    ("margin", "5%", "margin", Decimal("0.05")),
+    ("reserve", "2G", "reserve_bytes", 2 * GIB),
+    ("storage", "sqlite:///s.db", "storage", "sqlite:///s.db"),
+    ("study", "mine", "study", "mine"),
+    ("address", "ray://head:10001", "address", "ray://head:10001"),
+    ("fresh", "true", "fresh", True),
+    ("metrics-port", "9464", "metrics_port", 9464),
+    ("metrics-host", "0.0.0.0", "metrics_host", "0.0.0.0"),
+    ("deadline", "90", "deadline_seconds", 90.0),
+    ("threads", "4", "num_threads", 4),
+]
+each_example = pytest.mark.parametrize(
+    ("option", "text", "field", "value"), EXAMPLES, ids=[example[0] for example in EXAMPLES]
+)
+
+
+def settings(
+    cli: Mapping[str, object] | None = None, env: Mapping[str, str] | None = None, file: Path | None = None
+) -> TuneSettings:
+    """Resolves with a model named, where none is."""
+    return resolve_settings({"model": "davenet", **(cli or {})}, env or {}, file)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Any:
+    def write(body: str) -> Path:
+        path = tmp_path / "settings.toml"
+        path.write_text(body, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(**given: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        settings(**given)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+# ── the same setting from everywhere ────────────────────────────────────────────────────────────
+
+
+def test_the_examples_cover_every_field() -> None:
+    assert [example[2] for example in EXAMPLES] == [field.name for field in dataclasses.fields(TuneSettings)]
+
+
+@each_example
+def test_a_setting_converts_alike_from_call_environment_and_file(
+    toml: Any, option: str, text: str, field: str, value: object
+) -> None:
+    variable = "AUTOFIT_" + option.upper().replace("-", "_")
+    model = {} if option == "model" else {"model": "davenet"}
+    from_call = resolve_settings({**model, option.replace("-", "_"): text}, {}, None)
+    from_environment = resolve_settings(model, {variable: text}, None)
+    from_file = resolve_settings(model, {}, toml(f"[tune]\n{option} = '{text}'\n"))
+    assert getattr(from_call, field) == value
+    assert type(getattr(from_call, field)) is type(value)
+    assert from_call == from_environment == from_file
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("gpu-mem = 17179869184", "gpu_mem_bytes", 16 * GIB),
+        ("input = [3, 224, 224]", "input_shape", (3, 224, 224)),
+        ('input = "40×1024"', "input_shape", (40, 1024)),
+        ('conv-algo = ["native", "cudnn", "native"]', "conv_algos", ("native", "cudnn")),
+        ('conv-algo = "all"', "conv_algos", CONV_ALGOS),
+        ("margin = 0.05", "margin", Decimal("0.05")),
+        ("reserve = 0", "reserve_bytes", 0),
+        ("fresh = true", "fresh", True),
+        ("deadline = 2.5", "deadline_seconds", 2.5),
+        ("metrics-port = 0", "metrics_port", 0),
+    ],
+)
+def test_a_file_may_use_toml_s_own_types(toml: Any, line: str, field: str, value: object) -> None:
+    assert getattr(settings(file=toml(f"[tune]\n{line}\n")), field) == value
+
+
+def test_what_is_not_given_anywhere_has_its_default() -> None:
+    assert settings() == TuneSettings(model="davenet")
+    default = TuneSettings(model="davenet")
+    assert (default.max_batch, default.margin, default.metrics_host) == (65536, Decimal("0.03"), "127.0.0.1")
+    assert (default.device, default.probe, default.conv_algos) == ("auto", "auto", CONV_ALGOS)
+
+
+# ── precedence ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_call_wins_over_the_environment_which_wins_over_the_file(toml: Any) -> None:
+    file = toml("[tune]\nmax-batch = 1\nclasses = 1\nthreads = 1\n")
+    env = {"AUTOFIT_MAX_BATCH": "2", "AUTOFIT_CLASSES": "2"}
+    resolved = settings({"max_batch": 3}, env, file)
+    assert (resolved.max_batch, resolved.num_classes, resolved.num_threads) == (3, 2, 1)
+
+
+def test_none_in_the_call_and_empty_in_the_environment_are_not_given(toml: Any) -> None:
+    resolved = settings({"max_batch": None}, {"AUTOFIT_MAX_BATCH": ""}, toml("[tune]\nmax-batch = 7\n"))
+    assert resolved.max_batch == 7
+
+
+def test_a_switch_can_be_turned_off_again() -> None:
+    assert settings({"fresh": False}, {"AUTOFIT_FRESH": "1"}).fresh is False
+
+
+def test_a_value_that_is_overridden_is_still_checked(toml: Any) -> None:
+    assert "max-batch" in refusal(cli={"max_batch": 3}, file=toml("[tune]\nmax-batch = 'many'\n"))
+
+
+def test_a_card_in_the_call_puts_aside_the_memory_in_the_file_and_the_other_way_round(toml: Any) -> None:
+    by_card = settings({"gpu": "t4"}, {}, toml("[tune]\ngpu-mem = '24G'\n"))
+    assert (by_card.gpu, by_card.gpu_mem_bytes) == (find_gpu("t4"), None)
+    by_memory = settings({}, {"AUTOFIT_GPU_MEM": "16G"}, toml("[tune]\ngpu = 'rtx-3090'\n"))
+    assert (by_memory.gpu, by_memory.gpu_mem_bytes) == (None, 16 * GIB)
+
+
+# ── refusals ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"gpu_mem": "16Q"}, ["--gpu-mem: '16Q' is not a size", "16GB"]),
+        ({"gpu_mem": "-1"}, ["--gpu-mem: '-1' is not a size"]),
+        ({"gpu_mem": "0"}, ["--gpu-mem: '0' is less than one byte"]),
+        ({"gpu_mem": True}, ["--gpu-mem: 'True' is not a size"]),
+        ({"margin": "3"}, ["--margin: '3' is not a share below 100%", "3%"]),
+        ({"device": "tpu"}, ["--device: 'tpu' is not one of auto, cuda, cpu"]),
+        ({"optimizer": "addam"}, ["--optimizer: 'addam'", "Did you mean adam"]),
+        ({"conv_algo": "cudnn,winograd"}, ["--conv-algo: 'winograd' is not one of"]),
+        ({"conv_algo": []}, ["--conv-algo: [] is not a list of values"]),
+        ({"input": "3x224x"}, ["--input: '3x224x' is not the shape of one sample", "3x224x224"]),
+        ({"input": 7}, ["--input: 7 is not the shape"]),
+        ({"max_batch": "0"}, ["--max-batch: '0' is not a whole number of 1 or more"]),
+        ({"max_batch": 2.5}, ["--max-batch: 2.5 is not a whole number"]),
+        ({"classes": True}, ["--classes: True is not a whole number"]),
+        ({"metrics_port": 65536}, ["--metrics-port: 65536 is not a whole number from 0 to 65535"]),
+        ({"deadline": "soon"}, ["--deadline: 'soon' is not a number of seconds above 0"]),
+        ({"deadline": 0}, ["--deadline: 0 is not a number of seconds above 0"]),
+        ({"deadline": "nan"}, ["--deadline: 'nan'"]),
+        ({"deadline": True}, ["--deadline: True"]),
+        ({"fresh": "maybe"}, ["--fresh: 'maybe' is neither true nor false"]),
+        ({"study": " "}, ["--study: expected some text"]),
+        ({"gpu_memory": "16G"}, ["unknown setting 'gpu_memory'", "gpu_mem"]),
+    ],
+)
+def test_a_bad_value_in_the_call_is_refused_by_its_option(given: dict[str, object], parts: list[str]) -> None:
+    message = refusal(cli=given)
+    for part in parts:
+        assert part in message
+
+
+def test_an_unknown_card_keeps_its_own_error_and_says_where_it_was_named() -> None:
+    with pytest.raises(
+        UnknownGpuError, match=r"AUTOFIT_GPU in the environment: no card named 'rtx-3091'.*rtx-3090"
+    ):
+        settings(env={"AUTOFIT_GPU": "rtx-3091"})
+
+
+def test_a_bad_value_in_the_environment_is_refused_by_its_variable() -> None:
+    message = refusal(env={"AUTOFIT_GPU_MEM": "16Q"})
+    assert message.startswith("AUTOFIT_GPU_MEM in the environment: '16Q' is not a size")
+
+
+def test_an_unknown_variable_of_ours_is_refused_with_a_near_name() -> None:
+    message = refusal(env={"AUTOFIT_GPUMEM": "16G", "PATH": "/bin"})
+    assert message.startswith(
+        "the environment: unknown variable 'AUTOFIT_GPUMEM'. Did you mean AUTOFIT_GPU_MEM"
+    )
+
+
+def test_the_variable_of_the_state_folder_is_no_setting() -> None:
+    assert settings(env={"AUTOFIT_STATE_DIR": "/somewhere"}) == TuneSettings(model="davenet")
+
+
+def test_a_bad_value_in_a_file_is_refused_by_file_table_and_key(toml: Any) -> None:
+    file = toml("[tune]\ngpu-mem = '16Q'\n")
+    assert refusal(file=file).startswith(f"{file}, [tune] gpu-mem: '16Q' is not a size")
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ("[tune]\ngpu_mem = '16G'\n", ["[tune]: unknown key 'gpu_mem'", "Did you mean gpu-mem?"]),
+        ("[tuen]\ngpu-mem = '16G'\n", ["unknown table or key 'tuen'", "Did you mean tune?"]),
+        ("gpu-mem = '16G'\n", ["unknown table or key 'gpu-mem'"]),
+        ("tune = 3\n", ["tune is not a table", "[tune]"]),
+        ("[tune]\nmodel = 'davenet'\ngpu-mem = 16G\n", ["not TOML", "line 3"]),
+        ("[tune]\nthreads = 1\nthreads = 2\n", ["not TOML", "line 3"]),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_refused(toml: Any, body: str, parts: list[str]) -> None:
+    file = toml(body)
+    message = refusal(file=file)
+    assert message.startswith(str(file))
+    for part in parts:
+        assert part in message
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert refusal(file=missing) == f"cannot read the settings file {missing}: No such file or directory"
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    assert "not UTF-8 text" in refusal(file=binary)
+
+
+def test_a_file_without_the_table_gives_nothing(toml: Any) -> None:
+    assert settings(file=toml("# all of it commented out\n")) == TuneSettings(model="davenet")
+
+
+def test_a_model_is_needed() -> None:
+    with pytest.raises(UsageError, match=r"no model: name one with --model"):
+        resolve_settings({}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("cli", "message"),
+    [
+        ({"gpu": "t4", "gpu_mem": "16G"}, "--gpu and --gpu-mem contradict"),
+        ({"device": "cpu", "gpu": "t4"}, "--gpu names a card, --device cpu uses none"),
+        ({"device": "cpu"}, "--device cpu needs a limit"),
+        ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(cli: dict[str, object], message: str) -> None:
+    assert refusal(cli=cli).startswith(message)
+
+
+def test_settings_made_without_resolving_are_checked_too() -> None:
+    with pytest.raises(UsageError, match="contradict"):
+        TuneSettings(model="davenet", gpu=find_gpu("t4"), gpu_mem_bytes=GIB)
