@@ -1,0 +1,321 @@
+"""The largest batch that fits, for one knob setting.
+
+Two ways to it. `largest_fitting_batch` proves it from a peak curve, whose every size can be
+evaluated in milliseconds. `Boundary` finds it in few steps where every size costs a trial.
+
+Reserved memory is not monotone in the batch: a larger batch may need fewer segments. Live bytes
+are monotone and bound it from below, so beyond the size whose live bytes alone exceed the budget
+nothing fits:
+
+    bytes               ┌───┐      ┌────── reserved
+                     ┌──┘   │      │    /
+    budget ──────────┼──────┼──────┼──/─────────
+                 ┌───┘      └──────┘/
+             ┌───┘               /
+          ───┘              /  live
+    ──────────────────────────────┼───┼───────── batch
+                                  │   from here on nothing fits
+                                  the largest that fits
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+MIN_BATCH = 1
+MAX_BATCH = 65536
+
+_GROWTH = 8  # unguided, the next size is at most so many times the largest that fitted
+_NUM_GUIDED_TRIALS = 8  # from then on the bracket is bisected
+_PRIOR_BACKOFF = 0.85  # share of the budget to aim at when the predicted boundary failed
+_FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted below this share of the other
+
+
+class Curve(Protocol):
+    """Predicted peak memory as a function of the batch size, for one knob setting."""
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        """What the allocator reserves at most, the high end of the prediction.
+
+        With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
+        and return any value above it that the peak reaches.
+        """
+        ...
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """Bytes of live blocks at their peak: never more than reserved, never falling in the batch."""
+        ...
+
+
+class CachedCurve:
+    """A curve that evaluates each size once."""
+
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+        self._peaks: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        self._lower_bounds: dict[int, int] = {}
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        if batch_size in self._peaks:
+            return self._peaks[batch_size]
+        if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
+            return self._reached[batch_size]
+        value = self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
+        exact = stop_above_bytes is None or value <= stop_above_bytes
+        (self._peaks if exact else self._reached)[batch_size] = value
+        return value
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        if batch_size not in self._lower_bounds:
+            self._lower_bounds[batch_size] = self._curve.lower_bound_bytes(batch_size)
+        return self._lower_bounds[batch_size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
+    """The proved boundary of a curve under a budget.
+
+    Attributes:
+        largest_batch: the largest size that fits; None where none does.
+        first_failing_batch: the next larger size, which does not fit; None where the cap fits.
+        num_evaluations: evaluations of the curve, of reserved peaks and of lower bounds.
+    """
+
+    largest_batch: int | None
+    first_failing_batch: int | None
+    num_evaluations: int
+
+    @property
+    def cap_reached(self) -> bool:
+        return self.first_failing_batch is None
+
+
+def largest_fitting_batch(
+    curve: Curve,
+    budget_bytes: int,
+    *,
+    min_batch: int = MIN_BATCH,
+    max_batch: int = MAX_BATCH,
+    on_progress: Callable[[int], None] | None = None,
+) -> ScanResult:
+    """Proves the largest batch whose reserved peak is within the budget.
+
+    Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
+    values finds, or by its own reserved peak, which a scan down from there evaluates.
+
+    Args:
+        curve: evaluated as seldom as that proof allows.
+        budget_bytes: what the allocator may reserve.
+        min_batch: the smallest size of interest.
+        max_batch: the cap.
+        on_progress: called with each batch size about to be scanned.
+    """
+    num_evaluations = 0
+
+    def lower_bound(batch_size: int) -> int:
+        nonlocal num_evaluations
+        num_evaluations += 1
+        return curve.lower_bound_bytes(batch_size)
+
+    candidate = _last_within(lower_bound, budget_bytes, min_batch, max_batch)
+    while candidate >= min_batch:
+        if on_progress is not None:
+            on_progress(candidate)
+        num_evaluations += 1
+        if curve.peak_reserved_bytes(candidate, stop_above_bytes=budget_bytes) <= budget_bytes:
+            break
+        candidate -= 1
+    return ScanResult(
+        largest_batch=candidate if candidate >= min_batch else None,
+        first_failing_batch=candidate + 1 if candidate < max_batch else None,
+        num_evaluations=num_evaluations,
+    )
+
+
+def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: int) -> int:
+    """The last argument whose value, which never falls, is within the limit; `first - 1` for none.
+
+    Interpolates, since memory is nearly a line in the batch; every third step bisects, so that a
+    curve far from a line costs at most three times a bisection.
+    """
+    low, low_value = first, value_at(first)
+    if low_value > limit:
+        return first - 1
+    high, high_value = last, value_at(last)
+    if high_value <= limit:
+        return last
+    num_steps = 0
+    while high - low > 1:
+        num_steps += 1
+        share = 0.5 if num_steps % 3 == 0 else (limit - low_value) / (high_value - low_value)
+        middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        value = value_at(middle)
+        if value <= limit:
+            low, low_value = middle, value
+        else:
+            high, high_value = middle, value
+    return low
+
+
+class Boundary:
+    """Finds the largest fitting batch of one knob setting in as few measured trials as it can.
+
+    It is settled when two neighbouring sizes are known, the smaller to fit and the larger not, or
+    when the cap fits, or the minimum fails. It starts at the predicted boundary and goes on to its
+    next size; each measured peak corrects the prediction by a line, so that a disagreement costs a
+    trial or two. Without a prediction it grows from the minimum and extrapolates the measured
+    peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
+    peaks do.
+
+    Feasibility that is not monotone is met by the prediction, whose scan looks at every size; sizes
+    beyond the first measured failure are not measured.
+
+    Args:
+        budget_bytes: what the measured peaks are held against.
+        prior: predicted peaks; wrap it in `CachedCurve` when several boundaries are built from it.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget_bytes: int,
+        min_batch: int = MIN_BATCH,
+        max_batch: int = MAX_BATCH,
+        prior: Curve | None = None,
+    ) -> None:
+        self._budget_bytes = budget_bytes
+        self._min_batch = min_batch
+        self._max_batch = max_batch
+        self._prior = prior
+        self._fits: dict[int, bool] = {}
+        self._peaks: dict[int, int] = {}
+        self._in_flight: set[int] = set()
+
+    @property
+    def largest_fitting(self) -> int | None:
+        """The largest size that was seen to fit."""
+        return max((size for size, fits in self._fits.items() if fits), default=None)
+
+    @property
+    def first_failing(self) -> int | None:
+        """The smallest size beyond `largest_fitting` that was seen to fail."""
+        floor = self.largest_fitting or 0
+        return min((size for size, fits in self._fits.items() if not fits and size > floor), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        low, high = self._bracket()
+        return high - low == 1
+
+    @property
+    def has_proposal(self) -> bool:
+        """Whether a size is left that is neither known nor in flight and would say something."""
+        low, high = self._bracket()
+        return high - low - 1 > sum(low < size < high for size in self._in_flight)
+
+    def expect(self, batch_size: int) -> None:
+        """Says that a trial of this size is under way, so that it is not proposed."""
+        self._in_flight.add(batch_size)
+
+    def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
+        """Takes in the outcome of a trial.
+
+        A size that fitted and failed in turn counts as failing. Of a trial that failed only a peak
+        above the budget counts: any other is how far it came.
+        """
+        self._in_flight.discard(batch_size)
+        self._fits[batch_size] = fits and self._fits.get(batch_size, True)
+        if peak_bytes is not None and fits == (peak_bytes <= self._budget_bytes):
+            self._peaks[batch_size] = peak_bytes
+
+    def propose(self) -> int | None:
+        """The size to try next, in flight from now on; None when there is nothing to ask for now.
+
+        A size in flight is taken to end as the prediction says, so that several workers ask for
+        different sizes, each useful if it does.
+        """
+        if not self.has_proposal:
+            return None
+        size = self._choose()
+        self._in_flight.add(size)
+        return size
+
+    def _bracket(self) -> tuple[int, int]:
+        """The sizes that are still open lie strictly between these two."""
+        low, high = self.largest_fitting, self.first_failing
+        return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
+
+    def _choose(self) -> int:
+        low, high = outer_low, outer_high = self._bracket()
+        estimate = self._estimate()
+        while high - low > 1:
+            size = self._guess(low, high, estimate)
+            if size not in self._in_flight:
+                return size
+            if estimate is None or size <= estimate:
+                low = size
+            else:
+                high = size
+        edges = [outer_low, *sorted(s for s in self._in_flight if outer_low < s < outer_high), outer_high]
+        low, high = max(itertools.pairwise(edges), key=lambda edge: edge[1] - edge[0])
+        return (low + high) // 2
+
+    def _guess(self, low: int, high: int, estimate: int | None) -> int:
+        """The estimate; beside an edge of the bracket that contradicts it; the middle to make an end."""
+        bounded = high <= self._max_batch
+        if estimate is not None and len(self._fits) < _NUM_GUIDED_TRIALS:
+            size = estimate
+        elif bounded:
+            return math.isqrt(max(low, 1) * high) if high > 4 * max(low, 1) else (low + high) // 2
+        else:
+            size = low * _GROWTH if low >= self._min_batch else self._min_batch
+        margin = max(1, (high - low) // 16) if bounded else 1
+        if size <= low:
+            return low + margin
+        return size if size < high else high - margin
+
+    def _estimate(self) -> int | None:
+        """The largest size that should fit, by prediction and measured peaks; None for no idea."""
+        target = self._target()
+        if target is None:
+            return None
+        if self._prior is None:
+            low, high = self._bracket()
+            return min(target, max(low, 1) * _GROWTH) if high > self._max_batch else target
+        scan = largest_fitting_batch(
+            self._prior, target, min_batch=self._min_batch, max_batch=self._max_batch
+        )
+        return self._min_batch - 1 if scan.largest_batch is None else scan.largest_batch
+
+    def _target(self) -> int | None:
+        """The value of the model at which the measured peak should reach the budget.
+
+        The model is the predicted peak or, without a prediction, the batch size itself; measured
+        peaks are taken for a line in it: through the origin for one peak, through the one nearest
+        the budget and another, far enough from it, for several.
+        """
+        model = {size: self._model(size) for size in self._peaks}
+        if not model:
+            if self._prior is None:
+                return None
+            num_failed = sum(not fits for fits in self._fits.values())
+            return int(self._budget_bytes * _PRIOR_BACKOFF ** (2**num_failed - 1))
+        anchor = min(model, key=lambda size: abs(self._budget_bytes - self._peaks[size]))
+        headroom = self._budget_bytes - self._peaks[anchor]
+        apart = [size for size in model if model[size] <= _FAR_ENOUGH * model[anchor]]
+        if apart:
+            other = max(apart, key=lambda size: model[size])
+            rise = self._peaks[anchor] - self._peaks[other]
+            if rise > 0:
+                return int(model[anchor] + headroom * (model[anchor] - model[other]) / rise)
+        if self._prior is None:
+            return None
+        return int(model[anchor] * self._budget_bytes / self._peaks[anchor])
+
+    def _model(self, batch_size: int) -> int:
+        return batch_size if self._prior is None else self._prior.peak_reserved_bytes(batch_size)

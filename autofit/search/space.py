@@ -1,0 +1,84 @@
+"""What is searched: which values each knob may take, and the range of the batch size."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import Trial
+
+from autofit.search.boundary import MAX_BATCH, MIN_BATCH
+from workers.protocol import Knobs
+
+BATCH_SIZE = "batch_size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The configurations of a study.
+
+    Attributes:
+        choices: for each searched knob, the values it may take, in the order of the user.
+        fixed: the values of the other knobs.
+        settings: every combination of the choices; knobs in the order of `Knobs`, so that the
+            order of the settings does not depend on how `choices` was written.
+
+    Raises:
+        ValueError: for a knob or value that does not exist, no values, or a value given twice.
+    """
+
+    choices: Mapping[str, tuple[str | None, ...]]
+    fixed: Knobs = field(default_factory=Knobs)
+    min_batch: int = MIN_BATCH
+    max_batch: int = MAX_BATCH
+    settings: tuple[Knobs, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = [knob.name for knob in dataclasses.fields(Knobs)]
+        for name, values in self.choices.items():
+            if name not in known:
+                raise ValueError(f"{name!r} is no knob; the knobs are {', '.join(known)}")
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} needs values to choose from, each once; got {values}")
+        if not 1 <= self.min_batch <= self.max_batch:
+            raise ValueError(f"no batch size lies between {self.min_batch} and {self.max_batch}")
+        ordered = {name: tuple(self.choices[name]) for name in known if name in self.choices}
+        object.__setattr__(self, "choices", ordered)
+        combinations = itertools.product(*ordered.values())
+        settings = tuple(self.to_knobs(dict(zip(ordered, values, strict=True))) for values in combinations)
+        object.__setattr__(self, "settings", settings)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The Optuna distribution of each searched knob, then of the batch size."""
+        knobs = {name: CategoricalDistribution(values) for name, values in self.choices.items()}
+        return {**knobs, BATCH_SIZE: IntDistribution(self.min_batch, self.max_batch)}
+
+    def suggest(self, trial: Trial) -> tuple[Knobs, int]:
+        """Asks the study's sampler for a configuration: the knobs first, the batch for them."""
+        for name, values in self.choices.items():
+            trial.suggest_categorical(name, values)
+        batch_size = trial.suggest_int(BATCH_SIZE, self.min_batch, self.max_batch)
+        return self.to_knobs(trial.params), batch_size
+
+    def to_knobs(self, params: Mapping[str, Any]) -> Knobs:
+        """The knob setting of a trial's parameters."""
+        return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
+
+    def to_params(self, knobs: Knobs) -> dict[str, str | None]:
+        """The parameters that give a trial this knob setting."""
+        return {name: getattr(knobs, name) for name in self.choices}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The space in JSON's types: a list for a searched knob, a value for a fixed one."""
+        searched = {name: list(values) for name, values in self.choices.items()}
+        return {
+            **self.fixed.to_dict(),
+            **searched,
+            "min_batch": self.min_batch,
+            "max_batch": self.max_batch,
+        }

@@ -1,0 +1,127 @@
+"""A coordinator that is killed, at the worst moments, and the one that comes after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import pytest
+
+from autofit.search.owner import Owner
+from workers.protocol import Knobs, Verdict
+
+COORDINATOR = """
+import json, os, signal, sys
+from autofit.search.space import SearchSpace
+from autofit.search.study import TuningStudy
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+
+storage, moment = sys.argv[1:]
+space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=300)
+study = TuningStudy.open(
+    space, budget_bytes=10_000, settings={"workload": "w"}, name="mine", seed=0, storage=storage
+)
+
+def outcome(ask):
+    return TrialOutcome(
+        verdict=Verdict.FITS, evidence=Evidence.MEASURED, device=Device(kind="cuda", name="card"),
+        batch_size=ask.batch_size, knobs=ask.knobs, steady=Peaks(reserved_bytes=100 * ask.batch_size),
+    )
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+for _ in range(3):
+    ask = study.ask()
+    study.tell(ask.trial_number, outcome(ask))
+ask = study.ask()
+print(json.dumps([ask.trial_number, ask.knobs.conv_algo, ask.batch_size]), flush=True)
+if moment == "outcome written":
+    study._finish = die
+    study.tell(ask.trial_number, outcome(ask))
+if moment == "constraint written":
+    study._study.tell = die
+    study.tell(ask.trial_number, outcome(ask))
+die()
+"""
+
+
+def killed_coordinator(storage: str, moment: str) -> tuple[int, Knobs, int]:
+    """Runs a coordinator until it is killed; what it had asked for last."""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", COORDINATOR, storage, moment],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    number, conv_algo, batch_size = json.loads(done.stdout)
+    return number, Knobs(conv_algo=conv_algo), batch_size
+
+
+def test_a_trial_in_flight_is_given_up_and_asked_for_again(
+    open_study: Any, run_study: Any, storage: str
+) -> None:
+    number, knobs, batch_size = killed_coordinator(storage, "trial running")
+    study = open_study(storage=storage)
+    assert [record.trial_number for record in study.outcomes()] == [0, 1, 2]
+    orphan = study._study.trials[number]
+    assert orphan.state == optuna.trial.TrialState.FAIL
+    assert "ended before its trial" in orphan.user_attrs["given_up"]
+    tried = run_study(study, lambda _, b: 100 * b)
+    assert batch_size in tried[knobs]
+    known = {(record.outcome.knobs, record.outcome.batch_size) for record in study.outcomes()}
+    assert len(known) == study.num_trials == len(study._study.trials) - 1
+    assert study.is_settled
+
+
+@pytest.mark.parametrize("moment", ["outcome written", "constraint written"])
+def test_an_outcome_that_was_written_is_told_to_its_end(
+    open_study: Any, run_study: Any, storage: str, moment: str
+) -> None:
+    number, knobs, batch_size = killed_coordinator(storage, moment)
+    study = open_study(storage=storage)
+    assert study.outcomes()[number].outcome.verdict is Verdict.FITS
+    trial = study._study.trials[number]
+    assert trial.state == optuna.trial.TrialState.COMPLETE
+    assert trial.constraints == {"memory": (100 * batch_size - 10_000) / 10_000}
+    assert batch_size not in run_study(study, lambda _, b: 100 * b)[knobs]
+
+
+def owner(**changes: Any) -> Owner:
+    this = Owner.this_process()
+    fields = {
+        "host": this.host,
+        "process_id": this.process_id,
+        "started_seconds": this.started_seconds,
+        "asked_seconds": this.asked_seconds,
+    }
+    return Owner(**{**fields, **changes})
+
+
+def test_a_living_process_is_waited_for() -> None:
+    assert owner(asked_seconds=0.0).why_gone(patience_seconds=1) is None
+
+
+def test_a_process_id_that_was_used_again_is_another_process() -> None:
+    reason = owner(started_seconds=psutil.boot_time() - 1e6).why_gone(patience_seconds=1)
+    assert reason is not None
+    assert "used again" in reason
+
+
+def test_another_host_is_waited_for_with_patience() -> None:
+    elsewhere = f"not-{socket.gethostname()}"
+    assert owner(host=elsewhere, process_id=1).why_gone(patience_seconds=3600) is None
+    reason = owner(host=elsewhere, asked_seconds=0.0).why_gone(patience_seconds=3600)
+    assert reason is not None
+    assert elsewhere in reason

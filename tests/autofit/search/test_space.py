@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution, IntDistribution
+
+from autofit.search.space import SearchSpace
+from workers.protocol import Knobs
+
+
+def test_settings_are_the_product_of_the_choices_in_a_stable_order() -> None:
+    one = SearchSpace(choices={"conv_algo": ("native", "cudnn"), "precision": ("fp32", "amp-bf16")})
+    other = SearchSpace(choices={"precision": ("fp32", "amp-bf16"), "conv_algo": ("native", "cudnn")})
+    assert one == other
+    assert [(k.conv_algo, k.precision) for k in one.settings] == [
+        ("native", "fp32"),
+        ("native", "amp-bf16"),
+        ("cudnn", "fp32"),
+        ("cudnn", "amp-bf16"),
+    ]
+
+
+def test_knobs_that_are_not_searched_keep_their_fixed_value() -> None:
+    space = SearchSpace(
+        choices={"conv_algo": ("native",)}, fixed=Knobs(precision="amp-bf16", optimizer="adam")
+    )
+    assert space.settings == (Knobs(conv_algo="native", precision="amp-bf16", optimizer="adam"),)
+
+
+def test_parameters_and_knobs_convert_both_ways() -> None:
+    space = SearchSpace(choices={"conv_algo": ("native", "cudnn"), "optimizer": (None, "adam")})
+    for knobs in space.settings:
+        assert space.to_knobs(space.to_params(knobs)) == knobs
+
+
+def test_distributions_are_the_knobs_and_then_the_batch() -> None:
+    space = SearchSpace(choices={"conv_algo": ("native", "cudnn")}, min_batch=2, max_batch=64)
+    assert list(space.distributions.items()) == [
+        ("conv_algo", CategoricalDistribution(("native", "cudnn"))),
+        ("batch_size", IntDistribution(2, 64)),
+    ]
+
+
+def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
+    space = SearchSpace(choices={"conv_algo": ("native", "cudnn")}, max_batch=64)
+    assert space.to_dict() == {
+        "conv_algo": ["native", "cudnn"],
+        "precision": "fp32",
+        "optimizer": None,
+        "min_batch": 1,
+        "max_batch": 64,
+    }
+
+
+@pytest.mark.parametrize(
+    ("choices", "batches", "message"),
+    [
+        ({"conv": ("cudnn",)}, {}, "'conv' is no knob; the knobs are conv_algo"),
+        ({"conv_algo": ()}, {}, "needs values"),
+        ({"conv_algo": ("cudnn", "cudnn")}, {}, "each once"),
+        ({"conv_algo": ("magic",)}, {}, "conv_algo must be one of"),
+        ({}, {"min_batch": 8, "max_batch": 4}, "between 8 and 4"),
+    ],
+)
+def test_a_space_of_nothing_or_nonsense_is_refused(
+    choices: dict[str, tuple[str, ...]], batches: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        SearchSpace(choices=choices, **batches)
