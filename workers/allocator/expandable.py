@@ -72,8 +72,7 @@ class ExpandableBlockPools(BlockPools):
         address = self.addresses.reserve(range_bytes, alignment=page_bytes)
         block = segment_block(address, range_bytes, pool, UNMAPPED)
         self.fronts[address] = block
-        pool.unmapped.append((address, block))
-        pool.unmapped.sort()
+        insort(pool.unmapped, (address, block))
         return block
 
     def _map(self, block: Block, size: int) -> Block | None:
