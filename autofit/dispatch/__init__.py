@@ -1,0 +1,7 @@
+"""Where trials run: on this machine, or on a Ray cluster."""
+
+from autofit.dispatch.base import Devices, Dispatcher, Runner
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.dispatch.ray import RayDispatcher
+
+__all__ = ["Devices", "Dispatcher", "InlineDispatcher", "RayDispatcher", "Runner"]

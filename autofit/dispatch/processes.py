@@ -1,0 +1,57 @@
+"""The processes that a dispatcher started: found by what they run, ended by their number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_POLL_SECONDS = 0.05
+
+
+def children_running(folder: Path) -> list[psutil.Process]:
+    """This process's children whose command names that folder or something in it."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any(str(folder) in argument for argument in child.cmdline()):
+                found.append(child)
+    return found
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """All that a process started, down to the last; nothing where it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return list(process.children(recursive=True))
+    return []
+
+
+def kill_groups(leaders: Iterable[psutil.Process]) -> None:
+    """Kills the process groups that these processes lead."""
+    for leader in leaders:
+        with suppress(ProcessLookupError):
+            if leader.is_running():  # its number may be another's by now
+                os.killpg(leader.pid, signal.SIGKILL)
+
+
+def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float = 10.0) -> None:
+    """Waits until the processes are dead, and kills those that live on."""
+    give_up = time.monotonic() + within_seconds
+    while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < give_up:
+        psutil.wait_procs(alive, timeout=_POLL_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        # Nobody reaps an orphan in a container whose first process is no init.
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,1 @@
+"""What a run shows of itself: its events, and the metrics made of them."""

@@ -1,0 +1,42 @@
+"""What the conformance tests need, besides the dispatcher that each module brings."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.conformance.dispatcher")
+
+from autofit.dispatch import Dispatcher  # noqa: E402 - the module below is rewritten first
+from tests.conformance.dispatcher import MARK, TrialFolder  # noqa: E402
+from workers.protocol import TrialOutcome  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def mark() -> Iterator[str]:
+    """Marks the processes that a module's dispatchers start, however far down."""
+    value = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, value)
+        yield value
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> TrialFolder:
+    return TrialFolder(tmp_path_factory.mktemp("trials"))
+
+
+@pytest.fixture(scope="module")
+def outcomes(dispatcher: Dispatcher, trials: TrialFolder) -> dict[str, TrialOutcome]:
+    """Every verdict's trial, all dispatched at once."""
+    specs = {
+        "hangs": trials.spec("hangs", deadline_seconds=6.0),
+        "fits": trials.spec("fits"),
+        "runs_out_of_memory": trials.spec("runs_out_of_memory", budget_bytes=2**31),
+        "is_killed": trials.spec("is_killed"),
+        "is_mistaken": trials.spec("is_mistaken"),
+    }
+    futures = {name: dispatcher.submit(spec) for name, spec in specs.items()}
+    return {name: future.result() for name, future in futures.items()}

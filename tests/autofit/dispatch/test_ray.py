@@ -1,0 +1,171 @@
+"""The Ray dispatcher on a cluster of this machine, by conformance and on its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from autofit.dispatch import RayDispatcher
+from autofit.errors import DispatchError, UsageError
+from tests.conformance.dispatcher import (
+    ROOT,
+    DispatcherConformance,
+    TrialFolder,
+    marked_processes,
+    survivors,
+)
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+
+
+@pytest.fixture(scope="module")
+def dispatcher(mark: str) -> Iterator[RayDispatcher]:
+    """The one cluster of this module: a second dispatcher shares its connection."""
+    environment = dict(os.environ)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    with RayDispatcher() as dispatcher:
+        assert dict(os.environ) == environment
+        assert signal.getsignal(signal.SIGTERM) is on_sigterm
+        yield dispatcher
+    assert marked_processes(mark) == []
+    assert not ray.is_initialized()
+
+
+@pytest.fixture
+def open_dispatcher(dispatcher: RayDispatcher) -> Callable[[], RayDispatcher]:
+    return RayDispatcher
+
+
+@pytest.fixture
+def constructor() -> str:
+    return "RayDispatcher()"
+
+
+class TestConformance(DispatcherConformance):
+    pass
+
+
+def test_the_package_imports_neither_ray_nor_torch():
+    code = (
+        "import sys, autofit.dispatch, autofit.service.metrics\n"
+        "sys.exit(len({'ray', 'torch'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_supervisors_are_used_again_and_never_import_torch(trials: TrialFolder, dispatcher: RayDispatcher):
+    def run(spec: TrialSpec) -> TrialOutcome:
+        import os
+        import sys
+
+        from workers.outcomes import without_answer
+        from workers.protocol import TrialError, Verdict
+
+        message = f"{os.getpid()} {'torch' in sys.modules}"
+        return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
+
+    with RayDispatcher(runner=run) as watched:
+        answers = [watched.submit(trials.spec("fits")).result().error.message.split() for _ in range(8)]
+    assert len({pid for pid, _ in answers}) < len(answers)
+    assert {imported for _, imported in answers} == {"False"}
+
+
+def test_a_supervisor_that_fails_is_an_infrastructure_error_with_its_cause(
+    trials: TrialFolder, dispatcher: RayDispatcher
+):
+    def run(spec: TrialSpec) -> TrialOutcome:
+        raise OSError("no file descriptors")
+
+    with RayDispatcher(runner=run) as broken:
+        error = broken.submit(trials.spec("fits")).exception()
+    assert isinstance(error, DispatchError)
+    assert "OSError: no file descriptors" in error.message
+
+
+def test_an_outcome_of_another_version_is_an_infrastructure_error(
+    trials: TrialFolder, dispatcher: RayDispatcher
+):
+    class Newer:
+        def to_json(self) -> str:
+            return '{"schema": "autofit.trial-outcome/999"}'
+
+    with RayDispatcher(runner=lambda spec: Newer()) as newer:
+        error = newer.submit(trials.spec("fits")).exception()
+    assert isinstance(error, DispatchError)
+    assert "install the same autofit on every node" in error.message
+
+
+def test_a_killed_supervisor_takes_its_trial_with_it_and_is_lost_after_one_retry(
+    dispatcher: RayDispatcher, tmp_path: Path
+):
+    outcome = dispatcher.submit(TrialFolder(tmp_path).spec("loses_its_supervisor")).result()
+    assert outcome.verdict is Verdict.LOST
+    assert "after a retry" in outcome.error.message
+    orphans = [line.split() for line in (tmp_path / "orphans").read_text().splitlines()]
+    assert len(orphans) == 2
+    assert survivors(_processes(pid for pids in orphans for pid in pids)) == []
+
+
+def test_a_supervisor_killed_once_costs_the_trial_nothing(
+    dispatcher: RayDispatcher, trials: TrialFolder, tmp_path: Path
+):
+    begun = str(tmp_path / "begun")
+
+    def run(spec: TrialSpec) -> TrialOutcome:
+        import os
+        import signal
+
+        from workers.outcomes import without_answer
+        from workers.protocol import TrialError, Verdict
+
+        if not os.path.exists(begun):  # noqa: PTH110 - travels by value, so it imports what it uses
+            os.mkdir(begun)  # noqa: PTH102
+            os.kill(os.getpid(), signal.SIGKILL)
+        return without_answer(spec, Verdict.OOM, TrialError(kind="environment", message="second time"))
+
+    with RayDispatcher(runner=run) as killed:
+        assert killed.submit(trials.spec("fits")).result().verdict is Verdict.OOM
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"num_threads": 100_000}, r"asks for 100000 CPU, and the nodes offer \d+ CPU"),
+        (
+            {"budget_bytes": 2**60},
+            r"asks for 1 CPU, 1048576\.00 TiB of memory, and the nodes offer \d+ CPU, .* of memory",
+        ),
+    ],
+)
+def test_a_request_that_no_node_can_satisfy_is_an_error_that_names_it(
+    dispatcher: RayDispatcher, trials: TrialFolder, settings: dict[str, int], asked: str
+):
+    with pytest.raises(DispatchError, match=asked):
+        dispatcher.submit(trials.spec("fits", **settings))
+
+
+def test_predictions_run_on_the_cluster_too(dispatcher: RayDispatcher, trials: TrialFolder):
+    outcome = dispatcher.submit(trials.spec("fits", probe=Probe.PREDICT)).result()
+    assert outcome.verdict is Verdict.FITS
+    assert outcome.trace_json is not None
+
+
+def test_a_connection_that_exists_is_not_exchanged_for_another_address(dispatcher: RayDispatcher):
+    with pytest.raises(UsageError, match="already connected"):
+        RayDispatcher("127.0.0.1:1")
+
+
+def _processes(pids: Iterable[str]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(int(pid)))
+    return found
