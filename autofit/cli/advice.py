@@ -1,0 +1,79 @@
+"""What may help where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autofit.budget import make_budget
+from autofit.errors import BudgetError
+from autofit.gpus import Gpu, catalogue
+from autofit.report.result import TuneResult
+from autofit.settings import TuneSettings
+from autofit.units import format_bytes
+
+_NUM_CARDS = 4
+
+
+def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
+    """One phrase for each thing to change, the cheapest first; only what was not asked for already."""
+    return tuple(_phrases(result, settings, needed_at_least(result)))
+
+
+def smallest_batch(result: TuneResult) -> int:
+    """The smallest size that is known to fail."""
+    return min(entry.first_failing_batch for entry in result.frontier if entry.first_failing_batch)
+
+
+def needed_at_least(result: TuneResult) -> int | None:
+    """The least that the smallest size needs under any setting, in bytes; None where it is not known."""
+    budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
+    peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
+    if result.estimate is not None and result.estimate.batch_size == smallest:
+        peaks.append(result.estimate.interval.high_bytes)
+    # What ran out of memory had reached no more than the budget: that says nothing of its need.
+    return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)
+
+
+def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | None) -> Iterator[str]:
+    budget, on_cpu = result.budget, result.device.kind == "cpu"
+    kept_bytes = budget.margin_bytes + budget.other_bytes
+    if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
+        yield f"a smaller --margin or --reserve, which keep {format_bytes(kept_bytes)} free"
+    if settings.precision == "fp32":
+        yield "--precision amp-bf16, which keeps most activations in half the bytes"
+    state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
+    if state_bytes and settings.optimizer != "sgd":
+        yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
+    if not on_cpu and "native" not in settings.conv_algos:
+        yield "--conv-algo native, whose workspace does not grow with the batch; it is slow"
+    if on_cpu:
+        yield "a larger --gpu-mem"
+    elif needed_bytes is None:
+        yield "a larger card (`autofit gpus` lists them)"
+    else:
+        yield _larger_card(needed_bytes, settings)
+
+
+def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
+    need = f"{format_bytes(needed_bytes)} for the allocator"
+    cards = sorted(
+        (g for g in catalogue().values() if not g.is_mig_slice and _holds(g, needed_bytes, settings)),
+        key=lambda gpu: gpu.total_bytes,
+    )
+    if not cards:
+        return f"no card of the catalogue: none leaves {need}"
+    names = ", ".join(gpu.key for gpu in cards[:_NUM_CARDS])
+    return f"a card that leaves {need}: {names}{', …' if len(cards) > _NUM_CARDS else ''}"
+
+
+def _holds(gpu: Gpu, needed_bytes: int, settings: TuneSettings) -> bool:
+    try:
+        budget = make_budget(
+            gpu.total_bytes,
+            architecture=gpu.architecture,
+            margin=settings.margin,
+            reserve_bytes=settings.reserve_bytes,
+        )
+    except BudgetError:
+        return False
+    return budget.usable_bytes >= needed_bytes

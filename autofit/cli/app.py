@@ -1,0 +1,87 @@
+"""The console entry: the group of commands, and how every failure ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.completion import completion
+from autofit.cli.doctor import doctor
+from autofit.cli.estimate import estimate
+from autofit.cli.lists import conv_algos, gpus, models
+from autofit.cli.tune import SearchInterruptedError, tune
+from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
+
+
+class _InOrder(click.Group):
+    """Lists its commands as they were added: what is wanted most comes first."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="autofit", message="%(prog)s %(version)s")
+def autofit() -> None:
+    """The largest batch that fits your GPU, with the settings that make it fit, and the evidence.
+
+    \b
+    autofit tune --model davenet --gpu-mem 16G      no GPU is needed
+    autofit estimate --model gpt2 --batch-size 8
+    """  # noqa: D301 - click looks for the character, and keeps these lines as they are
+
+
+for _command in (tune, estimate, models, gpus, conv_algos, doctor, completion):
+    autofit.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        arguments: without the program's name; those of the process unless given.
+        backend: what the commands call.
+
+    Returns:
+        The exit code, an `ExitCode` where autofit decides it.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
+            stream.reconfigure(errors="replace")
+    try:
+        return int(
+            autofit.main(arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()) or 0
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        return _fail(_usage_error(error), arguments)
+    except click.Abort as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _fail(SearchInterruptedError("interrupted"), arguments)
+    except AutofitError as error:
+        return _fail(error, arguments)
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    """Click's message as one sentence of ours, with its next step."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    message = error.format_message().rstrip(".")
+    return UsageError(message if context is None else f"{message}; see `{context.command_path} --help`")
+
+
+def _fail(error: AutofitError, arguments: Sequence[str]) -> int:
+    if isinstance(error, WorkloadFailedError) and error.traceback:
+        click.echo(error.traceback.rstrip(), err=True)
+    if "--json" in arguments:
+        click.echo(error.to_json())
+    else:
+        click.echo(f"error: {error.message}", err=True)
+    return error.exit_code

@@ -1,0 +1,50 @@
+"""What the commands call: the doors by which tests let stand-ins in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autofit import api, gpus
+from autofit.prediction import Predictor
+from autofit.report.estimate import Estimate
+from autofit.report.result import TuneResult
+from autofit.service.events import EventSink
+from autofit.settings import TuneSettings
+from workers import run as run_trial
+from workers.protocol import Knobs, WorkloadRef
+
+if TYPE_CHECKING:
+    from autofit.doctor import Check
+
+
+def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
+    """Searches; see `autofit.api.run`."""
+    return api.run(settings, workload, emit=emit)
+
+
+def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
+    """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
+    (conv_algo,) = settings.conv_algos
+    knobs = Knobs(conv_algo=conv_algo, precision=settings.precision, optimizer=settings.optimizer)
+    predictor = Predictor(workload, run_trial, mode=settings.mode, emit=emit)
+    card = api.card_named(None if settings.gpu is None else settings.gpu.key)
+    return predictor.estimate(knobs, card, batch_size)
+
+
+def examine() -> tuple[Check, ...]:
+    """The checks of `autofit doctor`."""
+    from autofit import doctor
+
+    return doctor.examine()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """The functions behind the commands."""
+
+    tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
+    estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
+    examine: Callable[[], tuple[Check, ...]] = examine

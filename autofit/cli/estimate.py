@@ -1,0 +1,61 @@
+"""`autofit estimate`: what one configuration needs."""
+
+from __future__ import annotations
+
+import contextlib
+
+import click
+
+from autofit import api
+from autofit.cli.backend import Backend
+from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
+from autofit.errors import UsageError
+from autofit.settings import resolve_settings
+
+_METHODS = ("simulate",)
+
+
+@click.command()
+@MODEL
+@click.option("--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step.")
+@CONV_ALGO
+@KNOBS
+@GPU
+@click.option(
+    "--method",
+    type=click.Choice(_METHODS),
+    default=_METHODS[0],
+    help="simulate: trace a step on a GPU that is not there, replay it through PyTorch's allocator.",
+)
+@QUIET
+@JSON
+@click.pass_obj
+def estimate(
+    backend: Backend,
+    /,
+    batch_size: int,
+    method: str,  # noqa: ARG001 - there is one
+    quiet: bool,
+    as_json: bool,
+    **given: str | None,
+) -> None:
+    """Predict what one configuration needs.
+
+    No GPU is needed. Without --gpu an sm_80 card is assumed.
+    """
+    settings = resolve_settings({**given, "conv_algo": given["conv_algo"] or "cudnn"}, {}, None)
+    if len(settings.conv_algos) != 1:
+        raise UsageError("--conv-algo: an estimate is of one algorithm; name one of them")
+    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.output import stderr
+        from autofit.cli.progress import ProgressLine, ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        answer = backend.estimate(settings, workload, batch_size, emit)
+    if as_json:
+        click.echo(answer.to_json())
+        return
+    from autofit.cli.estimate_text import print_estimate
+
+    print_estimate(answer, settings)

@@ -1,0 +1,41 @@
+"""The text of an estimate."""
+
+from __future__ import annotations
+
+from autofit.budget import assumed_context
+from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
+from autofit.cli.words import configuration
+from autofit.report.estimate import Estimate
+from autofit.settings import TuneSettings
+from autofit.units import format_bytes
+
+
+def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
+    """Prints the three peaks, what they are made of, and what was assumed."""
+    console = stdout()
+    workload, knobs = styled(estimate.workload, "bold"), configuration(estimate.knobs, estimate.mode)
+    console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
+    console.print()
+    table = grid("left", "right", "right", "left")
+    interval = estimate.interval
+    peaks = [
+        ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
+        ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
+        ("  at least", interval.low_bytes, ""),
+        ("  at most", interval.high_bytes, ""),
+        ("device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+    ]
+    if interval.low_bytes == interval.high_bytes:
+        del peaks[2:4]
+    for name, num_bytes, note in peaks:
+        table.add_row(name, styled(format_bytes(num_bytes), "bold"), exact(num_bytes), styled(note, "dim"))
+    console.print(indented(table))
+    heading(console, "Where the memory goes")
+    print_memory(console, estimate)
+    heading(console, "Assumed")
+    gpu = settings.gpu
+    _, context = assumed_context(None if gpu is None else gpu.architecture)
+    card = (
+        "an sm_80 card, as none was named with --gpu" if gpu is None else f"{gpu.name} ({gpu.architecture})"
+    )
+    bullets(console, (f"{card}; predicted, not measured", *context))

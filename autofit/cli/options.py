@@ -1,0 +1,120 @@
+"""The options that commands share, and what the shell completes them with.
+
+Values stay the text that was typed: `resolve_settings` converts them, so that a bad one reads the
+same whether it comes from the command line, the environment or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from autofit.gpus import catalogue
+from workers.models import BUILTINS
+from workers.protocol import CONV_ALGOS, MODES, OPTIMIZERS, PRECISIONS
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def setting(
+    name: str,
+    help_text: str,
+    *,
+    metavar: str | None = None,
+    choices: Iterable[str] = (),
+    complete: _Completer | None = None,
+) -> Decorator:
+    """An option whose text goes to `resolve_settings` as it is; None when it is not given."""
+    values = tuple(choices)
+    return click.option(
+        f"--{name}",
+        metavar=metavar or "|".join(values),
+        help=help_text,
+        shell_complete=complete or (_one_of(values) if values else None),
+    )
+
+
+def combined(*decorators: Decorator) -> Decorator:
+    """Applies options so that the help lists them in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def _one_of(values: Iterable[str]) -> _Completer:
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Built-in names; where none begins like this, the shell's own completion of files."""
+    names = [
+        CompletionItem(builtin.name, help=builtin.description)
+        for builtin in BUILTINS.values()
+        if builtin.name.startswith(incomplete)
+    ]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [
+        CompletionItem(gpu.key, help=gpu.name)
+        for gpu in catalogue().values()
+        if gpu.key.startswith(incomplete)
+    ]
+
+
+def _complete_conv_algo(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The last name of a list; `all` stands alone."""
+    before, comma, last = incomplete.rpartition(",")
+    names = CONV_ALGOS if comma else ("all", *CONV_ALGOS)
+    return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
+
+
+MODEL = combined(
+    setting(
+        "model",
+        "A built-in's name (see `autofit models`), package.module:attribute or path/file.py:attribute.",
+        metavar="MODEL",
+        complete=_complete_model,
+    ),
+    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
+    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+)
+
+GPU = setting(
+    "gpu",
+    "The card, such as rtx-3090; `autofit gpus` lists them.",
+    metavar="CARD",
+    complete=_complete_gpu,
+)
+
+CONV_ALGOS_OPTION = setting(
+    "conv-algo",
+    f"Convolution algorithms to choose from, of {', '.join(CONV_ALGOS)}.  [default: all]",
+    metavar="A,B,…|all",
+    complete=_complete_conv_algo,
+)
+
+CONV_ALGO = setting("conv-algo", "Convolution algorithm.  [default: cudnn]", choices=CONV_ALGOS)
+
+KNOBS = combined(
+    setting("precision", "fp32 is PyTorch's: TF32 in convolutions.  [default: fp32]", choices=PRECISIONS),
+    setting("optimizer", "Instead of the workload's own.", metavar="NAME", choices=OPTIMIZERS),
+    setting("mode", "Instead of the workload's own.", choices=MODES),
+)
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document.")
+QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")

@@ -1,0 +1,170 @@
+"""How text is laid out: consoles, tables without lines, sizes and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from autofit.report.estimate import Breakdown, Estimate
+from autofit.units import format_bytes
+
+Justify = Literal["left", "right"]
+
+_BAR_WIDTH = 20
+_NUM_HOLDERS = 6
+# What a list takes whose reader is a program or a file: nothing is cut or wrapped there.
+_PIPED_WIDTH = 200
+
+
+def stdout() -> Console:
+    """Results. Colour on terminals only, and not where NO_COLOR is set: rich sees to that."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def stderr() -> Console:
+    """Progress."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def listing() -> Console:
+    """Results that are lists: one entry is one line wherever no terminal limits it."""
+    console = stdout()
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPED_WIDTH)
+    return console
+
+
+def styled(text: str, style: str) -> Text:
+    """Text that a terminal shows in a style; other readers see the text."""
+    return Text(text, style=style)
+
+
+def heading(console: Console, text: str) -> None:
+    """A title with an empty line above it."""
+    console.print()
+    console.print(styled(text, "bold"))
+
+
+def grid(*columns: Justify) -> Table:
+    """Aligned columns, indented by two, without a header."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in columns:
+        table.add_column(justify=justify, overflow="fold")
+    return table
+
+
+def headed(*columns: tuple[str, Justify]) -> Table:
+    """Aligned columns with a header and no lines; names, first as they are, are never broken."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for number, (title, justify) in enumerate(columns):
+        table.add_column(title, justify=justify, no_wrap=number == 0, vertical="top")
+    return table
+
+
+def indented(content: Table | Text) -> Padding:
+    """The content of a section, set off from its heading."""
+    return Padding(content, (0, 0, 0, 2))
+
+
+def bullets(console: Console, items: Iterable[str]) -> None:
+    """One item a paragraph, its further lines aligned with the first."""
+    table = grid("left", "left")
+    for item in items:
+        table.add_row("·", item)
+    console.print(indented(table))
+
+
+def code(console: Console, lines: Iterable[str]) -> None:
+    """Lines to copy: never wrapped or cut."""
+    for line in lines:
+        console.print(styled(f"    {line}", "cyan"), soft_wrap=True)
+
+
+def exact(num_bytes: int) -> str:
+    """Every digit of a size: `17,179,869,184 bytes`."""
+    return f"{num_bytes:,} bytes"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole, `94.1%`."""
+    return f"{100 * part / whole:.1f}%"
+
+
+def size_or_dash(num_bytes: int | None) -> str:
+    """A size where there is one."""
+    return "–" if num_bytes is None else format_bytes(num_bytes)
+
+
+# ── where the memory goes ───────────────────────────────────────────────────────────────────────
+
+
+def print_memory(console: Console, estimate: Estimate) -> None:
+    """What is alive at the peak, what comes on top up to the device peak, and the largest holders."""
+    table = grid("left", "right", "right", "left")
+    for name, num_bytes in _parts(estimate.breakdown):
+        bar = "█" * round(_BAR_WIDTH * num_bytes / estimate.peak_allocated_bytes)
+        table.add_row(
+            name,
+            format_bytes(num_bytes),
+            share(num_bytes, estimate.peak_allocated_bytes),
+            styled(bar, "cyan"),
+        )
+    unused_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
+    for name, num_bytes, note in (
+        ("= allocated peak", estimate.peak_allocated_bytes, ""),
+        ("+ not in use", unused_bytes, "held by the allocator"),
+        ("= reserved peak", estimate.peak_reserved_bytes, _spread(estimate)),
+        ("+ CUDA context", estimate.context_bytes, "assumed"),
+        ("= device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+    ):
+        style = "bold" if name.startswith("=") else ""
+        table.add_row(styled(name, style), styled(format_bytes(num_bytes), style), "", styled(note, "dim"))
+    console.print(indented(table))
+    if estimate.largest:
+        heading(console, "Largest holders at that peak")
+        console.print(indented(_holders(estimate)))
+
+
+def _parts(breakdown: Breakdown) -> list[tuple[str, int]]:
+    parts = [
+        ("activations", breakdown.activations),
+        ("convolution workspace", breakdown.workspace),
+        ("parameters", breakdown.parameters),
+        ("gradients", breakdown.gradients),
+        ("optimizer state", breakdown.optimizer_state),
+        ("inputs", breakdown.inputs),
+        ("temporaries, other", breakdown.other),
+    ]
+    return sorted((part for part in parts if part[1]), key=lambda part: part[1], reverse=True)
+
+
+def _spread(estimate: Estimate) -> str:
+    """What the convolution workspaces may make of the reserved peak."""
+    interval = estimate.interval
+    if interval.low_bytes == interval.high_bytes:
+        return ""
+    return f"likely; {format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"
+
+
+def _holders(estimate: Estimate) -> Table:
+    table = grid("right", "right", "left", "left", "left")
+    for holder in estimate.largest[:_NUM_HOLDERS]:
+        table.add_row(
+            format_bytes(holder.num_bytes),
+            share(holder.num_bytes, estimate.peak_allocated_bytes),
+            holder.module or "–",
+            holder.operator.removeprefix("aten."),
+            styled(_short_source(holder.source), "dim"),
+        )
+    return table
+
+
+def _short_source(source: str) -> str:
+    """`file:line` of the user's line, the file without its folders; nothing for generated code."""
+    path, _, _function = source.rpartition(":")
+    return "" if source.startswith("<") else path.rsplit("/", 1)[-1]

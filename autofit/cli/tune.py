@@ -1,0 +1,150 @@
+"""`autofit tune`: the largest batch that fits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from autofit import api
+from autofit.cli.backend import Backend
+from autofit.cli.options import CONV_ALGOS_OPTION, GPU, JSON, KNOBS, MODEL, QUIET, combined, setting
+from autofit.errors import AutofitError, ExitCode
+from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
+from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
+
+_SEARCH = combined(
+    setting("device", "What to measure on; cpu counts the process's memory.", choices=DEVICES),
+    setting(
+        "probe",
+        "auto measures where the device is here or at --address, and predicts elsewhere.",
+        choices=PROBES,
+    ),
+    CONV_ALGOS_OPTION,
+    KNOBS,
+    setting("max-batch", "Do not look beyond this batch.  [default: 65536]", metavar="N"),
+    setting("margin", "Share of the device's memory to keep free.  [default: 3%]", metavar="PERCENT"),
+    setting("reserve", "What other processes on the device are left.", metavar="SIZE"),
+    setting("deadline", "How long one trial may take.  [default: 600]", metavar="SECONDS"),
+    setting("threads", "Intra-op threads of a CPU trial.", metavar="N"),
+)
+
+_RECORD = combined(
+    setting("storage", "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
+            metavar="URL"),
+    setting("study", "Name of the study to begin or take up.  [default: follows from the settings]",
+            metavar="NAME"),
+    click.option("--fresh/--no-fresh", default=None, help="Begin the study anew."),
+    setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
+    setting("metrics-port", "Serve Prometheus metrics meanwhile; 0 for any free port.", metavar="PORT"),
+    setting("metrics-host", "Where to serve them.  [default: 127.0.0.1]", metavar="HOST"),
+)  # fmt: skip
+
+
+class SearchInterruptedError(AutofitError):
+    """Ctrl-C; the study keeps what had ended."""
+
+    kind = "interrupted"
+    exit_code = ExitCode.INTERRUPTED
+
+
+@click.command()
+@MODEL
+@setting(
+    "gpu-mem",
+    "The device's total memory: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
+    metavar="SIZE",
+)
+@GPU
+@_SEARCH
+@_RECORD
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML with a table [tune] of these options; the command line and AUTOFIT_… variables win.",
+)
+@QUIET
+@JSON
+@click.pass_obj
+def tune(
+    backend: Backend, /, config: Path | None, quiet: bool, as_json: bool, **given: str | bool | None
+) -> ExitCode:
+    """Find the largest batch that fits.
+
+    Tries every convolution algorithm. Predicts without a GPU, measures where there is one. Without
+    --gpu-mem and --gpu it is about the card of this machine.
+
+    Exits with 0 when a batch was found, 3 when nothing fits, 2 for wrong options, 4 when the
+    workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
+    """
+    settings = resolve_settings(given, os.environ, config)
+    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    watch = _Watch()
+    with watch.for_interruption(), contextlib.ExitStack() as stack:
+        sinks: list[EventSink] = [watch]
+        if not quiet:
+            from autofit.cli.output import stderr
+            from autofit.cli.progress import ProgressLine
+
+            sinks.append(stack.enter_context(ProgressLine(stderr())))
+        if settings.metrics_port is not None:
+            sinks.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
+        result = backend.tune(settings, workload, fan_out(*sinks))
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        from autofit.cli.tune_text import print_result
+
+        memory = given["gpu_mem"]
+        print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
+    return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
+
+
+@dataclass
+class _Watch:
+    """Remembers of the events what a user needs who interrupts the search."""
+
+    study: str | None = None
+    num_trials: int = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TuneStarted):
+            self.study = event.study
+        elif isinstance(event, TrialFinished):
+            self.num_trials += 1
+
+    @contextlib.contextmanager
+    def for_interruption(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            raise SearchInterruptedError(self._message()) from interrupt
+
+    def _message(self) -> str:
+        if self.study is None:
+            return "interrupted before the search began: nothing was kept"
+        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
+        return (
+            f"interrupted after {trials}, which study {self.study} keeps: "
+            "the same command takes it up again, --fresh begins it anew"
+        )
+
+
+@contextlib.contextmanager
+def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
+    from prometheus_client import CollectorRegistry
+
+    from autofit.service.metrics import Metrics, serve_metrics
+
+    registry = CollectorRegistry()
+    server = serve_metrics(registry, port, settings.metrics_host)
+    try:
+        click.echo(f"metrics at http://{settings.metrics_host}:{server.port}/metrics", err=True)
+        yield Metrics(registry)
+    finally:
+        server.close()

@@ -1,0 +1,306 @@
+"""The text of a search's answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from autofit.cli import output
+from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
+from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
+from autofit.cli.words import configuration, evidence_phrase
+from autofit.report.result import Best, FrontierEntry, TuneResult
+from autofit.settings import TuneSettings
+from autofit.units import format_bytes
+from workers.knobs.conv import POLICIES
+from workers.protocol import Evidence, Knobs, Verdict
+
+_DEFAULT_ALGO = "cudnn"
+
+
+def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
+    """Prints what was understood, the frontier, the answer, its reasons, and how to apply it.
+
+    Args:
+        asked_memory: `--gpu-mem` as it was typed, where it was.
+    """
+    console = output.stdout()
+    _budget(console, result, settings, asked_memory)
+    _frontier(console, result)
+    if result.best is None:
+        _nothing_fits(console, result, settings)
+    else:
+        _answer(console, result, result.best)
+        if result.estimate is not None:
+            best = f"{result.best.batch_size} with {result.best.knobs.conv_algo}"
+            heading(console, f"Where the memory goes at batch {best}, predicted")
+            output.print_memory(console, result.estimate)
+    _why_not_larger(console, result)
+    if result.best is not None:
+        _cards(console, result, result.best)
+    if said := (*result.budget.assumptions, *result.notes):
+        heading(console, "Assumed and noted")
+        bullets(console, said)
+    if result.best is not None:
+        _apply(console, result, result.best)
+    _record(console, result)
+
+
+# ── what was understood ─────────────────────────────────────────────────────────────────────────
+
+
+def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
+    budget = result.budget
+    mode = settings.mode if result.estimate is None else result.estimate.mode
+    knobs = result.frontier[0].knobs
+    console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode)}"))
+    console.print()
+    table = grid("left", "right", "left")
+    total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"
+    table.add_row("", format_bytes(budget.device_total_bytes), total)
+    percent = f"{(settings.margin * 100).normalize():f}%"
+    for num_bytes, what in (
+        (budget.context_bytes, "CUDA context, assumed"),
+        (budget.other_bytes, "reserve for other processes"),
+        (budget.margin_bytes, f"margin of {percent}"),
+    ):
+        if num_bytes:
+            table.add_row("−", format_bytes(num_bytes), what)
+    user = "the process" if result.device.kind == "cpu" else "PyTorch's allocator"
+    usable = styled(format_bytes(budget.usable_bytes), "bold")
+    table.add_row("=", usable, f"usable by {user} = {exact(budget.usable_bytes)}")
+    console.print(indented(table))
+
+
+def _memory_of(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> str:
+    """Where the device's total comes from."""
+    if settings.gpu is not None:
+        return f"--gpu {settings.gpu.key}, {settings.gpu.name}"
+    if settings.gpu_mem_bytes is not None:
+        return "--gpu-mem" if asked_memory is None else f"--gpu-mem {asked_memory}"
+    return result.device.name
+
+
+# ── the frontier ────────────────────────────────────────────────────────────────────────────────
+
+
+def _frontier(console: Console, result: TuneResult) -> None:
+    held = {entry.knobs: _held_bytes(result, entry) for entry in result.frontier}
+    unit, unit_bytes = _unit(bytes_ for bytes_ in held.values() if bytes_ is not None)
+    columns: dict[str, dict[Knobs, int | None]] = {}
+    if result.device.kind == "cpu":
+        columns["resident"] = held
+    else:
+        columns["reserved"] = {entry.knobs: entry.peak_reserved_bytes for entry in result.frontier}
+        if columns["reserved"] != held:
+            columns["up to"] = held
+        columns["device"] = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
+    table = headed(
+        ("conv\nalgorithm", "left"),
+        ("max\nbatch", "right"),
+        *((f"{name}\n{unit}", "right") for name in columns),
+        ("of\nbudget", "right"),
+        ("fails\nat", "right"),
+        ("\nevidence", "left"),
+    )
+    for entry in _best_first(result):
+        peaks = [column[entry.knobs] for column in columns.values()]
+        held_bytes = held[entry.knobs]
+        is_best = result.best is not None and entry.knobs == result.best.knobs
+        table.add_row(
+            entry.knobs.conv_algo,
+            "none" if entry.largest_batch is None else str(entry.largest_batch),
+            *("–" if peak is None else f"{peak / unit_bytes:.2f}" for peak in peaks),
+            "–" if held_bytes is None else output.share(held_bytes, result.budget.usable_bytes),
+            "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
+            entry.evidence,
+            style="bold" if is_best else "",
+        )
+    console.print()
+    console.print(indented(table))
+
+
+def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
+    """What of an entry's largest batch is held against the budget: of a prediction the high end."""
+    peaks = [
+        trial.budgeted_bytes
+        for trial in result.trials
+        if (trial.knobs, trial.batch_size) == (entry.knobs, entry.largest_batch)
+        and trial.verdict is Verdict.FITS
+    ]
+    return peaks[-1] if peaks else None
+
+
+def _unit(sizes: Iterable[int]) -> tuple[str, int]:
+    """One unit for all sizes of a table, so that they compare at a glance."""
+    return ("GiB", 1024**3) if max(sizes, default=1024**3) >= 1000 * 1024**2 else ("MiB", 1024**2)
+
+
+# ── the answer ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _answer(console: Console, result: TuneResult, best: Best) -> None:
+    algo = best.knobs.conv_algo
+    console.print()
+    console.print(
+        Text.assemble(
+            f"{result.workload} fits at ",
+            (f"batch {best.batch_size}", "bold green"),
+            f" in {format_bytes(result.budget.device_total_bytes)}",
+            "" if result.device.kind == "cpu" else " with ",
+            ("" if result.device.kind == "cpu" else algo, "bold green"),
+            f": {_peak(result, best)}; {evidence_phrase(best.evidence, result.device)}.",
+            _speed(best),
+        )
+    )
+    default = next((e for e in result.frontier if e.knobs.conv_algo == _DEFAULT_ALGO), None)
+    if algo == _DEFAULT_ALGO or default is None:
+        return
+    reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
+    faster = " and is usually far faster" if algo == "native" else ""
+    console.print(
+        f"PyTorch's default, {_DEFAULT_ALGO}, reaches {reached}{faster}; "
+        f"--conv-algo {_DEFAULT_ALGO} keeps to it."
+    )
+
+
+def _peak(result: TuneResult, best: Best) -> str:
+    usable = format_bytes(result.budget.usable_bytes)
+    if result.device.kind == "cpu":
+        return f"a resident peak of {output.size_or_dash(best.device_peak_bytes)} of the {usable} usable"
+    likely, interval = output.size_or_dash(best.peak_reserved_bytes), best.interval
+    spread = (
+        f" likely, {format_bytes(interval.high_bytes)} at most,"
+        if best.evidence is Evidence.PREDICTED
+        and interval is not None
+        and interval.high_bytes != interval.likely_bytes
+        else ""
+    )
+    return f"a reserved peak of {likely}{spread} of the {usable} usable"
+
+
+def _speed(best: Best) -> str:
+    if best.step_seconds is None or best.samples_per_second is None:
+        return ""
+    digits = 0 if best.samples_per_second >= 100 else 1
+    return f" A step took {best.step_seconds:.3g} s, {best.samples_per_second:,.{digits}f} samples a second."
+
+
+def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
+    smallest = smallest_batch(result)
+    needed_bytes = needed_at_least(result)
+    need = "more than there is" if needed_bytes is None else format_bytes(needed_bytes)
+    usable = format_bytes(result.budget.usable_bytes)
+    console.print()
+    console.print(
+        Text.assemble(
+            ("Nothing fits", "bold red"),
+            f": at batch {smallest}, the smallest tried, {result.workload} needs {need}; "
+            f"{usable} are usable.",
+        )
+    )
+    heading(console, "What may help")
+    bullets(console, what_may_help(result, settings))
+    if result.estimate is not None:
+        at = f"{result.estimate.batch_size} with {result.estimate.knobs.conv_algo}"
+        heading(console, f"Where the memory goes at batch {at}, predicted")
+        output.print_memory(console, result.estimate)
+
+
+# ── the reasons ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _why_not_larger(console: Console, result: TuneResult) -> None:
+    heading(console, "Why nothing fits" if result.best is None else "Why not one larger")
+    names_by_reason: dict[str, list[str]] = {}
+    for entry in _best_first(result):
+        names_by_reason.setdefault(_why(entry), []).append(entry.knobs.conv_algo)
+    table = grid("left", "left")
+    for why, names in names_by_reason.items():
+        table.add_row("\n".join(names), why)
+    console.print(indented(table))
+    if any(entry.largest_thrashing_batch is not None for entry in result.frontier):
+        console.print(
+            indented(
+                styled("Thrashing: the allocator releases its cache and asks again, which is slow.", "dim")
+            )
+        )
+
+
+def _best_first(result: TuneResult) -> list[FrontierEntry]:
+    return sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
+
+
+def _why(entry: FrontierEntry) -> str:
+    first, last = entry.first_failing_batch, entry.largest_thrashing_batch
+    if last is None:
+        return f"{entry.reason}."
+    sizes = f"{last}" if last == first else f"{first} to {last}"
+    return f"{entry.reason}. Batch {sizes} would still run, thrashing."
+
+
+def _cards(console: Console, result: TuneResult, best: Best) -> None:
+    if not result.cards:
+        return
+    total = format_bytes(result.budget.device_total_bytes)
+    heading(console, f"The same on cards sold with about {total}, with {best.knobs.conv_algo}")
+    table = headed(("batch", "right"), ("CUDA reports", "left"), ("cards", "left"))
+    for batch, cards in itertools.groupby(result.cards, key=lambda card: card.largest_batch):
+        group = list(cards)
+        table.add_row(
+            "none" if batch is None else str(batch),
+            _range(group[0].total_bytes, group[-1].total_bytes),
+            ", ".join(card.gpu for card in group),
+        )
+    console.print(indented(table))
+
+
+def _range(low_bytes: int, high_bytes: int) -> str:
+    low, high = format_bytes(low_bytes), format_bytes(high_bytes)
+    return low if low == high else f"{low.removesuffix(' GiB')} – {high}"
+
+
+# ── how to go on ────────────────────────────────────────────────────────────────────────────────
+
+
+def _apply(console: Console, result: TuneResult, best: Best) -> None:
+    heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
+    code(console, _python_lines(result, best))
+
+
+def _mode(result: TuneResult) -> str | None:
+    return None if result.estimate is None else result.estimate.mode
+
+
+def _python_lines(result: TuneResult, best: Best) -> Iterator[str]:
+    kind = result.device.kind
+    if kind == "cuda":
+        yield from POLICIES[best.knobs.conv_algo].python_lines
+    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={best.batch_size})"
+    if best.knobs.optimizer is not None:
+        yield f"optimizer = {_OPTIMIZER_CALLS[best.knobs.optimizer]}"
+    if best.knobs.precision == "amp-bf16":
+        yield f'with torch.autocast("{kind}", dtype=torch.bfloat16):'
+        yield "    loss = ...  # forward pass and loss; backward outside"
+
+
+_OPTIMIZER_CALLS = {
+    "sgd": "torch.optim.SGD(model.parameters())",
+    "sgd-momentum": "torch.optim.SGD(model.parameters(), momentum=0.9)",
+    "adam": "torch.optim.Adam(model.parameters())",
+    "adamw": "torch.optim.AdamW(model.parameters())",
+    "rmsprop": "torch.optim.RMSprop(model.parameters())",
+    "adagrad": "torch.optim.Adagrad(model.parameters())",
+}
+
+
+def _record(console: Console, result: TuneResult) -> None:
+    versions = f"autofit {result.versions.get('autofit', '?')}, torch {result.versions.get('torch', '?')}"
+    trials = "1 trial" if len(result.trials) == 1 else f"{len(result.trials)} trials"
+    console.print()
+    console.print(styled(f"{result.wall_seconds:.1f} s, {trials} in the study · {versions}", "dim"))
+    console.print(styled(f"study {result.study}", "dim"), soft_wrap=True)
+    console.print(styled("The same command answers from the study; --fresh begins it anew.", "dim"))

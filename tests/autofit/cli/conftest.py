@@ -1,0 +1,221 @@
+"""What the tests of the command line share: a way to call it, and answers to render."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from autofit.budget import make_budget
+from autofit.cli import main
+from autofit.cli.backend import Backend
+from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor
+from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
+from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+
+GIB = 1024**3
+MIB = 1024**2
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output as the one JSON document that it must be."""
+        parsed: dict[str, Any] = json.loads(self.out)
+        return parsed
+
+
+@pytest.fixture
+def autofit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finished]:
+    """Calls the console entry, and returns what a shell would see of it."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str, **doors: Any) -> Finished:
+        capsys.readouterr()
+        code = main(list(arguments), backend=Backend(**doors))
+        return Finished(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def workload_file(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Small workloads of a user: one that works, and those that fail in one way each."""
+    path = tmp_path / "mine.py"
+    path.write_text(_WORKLOADS)
+    return path
+
+
+_WORKLOADS = """
+import torch
+from workers.workload import Workload
+
+
+def workload(**parts):
+    usual = {
+        "build_model": lambda: torch.nn.Linear(64, 8),
+        "make_batch": lambda batch_size, device: torch.ones(batch_size, 64, device=device),
+        "loss": lambda model, batch: model(batch).sum(),
+        "optimizer": "adam",
+    }
+    return Workload(**{**usual, **parts})
+
+
+def positive_rows(model, batch):
+    rows = model(batch)
+    return rows[rows[:, 0] > 0].sum()
+
+
+def typo(model, batch):
+    return model.forwrad(batch)
+
+
+healthy = workload()
+ignores_batch_size = workload(make_batch=lambda batch_size, device: torch.ones(7, 64, device=device))
+vector_loss = workload(loss=lambda model, batch: model(batch))
+data_dependent = workload(loss=positive_rows)
+raises = workload(loss=typo)
+"""
+
+
+def predicted_estimate(batch_size: int = 94, conv_algo: str = "cudnn") -> Estimate:
+    return Estimate(
+        workload="davenet",
+        batch_size=batch_size,
+        knobs=Knobs(conv_algo=conv_algo),
+        mode="train",
+        peak_allocated_bytes=10 * GIB,
+        peak_reserved_bytes=14 * GIB,
+        device_peak_bytes=14 * GIB + 512 * MIB,
+        context_bytes=512 * MIB,
+        breakdown=Breakdown(
+            parameters=GIB,
+            gradients=0,
+            optimizer_state=GIB,
+            activations=6 * GIB,
+            inputs=GIB // 2,
+            workspace=GIB,
+            other=GIB // 2,
+        ),
+        interval=Interval(low_bytes=12 * GIB, likely_bytes=14 * GIB, high_bytes=15 * GIB),
+        evidence=Evidence.PREDICTED,
+        device=Device(kind="cuda", name="sm_80"),
+        largest=(
+            LargeTensor(
+                module="image.layers.0",
+                operator="aten.convolution",
+                source="/home/me/models/davenet.py:59:forward",
+                num_bytes=GIB,
+            ),
+            LargeTensor(module="", operator="aten.zeros_like", source="<string>:1:<module>", num_bytes=GIB),
+        ),
+    )
+
+
+def outcome(
+    conv_algo: str,
+    batch_size: int,
+    reserved_bytes: int,
+    verdict: Verdict = Verdict.FITS,
+    evidence: Evidence = Evidence.PREDICTED,
+) -> TrialOutcome:
+    return TrialOutcome(
+        verdict=verdict,
+        evidence=evidence,
+        device=Device(kind="cuda", name="16.00 GiB card"),
+        batch_size=batch_size,
+        knobs=Knobs(conv_algo=conv_algo),
+        steady=Peaks(allocated_bytes=10 * GIB, reserved_bytes=reserved_bytes),
+    )
+
+
+def entry(conv_algo: str, largest: int | None, failing: int | None, **more: Any) -> FrontierEntry:
+    fits = largest is not None
+    return FrontierEntry(
+        **{
+            "knobs": Knobs(conv_algo=conv_algo),
+            "largest_batch": largest,
+            "peak_reserved_bytes": 14 * GIB if fits else None,
+            "device_peak_bytes": 14 * GIB + 512 * MIB if fits else None,
+            "first_failing_batch": failing,
+            "reason": f"batch {failing} is predicted to reserve up to 15.05 GiB, 35.52 MiB over the budget",
+            "evidence": Evidence.PREDICTED,
+            **more,
+        }
+    )
+
+
+def answer(**changes: Any) -> TuneResult:
+    """A predicted answer: cudnn reaches 94, native 118 and is the best."""
+    best = Best(
+        batch_size=118,
+        knobs=Knobs(conv_algo="native"),
+        peak_allocated_bytes=10 * GIB,
+        peak_reserved_bytes=14 * GIB,
+        device_peak_bytes=14 * GIB + 512 * MIB,
+        evidence=Evidence.PREDICTED,
+        interval=Interval(low_bytes=14 * GIB, likely_bytes=14 * GIB, high_bytes=14 * GIB),
+    )
+    result = TuneResult(
+        workload="davenet",
+        budget=make_budget(16 * GIB),
+        device=Device(kind="cuda", name="16.00 GiB card"),
+        best=best,
+        frontier=(
+            entry("cudnn", 94, 95),
+            entry("cudnn-benchmark", 91, 92, largest_thrashing_batch=110),
+            entry("native", 118, 119),
+        ),
+        trials=(
+            outcome("cudnn", 94, 15 * GIB),
+            outcome("cudnn-benchmark", 91, 15 * GIB),
+            outcome("native", 118, 14 * GIB),
+            outcome("native", 119, 16 * GIB, Verdict.OOM),
+        ),
+        wall_seconds=4.2,
+        study="davenet-16.00-GiB-card-0123456789ab",
+        fingerprint="0123456789abcdef",
+        versions={"autofit": "0.1.0", "torch": "2.13.0"},
+        estimate=predicted_estimate(118, "native"),
+        cards=(
+            CardAnswer(gpu="a2", total_bytes=15_632_171_008, largest_batch=107),
+            CardAnswer(gpu="t4", total_bytes=15_636_365_312, largest_batch=107),
+            CardAnswer(gpu="v100-16g", total_bytes=16_913_530_880, largest_batch=116),
+        ),
+        notes=("a thing to know",),
+    )
+    return dataclasses.replace(result, **changes)
+
+
+def nothing_fits(**changes: Any) -> TuneResult:
+    """A predicted answer where batch 1 of the only setting needs 17 GiB."""
+    estimate = predicted_estimate(1)
+    interval = Interval(low_bytes=17 * GIB, likely_bytes=17 * GIB, high_bytes=17 * GIB)
+    given = {
+        "best": None,
+        "frontier": (entry("cudnn", None, 1),),
+        "trials": (outcome("cudnn", 1, 17 * GIB, Verdict.OOM),),
+        "estimate": dataclasses.replace(estimate, interval=interval),
+        "cards": (),
+        **changes,
+    }
+    return answer(**given)
+
+
+@pytest.fixture
+def results() -> types.SimpleNamespace:
+    """The makers of answers above, for tests to vary."""
+    return types.SimpleNamespace(
+        answer=answer, nothing_fits=nothing_fits, entry=entry, outcome=outcome, estimate=predicted_estimate
+    )

@@ -1,0 +1,152 @@
+"""The console entry: what it imports, how usage errors end, completion, a reader that goes away."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def python(code: str, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+HEAVY = "heavy = {'torch', 'ray', 'optuna'} & sys.modules.keys(); assert not heavy, heavy"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import autofit, autofit.cli, autofit.tuner",
+        "from autofit.cli import main; assert main(['--help']) == 0; assert 'rich' not in sys.modules",
+        "from autofit.cli import main; assert main(['gpus']) == 0",
+        "from autofit.cli import main; assert main(['completion', 'bash']) == 0",
+    ],
+)
+def test_what_needs_neither_torch_nor_ray_nor_optuna_does_not_import_them(code: str):
+    finished = python(f"import sys; {code}; {HEAVY}")
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_the_version_is_that_of_the_installed_package(autofit):
+    finished = autofit("--version")
+    assert (finished.code, finished.out) == (0, f"autofit {importlib.metadata.version('autofit')}\n")
+
+
+def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
+    finished = autofit("--help")
+    commands = [line.split()[0] for line in finished.out.split("Commands:")[1].splitlines() if line.strip()]
+    assert commands == ["tune", "estimate", "models", "gpus", "conv-algos", "doctor", "completion"]
+    assert "\n  autofit tune --model davenet --gpu-mem 16G" in finished.out
+    assert "..." not in finished.out.split("Commands:")[1]
+
+
+def test_nothing_at_all_shows_the_help_on_stderr_as_a_usage_error(autofit):
+    finished = autofit()
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.startswith("Usage: autofit")
+
+
+def test_a_usage_error_is_one_sentence_with_the_next_step(autofit):
+    finished = autofit("tune", "--modle", "davenet")
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.startswith("error: No such option '--modle'")
+    assert finished.err.endswith("see `autofit tune --help`\n")
+    assert finished.err.count("\n") == 1
+
+
+def test_a_usage_error_is_a_document_with_json(autofit):
+    finished = autofit("estimate", "--model", "davenet", "--json")
+    assert (finished.code, finished.err) == (2, "")
+    document = finished.document
+    message = document.pop("message")
+    assert document == {"schema": "autofit.error/1", "kind": "usage", "exit_code": 2}
+    assert message.startswith("Missing option '--batch-size'")
+
+
+def test_an_unexpected_exception_is_not_dressed_up(autofit):
+    def broken():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        autofit("doctor", examine=broken)
+
+
+def test_the_end_of_a_pipe_inside_is_not_taken_for_ctrl_c(autofit):
+    def broken():
+        raise EOFError("a worker's pipe")
+
+    with pytest.raises(Exception) as raised:
+        autofit("doctor", examine=broken)
+    assert "a worker's pipe" in str(raised.value.__cause__ or raised.value)
+
+
+def test_ctrl_c_outside_a_search_exits_with_130(autofit):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert autofit("doctor", "--json", examine=interrupted).document["kind"] == "interrupted"
+    assert autofit("doctor", examine=interrupted).code == 130
+
+
+@pytest.mark.parametrize("arguments", [("gpus",), ("gpus", "--json")])
+def test_a_reader_that_goes_away_ends_the_command_quietly(arguments: tuple[str, ...]):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "autofit.cli", *arguments],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert (finished.returncode, finished.stderr) == (1, b"")
+
+
+def test_a_terminal_without_the_signs_still_gets_the_answer():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "autofit.cli", "models"], capture_output=True, env=environment, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert b"3?224?224" in finished.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_the_shell(autofit, shell: str):
+    finished = autofit("completion", shell)
+    assert finished.code == 0
+    assert f"_AUTOFIT_COMPLETE={shell}_complete" in finished.out
+
+
+def completions(line: str) -> list[str]:
+    words = line.split(" ")
+    environment = {
+        **os.environ,
+        "_AUTOFIT_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    finished = python(f"import sys, autofit.cli as c; c.main(); {HEAVY}", env=environment)
+    return finished.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("autofit tune --model davenet-", ["plain,davenet-audio", "plain,davenet-image"]),
+        ("autofit tune --model mine/tr", ["file,mine/tr"]),
+        ("autofit estimate --gpu rtx-409", ["plain,rtx-4090", "plain,rtx-4090-d"]),
+        ("autofit tune --conv-algo cudnn,na", ["plain,cudnn,native"]),
+        ("autofit tune --conv-algo a", ["plain,all"]),
+        ("autofit tune --device c", ["plain,cuda", "plain,cpu"]),
+    ],
+)
+def test_the_shell_completes(line: str, expected: list[str]):
+    assert completions(line) == expected

@@ -1,0 +1,112 @@
+"""`autofit estimate`: one configuration, in text and as a document."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
+
+
+@pytest.fixture
+def asked(results):
+    """A stand-in for the prediction, and what it was asked."""
+    seen = []
+
+    def predict(settings, workload, batch_size, _emit):
+        seen.append((settings, workload, batch_size))
+        return results.estimate(batch_size)
+
+    return predict, seen
+
+
+def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, asked):
+    predict, seen = asked
+    options = (
+        "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4 --method simulate"
+    )
+    assert autofit(*ESTIMATE, *options.split(), estimate=predict).code == 0
+    ((settings, workload, batch_size),) = seen
+    assert (workload.target, batch_size) == ("davenet", 94)
+    assert settings.conv_algos == ("native",)
+    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert settings.gpu.key == "t4"
+
+
+def test_unless_told_it_is_pytorchs_default_algorithm(autofit, asked):
+    predict, seen = asked
+    autofit(*ESTIMATE, estimate=predict)
+    assert seen[0][0].conv_algos == ("cudnn",)
+
+
+def test_the_text_keeps_the_three_peaks_apart(autofit, asked):
+    text = " ".join(autofit(*ESTIMATE, estimate=asked[0]).out.split())
+    assert "davenet at batch 94 · cudnn · fp32 · the workload's optimizer · train" in text
+    assert "allocated peak 10.00 GiB 10,737,418,240 bytes" in text
+    assert "reserved peak 14.00 GiB 15,032,385,536 bytes" in text
+    assert "at least 12.00 GiB" in text
+    assert "at most 15.00 GiB" in text
+    assert "device peak 14.50 GiB 15,569,256,448 bytes" in text
+    assert "an sm_80 card, as none was named with --gpu; predicted, not measured" in text
+
+
+def test_a_certain_prediction_has_no_interval(autofit, results):
+    def predict(_settings, _workload, batch_size, _emit):
+        estimate = results.estimate(batch_size)
+        exact = dataclasses.replace(estimate.interval, low_bytes=15 * 1024**3)
+        return dataclasses.replace(estimate, interval=exact)
+
+    assert "at most" not in autofit(*ESTIMATE, estimate=predict).out
+
+
+def test_a_card_is_named_with_its_assumptions(autofit, asked):
+    text = " ".join(autofit(*ESTIMATE, "--gpu", "rtx-4090", estimate=asked[0]).out.split())
+    assert "NVIDIA GeForce RTX 4090 (sm_89); predicted" in text
+    assert "CUDA context of 512 MiB assumed for sm_89" in text
+
+
+def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
+    text = autofit(*ESTIMATE, estimate=asked[0]).out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+
+
+def test_json_prints_the_estimate(autofit, asked, results):
+    finished = autofit(*ESTIMATE, "--json", estimate=asked[0])
+    assert finished.document["schema"] == "autofit.estimate/1"
+    assert finished.document["breakdown"] == dataclasses.asdict(results.estimate().breakdown)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--conv-algo", "all"), "an estimate is of one algorithm"),
+        (("--conv-algo", "cudnn,native"), "an estimate is of one algorithm"),
+        (("--conv-algo", "cudn"), "Did you mean cudnn"),
+        (("--batch-size", "0"), "0 is not in the range"),
+        (("--method", "summary"), "'summary' is not"),
+        (("--gpu", "rtx-309"), "Did you mean rtx-3090"),
+    ],
+)
+def test_what_cannot_be_estimated_is_a_usage_error(autofit, options, said):
+    finished = autofit(*ESTIMATE, *options, "--json")
+    assert finished.code == 2
+    assert finished.document["kind"] in ("usage", "unknown-gpu")
+    assert said in finished.document["message"]
+
+
+def test_a_module_of_the_users_is_estimated_with_the_shape_of_its_input(autofit, tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import torch\n"
+        "def net():\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))\n"
+    )
+    model = ("--model", f"{file}:net", "--input", "3x8x8", "--classes", "10", "--optimizer", "adam")
+    finished = autofit("estimate", *model, "--batch-size", "8", "--json")
+    assert finished.code == 0, finished.err
+    breakdown = finished.document["breakdown"]
+    assert breakdown["parameters"] >= (3 * 8 * 8 + 1) * 10 * 4
+    assert finished.document["peak_reserved_bytes"] >= finished.document["peak_allocated_bytes"]
+    assert finished.err == "tracing batch 8\n"
