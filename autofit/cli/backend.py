@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit import api, gpus
-from autofit.prediction import Predictor
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
-from workers import run as run_trial
 from workers.protocol import Knobs, WorkloadRef
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emi
     """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
     (conv_algo,) = settings.conv_algos
     knobs = Knobs(conv_algo=conv_algo, precision=settings.precision, optimizer=settings.optimizer)
-    predictor = Predictor(workload, run_trial, mode=settings.mode, emit=emit)
+    predictor = api.local_predictor(workload, mode=settings.mode, emit=emit)
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
     return predictor.estimate(knobs, card, batch_size)
 

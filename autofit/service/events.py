@@ -104,6 +104,10 @@ Event = TuneStarted | TrialStarted | TrialFinished | SettingSettled | Progress |
 EventSink = Callable[[Event], None]
 
 
+def ignore(_event: Event) -> None:
+    """The sink of whoever does not watch."""
+
+
 def fan_out(*sinks: EventSink) -> EventSink:
     """One sink that hands every event to each of `sinks`, in their order."""
 

@@ -1,0 +1,35 @@
+"""autofit: the largest batch that fits your GPU, with the settings that make it fit, and the evidence.
+
+    >>> import autofit
+    >>> result = autofit.tune("davenet", gpu_mem="16G")
+    >>> result.best.batch_size, result.best.knobs.conv_algo
+
+A workload is a built-in's name, `package.module:attribute`, `path/file.py:attribute`, or an object:
+
+    >>> workload = autofit.Workload(build_model=..., make_batch=..., loss=..., optimizer="adam")
+    >>> autofit.estimate(workload, batch_size=128).peak_reserved_bytes
+"""
+
+from autofit import errors
+from autofit.api import estimate, peak_curve, tune
+from autofit.prediction import PredictedCurve
+from autofit.report.estimate import Breakdown, Estimate, Interval
+from autofit.report.result import Best, FrontierEntry, TuneResult
+from workers.protocol import Knobs
+from workers.workload import Workload
+
+__all__ = [
+    "Best",
+    "Breakdown",
+    "Estimate",
+    "FrontierEntry",
+    "Interval",
+    "Knobs",
+    "PredictedCurve",
+    "TuneResult",
+    "Workload",
+    "errors",
+    "estimate",
+    "peak_curve",
+    "tune",
+]

@@ -1,0 +1,152 @@
+"""What of this machine autofit can use, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import workers
+from autofit import paths
+from autofit.errors import AutofitError
+from autofit.gpus import LocalGpu, local_gpus
+from autofit.self_test import RunTrial, run_self_test
+from autofit.units import format_bytes
+
+Status = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        status: `failed` where a command would fail, `warning` where part of autofit would.
+        next_step: what to do about it; empty where all is well.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    next_step: str = ""
+
+
+def examine(
+    *, run: RunTrial = workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
+) -> tuple[Check, ...]:
+    """Looks at everything; nothing is changed.
+
+    Args:
+        run: runs the prediction's self-test.
+        gpus: asks the driver for this machine's cards.
+    """
+    return (
+        *_packages(),
+        _prediction(run),
+        _gpus(gpus),
+        _state_directory(),
+        _cpu_measurement(),
+    )
+
+
+def _packages() -> Iterator[Check]:
+    yield Check(name="python", status="ok", detail=platform.python_version())
+    for requirement in importlib.metadata.requires("autofit") or ():
+        if "extra ==" in requirement:
+            continue
+        name, lower, upper = _parsed(requirement)
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(
+                name=name, status="failed", detail="not installed", next_step=f"pip install '{requirement}'"
+            )
+            continue
+        fits = lower <= _release(version) and (upper is None or _release(version) < upper)
+        yield Check(
+            name=name,
+            status="ok" if fits else "warning",
+            detail=version,
+            next_step="" if fits else f"pip install '{requirement}': this release was not tried",
+        )
+
+
+def _parsed(requirement: str) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
+    """Name, lowest and first excluded release of a requirement as pyproject.toml writes them."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    lower = re.search(r">=([0-9.]+)", requirement)
+    upper = re.search(r"<([0-9.]+)", requirement)
+    assert name is not None and lower is not None, requirement
+    return name[0], _release(lower[1]), None if upper is None else _release(upper[1])
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def _prediction(run: RunTrial) -> Check:
+    result = run_self_test(run)
+    if result.findings:
+        return Check(
+            name="prediction",
+            status="failed",
+            detail=f"PyTorch {result.torch_version}: {'; '.join(result.findings)}",
+            next_step="install another PyTorch release, or measure instead of predicting",
+        )
+    return Check(
+        name="prediction",
+        status="ok",
+        detail=f"PyTorch {result.torch_version} traces as a GPU would allocate",
+    )
+
+
+def _gpus(gpus: Callable[[], tuple[LocalGpu, ...]]) -> Check:
+    try:
+        cards = gpus()
+    except AutofitError as error:
+        return Check(
+            name="gpus", status="warning", detail=error.message, next_step="nvidia-smi shows what is wrong"
+        )
+    if not cards:
+        return Check(name="gpus", status="ok", detail="none here; predictions need none")
+    names = ", ".join(f"{card.name} ({format_bytes(card.total_bytes)})" for card in cards)
+    return Check(name="gpus", status="ok", detail=f"{names}; driver {cards[0].driver_version}")
+
+
+def _state_directory() -> Check:
+    try:
+        for folder in (paths.studies_dir, paths.traces_dir, paths.cache_dir):
+            folder()
+    except AutofitError as error:
+        return Check(
+            name="state directory",
+            status="failed",
+            detail=error.message,
+            next_step=f"set {paths.STATE_DIR_VARIABLE} to a writable folder",
+        )
+    return Check(name="state directory", status="ok", detail=str(paths.state_dir()))
+
+
+def _cpu_measurement() -> Check:
+    """The limit is the kernel's, the peak is read from /proc."""
+    missing = [
+        what
+        for what, is_there in {
+            "RLIMIT_DATA": hasattr(resource, "RLIMIT_DATA"),
+            "/proc/self/status": Path("/proc/self/status").exists(),
+        }.items()
+        if not is_there
+    ]
+    if missing:
+        return Check(
+            name="measuring on the CPU",
+            status="warning",
+            detail=f"this system has no {' and no '.join(missing)}",
+            next_step="use Linux for --device cpu; predictions are not affected",
+        )
+    return Check(name="measuring on the CPU", status="ok", detail="memory limits and peaks are at hand")

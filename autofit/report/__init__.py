@@ -1,0 +1,1 @@
+"""What autofit answers, as data: Python objects and JSON documents."""

@@ -1,0 +1,94 @@
+"""The estimate of one configuration, and its JSON document `autofit.estimate/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from workers.protocol import Device, Evidence, Knobs
+
+ESTIMATE_SCHEMA = "autofit.estimate/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """The reserved peak: at least, likely, at most."""
+
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Bytes alive at the allocated peak, by what they hold; they add up to it.
+
+    Attributes:
+        parameters: parameters and buffers.
+        gradients: of parameters; those of activations pass by and count as `other`.
+        activations: what forward and loss allocated.
+        workspace: what convolutions use beside their outputs.
+        other: temporaries, and the part of blocks that no request fills.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    activations: int
+    inputs: int
+    workspace: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeTensor:
+    """Memory alive at the peak, by where it was allocated.
+
+    Attributes:
+        module: path of the `nn.Module`; empty outside any.
+        source: the user's line, `file:line:function`.
+    """
+
+    module: str
+    operator: str
+    source: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one configuration is predicted to need on the GPU.
+
+    Attributes:
+        peak_allocated_bytes: live blocks at their peak.
+        peak_reserved_bytes: the allocator's segments, the likely one of `interval`.
+        device_peak_bytes: what nvidia-smi would show for the process: reserved and context.
+        interval: the reserved peak over what convolution workspaces may come to.
+        device: the card that was assumed.
+        largest: the largest holders of memory at the allocated peak.
+        trace_digest: names the trace the estimate was made from.
+    """
+
+    workload: str
+    batch_size: int
+    knobs: Knobs
+    mode: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_peak_bytes: int
+    context_bytes: int
+    breakdown: Breakdown
+    interval: Interval
+    evidence: Evidence
+    device: Device
+    largest: tuple[LargeTensor, ...] = ()
+    trace_digest: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        return {"schema": ESTIMATE_SCHEMA, **dataclasses.asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)

@@ -1,0 +1,120 @@
+"""The answer of a search, and its JSON document `autofit.tune/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.budget import Budget
+from autofit.report.estimate import Estimate, Interval
+from workers.protocol import Device, Evidence, Knobs, TrialOutcome
+
+TUNE_SCHEMA = "autofit.tune/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The largest configuration that fits.
+
+    Attributes:
+        peak_allocated_bytes, peak_reserved_bytes: None where the CPU, which has no caching
+            allocator, was measured.
+        device_peak_bytes: on CUDA reserved and context; on the CPU the peak resident set.
+        interval: of the prediction; None where the CPU was measured.
+        step_seconds, samples_per_second: of measured steps.
+    """
+
+    batch_size: int
+    knobs: Knobs
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    device_peak_bytes: int | None
+    evidence: Evidence
+    interval: Interval | None = None
+    step_seconds: float | None = None
+    samples_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierEntry:
+    """One knob setting with its largest batch.
+
+    Attributes:
+        largest_batch: None when not even the smallest size tried fits.
+        peak_reserved_bytes: at the largest batch (None on the CPU, see `device_peak_bytes`).
+        first_failing_batch: the next larger size, known to fail; None where the cap was reached.
+        reason: why the next size fails, and how that is known.
+        largest_thrashing_batch: the largest size beyond that would still run, with the allocator
+            releasing and asking again; None where there is none or it is not known.
+    """
+
+    knobs: Knobs
+    largest_batch: int | None
+    peak_reserved_bytes: int | None
+    device_peak_bytes: int | None
+    first_failing_batch: int | None
+    reason: str
+    evidence: Evidence
+    largest_thrashing_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardAnswer:
+    """The answer for one catalogue card of the class that `--gpu-mem` names."""
+
+    gpu: str
+    total_bytes: int
+    largest_batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """What a search found, with the evidence.
+
+    Attributes:
+        best: None when nothing fits.
+        frontier: one entry per knob setting, in the order of the search space.
+        trials: the outcomes in the study, in their order.
+        estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
+        cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
+        notes: what to know beside the answer, one sentence each.
+        fingerprint: of all that decides the answer; equal fingerprints have equal answers.
+    """
+
+    workload: str
+    budget: Budget
+    device: Device
+    best: Best | None
+    frontier: tuple[FrontierEntry, ...]
+    trials: tuple[TrialOutcome, ...]
+    wall_seconds: float
+    study: str
+    fingerprint: str
+    versions: dict[str, str] = field(default_factory=dict)
+    estimate: Estimate | None = None
+    cards: tuple[CardAnswer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
+        return {
+            "schema": TUNE_SCHEMA,
+            "workload": self.workload,
+            "budget": budget,
+            "device": dataclasses.asdict(self.device),
+            "best": None if self.best is None else dataclasses.asdict(self.best),
+            "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
+            "cards": [dataclasses.asdict(card) for card in self.cards],
+            "notes": list(self.notes),
+            "num_trials": len(self.trials),
+            "wall_seconds": self.wall_seconds,
+            "study": self.study,
+            "versions": self.versions,
+            "fingerprint": self.fingerprint,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)

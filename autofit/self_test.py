@@ -1,0 +1,88 @@
+"""Whether prediction works with the PyTorch that is installed; asked once per build."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import workers
+from autofit import paths
+from autofit.errors import InfrastructureError
+from workers.predict.self_test import BATCH_SIZE, findings
+from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from workers.trace import Trace
+
+RunTrial = Callable[[TrialSpec], TrialOutcome]
+
+_SUPPORTED = "2.11 to 2.15"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """The result of a self-test.
+
+    Attributes:
+        findings: what does not work, one phrase each; empty if all is well.
+    """
+
+    torch_version: str
+    findings: tuple[str, ...]
+
+
+def run_self_test(run: RunTrial) -> SelfTest:
+    """Predicts a tiny workload whose memory events on a GPU are known."""
+    source = Path(workers.__path__[0]) / "predict" / "self_test.py"
+    workload = WorkloadRef(kind="file", target=f"{source}:workload")
+    outcome = run(TrialSpec(workload=workload, batch_size=BATCH_SIZE, probe=Probe.PREDICT))
+    if outcome.trace_json is not None:
+        found = findings(Trace.from_json(outcome.trace_json))
+    else:  # a hook that no longer fits raises, or ends the process by SIGABRT
+        why = f": {outcome.error.message}" if outcome.error else ""
+        found = (f"tracing ended {outcome.verdict}{why}",)
+    return SelfTest(torch_version=importlib.metadata.version("torch"), findings=found)
+
+
+def checked(run: RunTrial) -> RunTrial:
+    """The same, but its first trial waits for `require_prediction`."""
+    is_known = False
+
+    def run_checked(spec: TrialSpec) -> TrialOutcome:
+        nonlocal is_known
+        if not is_known:
+            require_prediction(run)
+            is_known = True
+        return run(spec)
+
+    return run_checked
+
+
+def require_prediction(run: RunTrial) -> None:
+    """Makes sure that this PyTorch can be predicted, by a self-test that is remembered per build.
+
+    Raises:
+        InfrastructureError: it cannot; the message names the release and what does not work.
+    """
+    remembered = paths.cache_dir() / f"self-test-{_build()}.json"
+    if remembered.exists():
+        return
+    result = run_self_test(run)
+    if result.findings:
+        raise InfrastructureError(
+            f"PyTorch {result.torch_version} cannot be predicted: {'; '.join(result.findings)}. Install a "
+            f"release from {_SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
+        )
+    paths.write_atomically(remembered, json.dumps({"torch": result.torch_version}))
+
+
+@functools.cache
+def _build() -> str:
+    """Names a PyTorch build together with the code that relies on its internals."""
+    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+    for source in sorted((Path(workers.__path__[0]) / "predict").glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]

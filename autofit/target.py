@@ -1,0 +1,116 @@
+"""What a search is for: the card or the host, its budget, and whether it can be measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
+from autofit.dispatch.base import Devices
+from autofit.errors import DispatchError, UsageError
+from autofit.gpus import LocalGpu
+from autofit.prediction import Card
+from autofit.settings import TuneSettings
+from autofit.units import format_bytes
+from workers.protocol import Device, Probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The device that a search is for.
+
+    Attributes:
+        card: what predictions assume; on the CPU, the default card, for the shape of its curve.
+        probe: how trials are measured; None where the answer is predicted.
+    """
+
+    device: Device
+    budget: Budget
+    card: Card
+    probe: Probe | None
+
+
+def resolve_target(
+    settings: TuneSettings,
+    *,
+    local_gpus: Callable[[], tuple[LocalGpu, ...]],
+    reachable: Callable[[], Devices],
+) -> Target:
+    """Decides from the settings and the machine what the search is for.
+
+    Args:
+        settings: what was asked for.
+        local_gpus: the cards of this machine; not asked where a named card is only predicted.
+        reachable: the GPUs that trials could run on, asked only where a measurement may follow.
+
+    Raises:
+        UsageError: no card is named and none is here.
+        BudgetError: nothing is left of the device's memory.
+        DispatchError: a measurement is wanted and no GPU can be reached.
+        DriverError: the driver is asked and does not answer.
+    """
+    if settings.device == "cpu":
+        return _cpu(settings)
+    is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
+    # Where nothing is asked of the machine's own cards, a driver that does not answer is no obstacle.
+    local = () if is_named and settings.probe == "predict" else local_gpus()
+    driver = architecture = None
+    if settings.gpu is not None:
+        name, architecture, total_bytes = (
+            settings.gpu.key,
+            settings.gpu.architecture,
+            settings.gpu.total_bytes,
+        )
+    elif settings.gpu_mem_bytes is not None:
+        name, total_bytes = f"{format_bytes(settings.gpu_mem_bytes)} card", settings.gpu_mem_bytes
+    elif local:
+        name, architecture, total_bytes = local[0].name, local[0].architecture, local[0].total_bytes
+        driver = local[0].driver_version
+    else:
+        raise UsageError(
+            "there is no GPU here to take the memory from: say which you have with --gpu-mem 16G or "
+            "--gpu rtx-3090 (`autofit gpus` lists them)"
+        )
+    budget = make_budget(
+        total_bytes, architecture=architecture, margin=settings.margin, reserve_bytes=settings.reserve_bytes
+    )
+    return Target(
+        device=Device(kind="cuda", name=name, driver=driver),
+        budget=budget,
+        card=Card(
+            name=name,
+            architecture=architecture or DEFAULT_ARCHITECTURE,
+            context_bytes=budget.context_bytes,
+        ),
+        probe=_cuda_probe(settings, has_local_gpu=bool(local), reachable=reachable),
+    )
+
+
+def _cpu(settings: TuneSettings) -> Target:
+    assert settings.gpu_mem_bytes is not None
+    budget = make_budget(
+        settings.gpu_mem_bytes, margin=settings.margin, reserve_bytes=settings.reserve_bytes, kind="cpu"
+    )
+    return Target(
+        device=Device(kind="cpu", name="cpu"),
+        budget=budget,
+        card=Card(name="cpu", architecture=DEFAULT_ARCHITECTURE, context_bytes=0),
+        probe=Probe.CPU,
+    )
+
+
+def _cuda_probe(
+    settings: TuneSettings, *, has_local_gpu: bool, reachable: Callable[[], Devices]
+) -> Probe | None:
+    if settings.probe == "predict":
+        return None
+    asks_elsewhere = settings.address is not None
+    if (has_local_gpu or asks_elsewhere) and reachable().num_gpus > 0:
+        return Probe.CUDA
+    if settings.probe == "measure" or settings.device == "cuda":
+        where = f"the cluster at {settings.address}" if asks_elsewhere else "this machine"
+        raise DispatchError(
+            f"{where} has no GPU to measure on: leave out --probe measure and --device cuda to predict, or "
+            "name a cluster that has one with --address"
+        )
+    return None

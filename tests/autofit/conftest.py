@@ -1,0 +1,231 @@
+"""Stand-ins for the worker that predicts and the card that measures; neither needs torch.
+
+The step they run holds 100 MiB of parameters and, unless a test says otherwise, 20 MiB a sample:
+under a budget of 512 MiB, 20 samples fit and 21 do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from autofit.prediction import Card, PredictedCurve, Predictor
+from autofit.search.space import SearchSpace
+from autofit.search.study import TuningStudy
+from workers.protocol import (
+    Device,
+    Evidence,
+    Knobs,
+    Peaks,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
+from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+
+MIB = 1024**2
+BUDGET_BYTES = 512 * MIB
+PARAMETER_MIB = 100
+
+
+def step_trace(
+    batch_size: int,
+    *,
+    mib_per_sample: int = 20,
+    scratch_mib_per_sample: int = 0,
+    num_extra: int = 0,
+    num_channels: int | None = None,
+) -> Trace:
+    """The step's trace, every tensor in a segment of its own.
+
+    Args:
+        scratch_mib_per_sample: freed before the samples' tensor is asked for.
+        num_extra: tensors of 32 MiB beside, which make the events differ.
+        num_channels: in place of the scratch, the workspace of a 5×5 convolution of 112×112 maps.
+    """
+    sizes = [(PARAMETER_MIB, Category.PARAMETER, "")]
+    sizes += [(scratch_mib_per_sample * batch_size, Category.OTHER, "scratch")]
+    sizes += [(32, Category.ACTIVATION, "extra")] * num_extra
+    sizes += [(mib_per_sample * batch_size, Category.ACTIVATION, "layer")]
+    allocations = [
+        Allocation(
+            num_bytes=mib * MIB,
+            category=category,
+            module=module,
+            operator="aten.empty",
+            source="step.py:1:loss",
+            dtype="uint8",
+            shape=(mib, MIB),
+        )
+        for mib, category, module in sizes
+    ]
+    if num_channels is not None:
+        maps = (batch_size, num_channels, 112, 112)
+        allocations[1] = Allocation(
+            num_bytes=0,
+            category=Category.WORKSPACE,
+            convolution=Convolution(
+                conv_pass=ConvPass.FPROP,
+                input_shape=maps,
+                weight_shape=(num_channels, num_channels, 5, 5),
+                output_shape=maps,
+                stride=(1, 1),
+                padding=(2, 2),
+                dilation=(1, 1),
+                groups=1,
+                dtype="float32",
+                element_bytes=4,
+            ),
+        )
+    return Trace(
+        workload="step",
+        batch_size=batch_size,
+        mode="train",
+        optimizer="sgd",
+        knobs=Knobs(),
+        allocations=tuple(allocations),
+        events=(0, 1, ~1, *range(2, len(sizes)), ~(len(sizes) - 1)),
+        versions={"torch": "2.13.0"},
+    )
+
+
+class FakeWorker:
+    """Answers predict trials.
+
+    Attributes:
+        trace_at: the trace at a batch size.
+        failure: the verdict and the error that it answers with instead, if any.
+        specs: what it was asked.
+    """
+
+    def __init__(self, trace_at: Callable[[int], Trace] = step_trace) -> None:
+        self.trace_at = trace_at
+        self.failure: tuple[Verdict, TrialError] | None = None
+        self.specs: list[TrialSpec] = []
+
+    def __call__(self, spec: TrialSpec) -> TrialOutcome:
+        self.specs.append(spec)
+        verdict, error = self.failure or (Verdict.FITS, None)
+        trace = dataclasses.replace(self.trace_at(spec.batch_size), knobs=spec.knobs)
+        return TrialOutcome(
+            verdict=verdict,
+            evidence=Evidence.PREDICTED,
+            device=Device(kind="cuda", name=spec.architecture),
+            batch_size=spec.batch_size,
+            knobs=spec.knobs,
+            error=error,
+            trace_json=None if error else trace.to_json(),
+        )
+
+    @property
+    def traced(self) -> list[int]:
+        return [spec.batch_size for spec in self.specs]
+
+
+class FakeCard:
+    """Measures the step.
+
+    Attributes:
+        mib_per_sample: what a sample really takes, by convolution algorithm or for all.
+        surprises: by batch size, what its next trials end with instead: a verdict, with a
+            traceback where it is the user's, or an exception.
+        specs: the trials that it ran.
+    """
+
+    def __init__(self, mib_per_sample: int | dict[str, int] = 20) -> None:
+        self.mib_per_sample = mib_per_sample
+        self.surprises: dict[int, list[Verdict | type[BaseException]]] = {}
+        self.specs: list[TrialSpec] = []
+
+    def measure(self, spec: TrialSpec) -> TrialOutcome:
+        self.specs.append(spec)
+        per_sample = self.mib_per_sample
+        mib = per_sample if isinstance(per_sample, int) else per_sample[spec.knobs.conv_algo]
+        peak_bytes = (PARAMETER_MIB + mib * spec.batch_size) * MIB
+        assert spec.budget_bytes is not None
+        verdict = Verdict.FITS if peak_bytes <= spec.budget_bytes else Verdict.OOM
+        error = None
+        if self.surprises.get(spec.batch_size):
+            surprise = self.surprises[spec.batch_size].pop(0)
+            if not isinstance(surprise, Verdict):
+                raise surprise
+            verdict, error = surprise, TrialError(kind="user", message="it broke", traceback="line 1")
+        fits = verdict is Verdict.FITS
+        return TrialOutcome(
+            verdict=verdict,
+            evidence=Evidence.MEASURED,
+            device=Device(kind="cuda", name="real card", driver="570.1"),
+            batch_size=spec.batch_size,
+            knobs=spec.knobs,
+            steady=Peaks(peak_bytes // 2, peak_bytes, peak_bytes + 400 * MIB) if fits else Peaks(),
+            step_seconds=0.5 if fits else None,
+            wall_seconds=7.0,
+            error=error,
+        )
+
+    @property
+    def tried(self) -> list[int]:
+        return [spec.batch_size for spec in self.specs]
+
+
+@pytest.fixture
+def worker() -> FakeWorker:
+    return FakeWorker()
+
+
+@pytest.fixture
+def make_trace() -> Callable[..., Trace]:
+    return step_trace
+
+
+@pytest.fixture
+def make_card() -> type[FakeCard]:
+    return FakeCard
+
+
+@pytest.fixture
+def card() -> Card:
+    return Card(name="a-card", architecture="sm_80", context_bytes=400 * MIB)
+
+
+@pytest.fixture
+def workload() -> WorkloadRef:
+    return WorkloadRef(kind="builtin", target="step")
+
+
+@pytest.fixture
+def make_curve(card: Card, workload: WorkloadRef) -> Callable[..., PredictedCurve]:
+    """Makes the curve of a step with the arguments of `step_trace`."""
+
+    def make(knobs: Knobs = Knobs(), **step: Any) -> PredictedCurve:  # noqa: B008 - frozen
+        worker = FakeWorker(lambda batch_size: step_trace(batch_size, **step))
+        return Predictor(workload, worker).curve(knobs, card)
+
+    return make
+
+
+@pytest.fixture
+def open_study() -> Iterator[Callable[..., TuningStudy]]:
+    """Opens a study of two algorithms; all are closed at the end of the test."""
+    opened = []
+
+    def open_one(algos: tuple[str, ...] = ("cudnn", "native"), **options: Any) -> TuningStudy:
+        space = SearchSpace(
+            choices={"conv_algo": algos},
+            min_batch=options.pop("min_batch", 1),
+            max_batch=options.pop("max_batch", 300),
+        )
+        study = TuningStudy.open(
+            space, budget_bytes=BUDGET_BYTES, settings={}, name="mine", seed=0, **options
+        )
+        opened.append(study)
+        return study
+
+    yield open_one
+    for study in opened:
+        study.close()

@@ -1,0 +1,375 @@
+"""`tune`, `estimate` and `peak_curve` for real, each prediction in the one warm child of the process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autofit
+from autofit import api
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
+from autofit.service.events import Event, TrialStarted, TuneFinished, TuneStarted
+from autofit.settings import resolve_settings
+from workers.protocol import Evidence, Verdict
+
+WORKLOADS = Path(__file__).with_name("tiny_workloads.py")
+SMALL = f"{WORKLOADS}:small"
+MIB, GIB = 1024**2, 1024**3
+
+
+def ignore(_event: Event) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[autofit.TuneResult, list[Event]]:
+    """One search over all convolution algorithms, with its events."""
+    events: list[Event] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        return autofit.tune(SMALL, gpu_mem="6G", on_event=events.append), events
+
+
+def test_the_document_of_a_search_is_consistent(tuned: Any) -> None:
+    document = json.loads(tuned[0].to_json())
+    budget = document["budget"]
+    assert budget["device_total_bytes"] == 6 * GIB
+    assert (
+        budget["context_bytes"] + budget["other_bytes"] + budget["margin_bytes"] + budget["usable_bytes"]
+        == 6 * GIB
+    )
+    assert document["device"] == {"kind": "cuda", "name": "6.00 GiB card", "driver": None}
+    frontier = document["frontier"]
+    assert [entry["knobs"]["conv_algo"] for entry in frontier] == [
+        "cudnn",
+        "cudnn-benchmark",
+        "cudnn-deterministic",
+        "native",
+    ]
+    best = document["best"]
+    assert best["batch_size"] == max(entry["largest_batch"] for entry in frontier)
+    assert best["interval"]["low_bytes"] <= best["peak_reserved_bytes"] <= best["interval"]["high_bytes"]
+    assert best["interval"]["high_bytes"] <= budget["usable_bytes"]
+    assert best["peak_allocated_bytes"] <= best["peak_reserved_bytes"]
+    assert best["device_peak_bytes"] == best["peak_reserved_bytes"] + budget["context_bytes"]
+    assert document["num_trials"] == 2 * len(frontier)
+    assert document["versions"].keys() == {"python", "autofit", "torch", "ray", "optuna"}
+    assert len(document["fingerprint"]) == 64
+
+
+def test_for_every_setting_the_largest_size_fits_and_the_next_is_predicted_to_fail(tuned: Any) -> None:
+    result = tuned[0]
+    for entry in result.frontier:
+        curve = autofit.peak_curve(SMALL, conv_algo=entry.knobs.conv_algo)
+        assert curve(entry.largest_batch).interval.high_bytes <= result.budget.usable_bytes
+        assert entry.first_failing_batch == entry.largest_batch + 1
+        assert curve(entry.first_failing_batch).interval.high_bytes > result.budget.usable_bytes
+        assert "is predicted to reserve" in entry.reason
+
+
+def test_the_answer_has_the_estimate_of_its_best_size(tuned: Any) -> None:
+    result = tuned[0]
+    estimate = autofit.estimate(
+        SMALL, batch_size=result.best.batch_size, conv_algo=result.best.knobs.conv_algo
+    )
+    assert result.estimate == dataclasses.replace(
+        estimate, device=result.device, trace_digest=result.estimate.trace_digest
+    )
+    assert result.best.peak_reserved_bytes == estimate.peak_reserved_bytes
+
+
+def test_each_card_of_the_class_gets_what_tuning_on_it_gives(tuned: Any) -> None:
+    result = tuned[0]
+    totals = [answer.total_bytes for answer in result.cards]
+    assert len(totals) > 1
+    assert totals == sorted(totals)
+    for answer in result.cards:
+        on_card = autofit.tune(SMALL, gpu=answer.gpu, conv_algo=result.best.knobs.conv_algo)
+        assert on_card.best is not None
+        assert on_card.best.batch_size == answer.largest_batch
+        assert on_card.cards == ()
+
+
+def test_the_events_begin_and_end_with_the_search(tuned: Any) -> None:
+    result, events = tuned
+    (started,) = [event for event in events if isinstance(event, TuneStarted)]
+    assert (started.study, started.budget_bytes) == (result.study, result.budget.usable_bytes)
+    assert events.index(started) < min(
+        events.index(event) for event in events if isinstance(event, TrialStarted)
+    )
+    assert events[-1] == TuneFinished(
+        workload="tiny_workloads.py:small",
+        best_batch=result.best.batch_size,
+        best_knobs=result.best.knobs,
+        num_trials=len(result.trials),
+        wall_seconds=result.wall_seconds,
+    )
+
+
+def test_the_same_question_is_answered_from_the_study_and_fresh_asks_again() -> None:
+    asked: list[Event] = []
+    first = autofit.tune(SMALL, gpu="rtx-2060", conv_algo="native")
+    again = autofit.tune(SMALL, gpu="rtx-2060", conv_algo="native", on_event=asked.append)
+    assert (again.study, again.fingerprint, again.best) == (first.study, first.fingerprint, first.best)
+    assert not any(isinstance(event, TrialStarted) for event in asked)
+    autofit.tune(SMALL, gpu="rtx-2060", conv_algo="native", fresh=True, on_event=asked.append)
+    assert any(isinstance(event, TrialStarted) for event in asked)
+
+
+def test_what_the_step_takes_from_outside_its_file_is_part_of_the_question(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, torch\n"
+        "from workers.workload import Workload\n"
+        "def model():\n"
+        "    return torch.nn.Linear(1 << 20, int(pathlib.Path(__file__).with_name('width').read_text()))\n"
+        "w = Workload(build_model=model, make_batch=lambda b, d: torch.randn(b, 1 << 20, device=d),\n"
+        "    loss=lambda m, x: m(x).mean())\n"
+    )
+    results = []
+    for width in ("1", "64"):
+        (tmp_path / "width").write_text(width)
+        results.append(autofit.tune(f"{tmp_path / 'mine.py'}:w", gpu_mem="2G", conv_algo="cudnn"))
+    narrow, wide = results
+    assert narrow.fingerprint != wide.fingerprint
+    assert narrow.best is not None
+    assert wide.best is not None
+    assert narrow.best.batch_size > wide.best.batch_size
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 40])
+def test_a_curve_at_a_size_equals_the_estimate_of_that_size(batch_size: int) -> None:
+    traced = autofit.estimate(SMALL, batch_size=batch_size, conv_algo="cudnn-benchmark", gpu="rtx-3090")
+    curve = autofit.peak_curve(SMALL, conv_algo="cudnn-benchmark", gpu="rtx-3090")
+    assert dataclasses.replace(curve(batch_size), trace_digest=traced.trace_digest) == traced
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("conv_algo", ["cudnn", "cudnn-benchmark", "native"])
+def test_an_estimate_adds_up(mode: str, conv_algo: str) -> None:
+    estimate = autofit.estimate(SMALL, batch_size=8, mode=mode, conv_algo=conv_algo)
+    parts = dataclasses.asdict(estimate.breakdown)
+    assert sum(parts.values()) == estimate.peak_allocated_bytes
+    assert min(parts.values()) >= 0
+    assert parts["activations"] >= 8 * 64 * MIB
+    assert estimate.peak_allocated_bytes <= estimate.peak_reserved_bytes
+    interval = estimate.interval
+    assert interval.low_bytes <= interval.likely_bytes == estimate.peak_reserved_bytes <= interval.high_bytes
+    assert estimate.device_peak_bytes == estimate.peak_reserved_bytes + estimate.context_bytes
+    assert (estimate.mode, estimate.batch_size) == (mode, 8)
+    assert (parts["gradients"] > 0) == (parts["optimizer_state"] > 0) == (mode == "train")
+
+
+def test_a_card_decides_name_context_and_workspace() -> None:
+    assumed, named = (autofit.estimate(SMALL, batch_size=4, gpu=gpu) for gpu in (None, "h100-80g"))
+    assert (assumed.device.name, named.device.name) == ("sm_80", "h100-80g")
+    assert (assumed.context_bytes, named.context_bytes) == (512 * MIB, 640 * MIB)
+
+
+def test_a_workload_made_here_crosses_to_the_worker_by_value() -> None:
+    width = 1 << 18
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(width, 8)
+
+        def forward(self, batch: torch.Tensor) -> Any:
+            return self.layer(batch)
+
+    workload = autofit.Workload(
+        build_model=Wide,
+        make_batch=lambda batch_size, device: torch.randn(batch_size, width, device=device),
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer="sgd",
+    )
+    estimate = autofit.estimate(workload, batch_size=16)
+    assert estimate.breakdown.inputs == 16 * width * 4
+    assert estimate.breakdown.parameters >= 8 * width * 4
+    result = autofit.tune(workload, gpu_mem="1G", conv_algo="cudnn")
+    assert result.best is not None
+    assert result.workload == estimate.workload == "Wide"
+
+
+def test_a_module_class_is_tuned_with_the_shape_of_its_input() -> None:
+    result = autofit.tune(
+        f"{WORKLOADS}:Classifier", gpu_mem="1G", input="3x64x64", classes=10, conv_algo="cudnn"
+    )
+    assert result.best is not None
+
+
+def test_a_step_that_loops_over_the_samples_is_traced_at_every_size_tried_and_the_answer_says_so() -> None:
+    result = autofit.tune(f"{WORKLOADS}:loops", gpu_mem="2G", conv_algo="native")
+    assert "each size tried was traced" in result.notes[0]
+    (entry,) = result.frontier
+    assert entry.largest_batch is not None
+    assert entry.first_failing_batch == entry.largest_batch + 1
+    estimate = autofit.estimate(f"{WORKLOADS}:loops", batch_size=entry.largest_batch, conv_algo="native")
+    assert estimate.peak_reserved_bytes == entry.peak_reserved_bytes
+
+
+def test_a_step_that_needs_two_samples_is_searched_from_two_on() -> None:
+    workload = f"{WORKLOADS}:contrastive"
+    tight = autofit.tune(workload, gpu_mem="1472M", conv_algo="native")
+    assert tight.best is None
+    (entry,) = tight.frontier
+    assert (entry.largest_batch, entry.first_failing_batch) == (None, 2)
+    assert tight.estimate is not None
+    assert tight.estimate.batch_size == 2
+    assert autofit.tune(SMALL, gpu_mem="1472M", conv_algo="native").best is not None  # one sample would fit
+    roomy = autofit.tune(workload, gpu_mem="2G", conv_algo="native")
+    assert roomy.best is not None
+    assert roomy.best.batch_size >= 2
+    with pytest.raises(WorkloadFailedError, match="a pair needs two samples"):
+        autofit.tune(workload, gpu_mem="2G", max_batch=1)
+
+
+def test_where_nothing_fits_the_estimate_is_that_of_the_smallest_size() -> None:
+    result = autofit.tune(SMALL, gpu_mem="640M", conv_algo="native")
+    assert result.best is None
+    assert result.cards == ()
+    assert result.estimate is not None
+    assert result.estimate.batch_size == 1
+    assert result.estimate.interval.high_bytes > result.budget.usable_bytes
+
+
+def test_a_cap_is_kept_to() -> None:
+    result = autofit.tune(SMALL, gpu_mem="6G", max_batch=3, conv_algo="native")
+    assert result.best is not None
+    assert result.best.batch_size == 3
+    assert result.frontier[0].first_failing_batch is None
+
+
+def test_a_step_that_depends_on_values_is_refused_with_its_line_and_the_advice_to_measure() -> None:
+    with pytest.raises(WorkloadFailedError, match=r"tiny_workloads\.py:\d+:_positives .*measure") as raised:
+        autofit.tune(f"{WORKLOADS}:picks_by_value", gpu_mem="6G")
+    assert (raised.value.kind, raised.value.exit_code) == ("data-dependent", 4)
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ("picks_by_value_small", "aten.* depends on values"),
+        ("loops_small", "the step allocates differently at every batch size"),
+        ("deadly_on_a_gpu", "batch 4: the trial's process died"),
+    ],
+)
+def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: str) -> None:
+    """Through the real search, with this process's own children in place of Ray's workers."""
+    settings = resolve_settings(
+        {
+            "model": f"{WORKLOADS}:{workload}",
+            "device": "cpu",
+            "gpu_mem": "4G",
+            "max_batch": 1,
+            "threads": 1,
+        },
+        {},
+        None,
+    )
+    result = api.run(
+        settings, api.refer(settings.model), emit=ignore, connect=lambda _address: InlineDispatcher()
+    )
+    assert re.search(f"no prediction guided the search: {why}", result.notes[0])
+    assert result.best is not None
+    assert (result.best.batch_size, result.best.evidence) == (1, Evidence.MEASURED_CPU)
+    assert result.best.interval is result.estimate is None
+    assert result.device.kind == "cpu"
+    assert [outcome.verdict for outcome in result.trials] == [Verdict.FITS]
+
+
+def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: Path) -> None:
+    with pytest.raises(WorkloadFailedError, match="LookupError: no such layer") as raised:
+        autofit.tune(f"{WORKLOADS}:broken", gpu_mem="6G")
+    assert (raised.value.kind, raised.value.exit_code) == ("workload", 4)
+    assert "in _broken" in raised.value.traceback
+    assert not (state_dir / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: autofit.tune("davnet", gpu_mem="16G"), UnknownModelError, "davenet"),
+        (lambda: autofit.tune("missing.py:w", gpu_mem="16G"), UnknownModelError, "missing.py"),
+        (lambda: autofit.tune("davenet", gpu_mem="16G", input="3x64x64"), UsageError, "its own input"),
+        (lambda: autofit.tune(SMALL, gpu="rtx-309"), UnknownGpuError, "rtx-3090"),
+        (lambda: autofit.tune(SMALL, gpu_mem="16Q"), UsageError, "16Q"),
+        (lambda: autofit.tune(SMALL, gpu_memory="16G"), UsageError, "gpu_mem"),
+        (lambda: autofit.tune(SMALL, gpu_mem="16G", gpu="t4"), UsageError, "contradict"),
+        (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="native"), UsageError, "native"),
+        (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
+        (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
+        (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),
+        (lambda: autofit.estimate(SMALL, batch_size=8, gpu="rtx-309"), UnknownGpuError, "rtx-3090"),
+        (lambda: autofit.peak_curve(SMALL, conv_algo="fft"), UsageError, "cudnn-benchmark"),
+    ],
+)
+def test_a_wrong_call_is_refused_with_the_next_step(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as raised:
+        call()
+    assert isinstance(raised.value, UsageError)
+    assert raised.value.exit_code == 2
+
+
+def test_a_workload_object_makes_its_own_batches_and_has_to_pickle() -> None:
+    workload = autofit.Workload(build_model=nn.Identity, make_batch=torch.zeros, loss=print)
+    with pytest.raises(UsageError, match="leave out input and classes"):
+        autofit.tune(workload, gpu_mem="6G", input="3x64x64")
+    lock = threading.Lock()
+    held = autofit.Workload(build_model=nn.Identity, make_batch=torch.zeros, loss=lambda m, b: lock)
+    with pytest.raises(UsageError, match="cannot be sent to a worker"):
+        autofit.estimate(held, batch_size=1)
+
+
+WATCHED = """
+import json, os, random, signal, sys
+import numpy, torch
+import autofit
+
+def state():
+    backends = torch.backends
+    return {
+        "cudnn": [backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic,
+                  backends.cudnn.allow_tf32],
+        "matmul": [backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()],
+        "modes": [torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
+                  torch.is_autocast_enabled("cuda"), str(torch.get_default_dtype()),
+                  str(torch.get_default_device()), torch.get_num_threads()],
+        "torch rng": torch.random.get_rng_state().tolist(),
+        "random": repr(random.getstate()),
+        "numpy": repr(numpy.random.get_state()),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "signals": [repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+        "workload modules": [name for name in sys.modules if "tiny_workloads" in name],
+    }
+
+workload, = sys.argv[1:]
+torch.backends.cudnn.benchmark = True
+torch.manual_seed(1), random.seed(2), numpy.random.seed(3)
+before = state()
+result = autofit.tune(workload, gpu_mem="6G")
+autofit.estimate(workload, batch_size=8)
+after = state()
+assert result.best is not None
+print(json.dumps([key for key in before if before[key] != after[key]]))
+"""
+
+
+def test_a_call_changes_nothing_of_the_process_that_makes_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, SMALL], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []

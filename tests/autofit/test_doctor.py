@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autofit import doctor
+from autofit.errors import DriverError
+from autofit.gpus import LocalGpu
+from workers.outcomes import without_answer
+from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
+
+
+def aborting(spec: TrialSpec) -> TrialOutcome:
+    error = TrialError(kind="environment", message="the process was killed by SIGABRT")
+    return without_answer(spec, Verdict.LOST, error)
+
+
+def card() -> LocalGpu:
+    return LocalGpu(
+        name="NVIDIA A10",
+        uuid="GPU-1",
+        architecture="sm_86",
+        total_bytes=22 * 1024**3,
+        used_bytes=0,
+        driver_version="580.1",
+    )
+
+
+def checks(**doors) -> dict[str, doctor.Check]:
+    return {check.name: check for check in doctor.examine(**doors)}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory) -> dict[str, doctor.Check]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        return checks(gpus=lambda: ())
+
+
+def test_this_environment_is_healthy(healthy):
+    assert {check.status for check in healthy.values()} == {"ok"}
+
+
+def test_every_required_package_is_listed_with_its_version(healthy):
+    assert {"torch", "ray", "optuna", "click", "prometheus-client", "rich", "psutil"} <= healthy.keys()
+    assert healthy["python"].detail == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_no_card_is_no_failure(healthy):
+    assert healthy["gpus"].detail == "none here; predictions need none"
+
+
+def test_a_pytorch_that_cannot_be_predicted_fails_and_says_what_to_do():
+    check = checks(run=aborting, gpus=lambda: ())["prediction"]
+    assert check.status == "failed"
+    assert "SIGABRT" in check.detail
+    assert "measure" in check.next_step
+
+
+def test_local_cards_are_named_with_their_driver():
+    assert (
+        checks(run=aborting, gpus=lambda: (card(),))["gpus"].detail == "NVIDIA A10 (22.00 GiB); driver 580.1"
+    )
+
+
+def test_a_driver_that_does_not_answer_is_a_warning():
+    def refuse() -> tuple[LocalGpu, ...]:
+        raise DriverError("the driver does not match the library")
+
+    check = checks(run=aborting, gpus=refuse)["gpus"]
+    assert (check.status, check.detail) == ("warning", "the driver does not match the library")
+
+
+def test_a_state_directory_that_is_a_file_fails(tmp_path: Path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path / "file"))
+    check = checks(run=aborting, gpus=lambda: ())["state directory"]
+    assert check.status == "failed"
+    assert "AUTOFIT_STATE_DIR" in check.next_step
+
+
+@pytest.mark.parametrize(
+    ("requirement", "parsed"),
+    [
+        ("torch<2.16,>=2.11", ("torch", (2, 11), (2, 16))),
+        ("ray[default]<3,>=2.60", ("ray", (2, 60), (3,))),
+        ("rich>=14", ("rich", (14,), None)),
+    ],
+)
+def test_requirements_are_read_as_they_are_written(requirement, parsed):
+    assert doctor._parsed(requirement) == parsed

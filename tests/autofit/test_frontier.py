@@ -1,0 +1,236 @@
+"""The frontier: the largest batch of each setting, why not one more, and the best of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autofit.prediction import PredictedCurve, Predictor
+from autofit.report.frontier import Frontier
+from autofit.search.boundary import Boundary
+from workers.protocol import (
+    Device,
+    Evidence,
+    Knobs,
+    Peaks,
+    TrialOutcome,
+    Verdict,
+)
+
+MIB = 1024**2
+BUDGET_BYTES = 512 * MIB
+CUDNN, BENCHMARK, NATIVE = (Knobs(conv_algo=name) for name in ("cudnn", "cudnn-benchmark", "native"))
+FITS, OOM, THRASH = Verdict.FITS, Verdict.OOM, Verdict.THRASH
+
+
+def measured(batch_size: int, verdict: Verdict, peak_mib: int | None = None, **changes: Any) -> TrialOutcome:
+    reserved_bytes = None if peak_mib is None else peak_mib * MIB
+    outcome = TrialOutcome(
+        verdict=verdict,
+        evidence=Evidence.MEASURED,
+        device=Device(kind="cuda", name="real card"),
+        batch_size=batch_size,
+        knobs=CUDNN,
+        steady=Peaks(reserved_bytes=reserved_bytes),
+    )
+    return dataclasses.replace(outcome, **changes)
+
+
+def frontier_of(
+    *outcomes: TrialOutcome, max_batch: int = 300, curves: dict[Knobs, PredictedCurve] | None = None
+) -> Frontier:
+    """The frontier of a study that holds these outcomes."""
+    boundaries = {
+        knobs: Boundary(budget_bytes=BUDGET_BYTES, max_batch=max_batch)
+        for knobs in dict.fromkeys(outcome.knobs for outcome in outcomes)
+    }
+    for outcome in outcomes:
+        if outcome.verdict.is_about_memory:
+            boundaries[outcome.knobs].observe(outcome.batch_size, fits=outcome.verdict is FITS)
+    return Frontier(boundaries=boundaries, outcomes=outcomes, curves=curves or {}, budget_bytes=BUDGET_BYTES)
+
+
+@pytest.fixture
+def predicted() -> Callable[[PredictedCurve, int], TrialOutcome]:
+    return lambda curve, batch_size: curve.outcome(batch_size, BUDGET_BYTES)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_next_larger_size_is_known_to_fail_whatever_the_peaks_do(seed: int) -> None:
+    """Reserved memory jumps by up to 300 MiB between neighbouring sizes here."""
+    rng = random.Random(seed)
+    peaks_mib = {batch_size: 3 * batch_size + rng.randrange(300) for batch_size in range(1, 301)}
+    boundary = Boundary(budget_bytes=BUDGET_BYTES, max_batch=300)
+    outcomes: dict[int, TrialOutcome] = {}
+    while (size := boundary.propose()) is not None:
+        verdict = FITS if peaks_mib[size] <= 512 else OOM
+        outcomes[size] = measured(size, verdict, peaks_mib[size])
+        boundary.observe(size, fits=verdict is FITS, peak_bytes=peaks_mib[size] * MIB)
+    frontier = Frontier(
+        boundaries={CUDNN: boundary}, outcomes=outcomes.values(), curves={}, budget_bytes=BUDGET_BYTES
+    )
+    (entry,) = frontier.entries()
+    assert entry.largest_batch is not None
+    assert entry.first_failing_batch == entry.largest_batch + 1
+    assert outcomes[entry.largest_batch].verdict is FITS
+    assert outcomes[entry.first_failing_batch].verdict is OOM
+    assert f"batch {entry.first_failing_batch} ran with" in entry.reason
+
+
+def test_a_cap_that_fits_has_no_failing_size_and_says_so() -> None:
+    (entry,) = frontier_of(measured(8, FITS, 260), max_batch=8).entries()
+    assert (entry.largest_batch, entry.first_failing_batch) == (8, None)
+    assert entry.reason == "the cap of --max-batch was reached"
+
+
+def test_a_setting_whose_boundary_is_still_open_has_no_entry() -> None:
+    frontier = frontier_of(measured(8, FITS, 260), measured(16, OOM))
+    assert frontier.entries() == ()
+
+
+def test_where_not_even_the_smallest_size_fits_there_is_no_best_and_the_reason_is_told() -> None:
+    frontier = frontier_of(measured(1, OOM))
+    (entry,) = frontier.entries()
+    assert (entry.largest_batch, entry.first_failing_batch) == (None, 1)
+    assert (entry.peak_reserved_bytes, entry.device_peak_bytes) == (None, None)
+    assert entry.reason == "batch 1 was run and ran out of memory"
+    assert frontier.best() is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (measured(9, OOM), "batch 9 was run and ran out of memory"),
+        (measured(9, OOM, 300), "batch 9 was run and ran out of memory"),
+        (measured(9, OOM, 600), "batch 9 ran with 600.00 MiB of reserved memory, 88.00 MiB over the budget"),
+        (
+            measured(9, THRASH, 600, num_alloc_retries=3),
+            "batch 9 ran only with 3 retries of the allocator",
+        ),
+        (
+            measured(9, OOM, device=Device(kind="cpu", name="a cpu"), steady=Peaks(device_bytes=513 * MIB)),
+            "batch 9 ran with 513.00 MiB of resident memory, 1.00 MiB over the budget",
+        ),
+    ],
+)
+def test_the_reason_says_how_a_measured_size_failed(outcome: TrialOutcome, reason: str) -> None:
+    (entry,) = frontier_of(measured(8, FITS, 500), outcome).entries()
+    assert entry.reason == reason
+
+
+def test_the_reason_says_that_a_size_was_only_predicted_to_fail(make_curve: Any, predicted: Any) -> None:
+    curve = make_curve()
+    frontier = frontier_of(predicted(curve, 20), predicted(curve, 21), curves={CUDNN: curve})
+    (entry,) = frontier.entries()
+    assert entry.reason == "batch 21 is predicted to reserve up to 520.00 MiB, 8.00 MiB over the budget"
+    assert entry.evidence is Evidence.PREDICTED
+
+
+def test_a_size_that_fitted_and_failed_in_turn_counts_as_failing() -> None:
+    frontier = frontier_of(measured(8, OOM, 600), measured(7, FITS, 400), measured(8, FITS, 500))
+    (entry,) = frontier.entries()
+    assert (entry.largest_batch, entry.first_failing_batch) == (7, 8)
+    assert entry.reason.startswith("batch 8 ran with 600.00 MiB")
+
+
+def test_a_trial_that_was_lost_hides_no_outcome() -> None:
+    frontier = frontier_of(measured(8, FITS, 500), measured(9, OOM), measured(8, Verdict.LOST))
+    best = frontier.best()
+    assert best is not None
+    assert (best.batch_size, best.peak_reserved_bytes) == (8, 500 * MIB)
+
+
+def settled_at(knobs: Knobs, batch_size: int, step_seconds: float | None) -> list[TrialOutcome]:
+    return [
+        measured(batch_size, FITS, 500, knobs=knobs, step_seconds=step_seconds),
+        measured(batch_size + 1, OOM, knobs=knobs),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "native", "best"),
+    [
+        ((8, 0.5), (9, 5.0), NATIVE),
+        ((9, 5.0), (8, 0.5), CUDNN),
+        ((8, 0.5), (8, 0.4), NATIVE),
+        ((8, 0.5), (8, 0.5), CUDNN),
+        ((8, None), (8, None), CUDNN),
+    ],
+    ids=["larger", "larger though slower", "equal but faster", "equal", "equal and not timed"],
+)
+def test_the_best_is_the_largest_then_the_fastest_then_the_first_policy(
+    cudnn: tuple[int, float | None], native: tuple[int, float | None], best: Knobs
+) -> None:
+    for outcomes in (
+        settled_at(CUDNN, *cudnn) + settled_at(NATIVE, *native),
+        settled_at(NATIVE, *native) + settled_at(CUDNN, *cudnn),
+    ):
+        found = frontier_of(*outcomes).best()
+        assert found is not None
+        assert found.knobs == best
+
+
+def test_the_best_of_a_measurement_has_its_times_and_the_interval_of_the_prediction(make_curve: Any) -> None:
+    curve = make_curve()
+    outcomes = settled_at(CUDNN, 20, step_seconds=0.5)
+    best = frontier_of(*outcomes, curves={CUDNN: curve}).best()
+    assert best is not None
+    assert (best.step_seconds, best.samples_per_second) == (0.5, 40.0)
+    assert best.interval == curve(20).interval
+    assert best.peak_reserved_bytes == outcomes[0].peaks.reserved_bytes
+
+
+def test_of_a_prediction_entry_and_best_show_the_likely_peak_and_the_reason_the_high_one(
+    make_curve: Any, predicted: Any
+) -> None:
+    curve = make_curve()
+    doubtful = predicted(curve, 20)
+    doubtful = dataclasses.replace(doubtful, steady=Peaks(1, doubtful.peaks.reserved_bytes + 8 * MIB, 1))
+    frontier = frontier_of(doubtful, predicted(curve, 21), curves={CUDNN: curve})
+    (entry,), best, likely = frontier.entries(), frontier.best(), curve(20)
+    assert best is not None
+    assert entry.peak_reserved_bytes == best.peak_reserved_bytes == likely.peak_reserved_bytes
+    assert entry.device_peak_bytes == best.device_peak_bytes == likely.device_peak_bytes
+    assert best.peak_allocated_bytes == likely.peak_allocated_bytes
+
+
+def test_sizes_that_would_run_with_retries_are_shown_up_to_the_largest(
+    make_curve: Any, predicted: Any
+) -> None:
+    """Beside a freed scratch 13 samples fit; released under the limit, it lets 20 run."""
+    curve = make_curve(scratch_mib_per_sample=11)
+    verdicts = [predicted(curve, batch_size).verdict for batch_size in (13, 14, 20, 21)]
+    assert verdicts == [FITS, THRASH, THRASH, OOM]
+    frontier = frontier_of(predicted(curve, 13), predicted(curve, 14), curves={CUDNN: curve})
+    (entry,) = frontier.entries()
+    assert entry.largest_thrashing_batch == 20
+
+
+def test_where_nothing_runs_with_retries_nothing_is_said_of_it(make_curve: Any, predicted: Any) -> None:
+    curve = make_curve()
+    frontier = frontier_of(predicted(curve, 20), predicted(curve, 21), curves={CUDNN: curve})
+    assert frontier.entries()[0].largest_thrashing_batch is None
+
+
+def test_a_measurement_that_the_prediction_contradicts_says_nothing_of_retries(make_curve: Any) -> None:
+    curve = make_curve(scratch_mib_per_sample=11)
+    frontier = frontier_of(measured(8, FITS, 400), measured(9, OOM), curves={CUDNN: curve})
+    assert frontier.entries()[0].largest_thrashing_batch is None
+
+
+def test_a_curve_that_costs_a_trace_a_size_is_not_asked_for_retries(
+    worker: Any, make_trace: Any, card: Any, workload: Any
+) -> None:
+    worker.trace_at = lambda batch_size: make_trace(
+        batch_size, scratch_mib_per_sample=11, num_extra=batch_size % 2
+    )
+    curve = Predictor(workload, worker).curve(CUDNN, card)
+    outcomes = [curve.outcome(batch_size, BUDGET_BYTES) for batch_size in (13, 14)]
+    num_traces = len(worker.specs)
+    frontier = frontier_of(*outcomes, curves={CUDNN: curve})
+    assert frontier.entries()[0].largest_thrashing_batch is None
+    assert len(worker.specs) == num_traces

@@ -1,0 +1,136 @@
+"""The predictor against what trials needed on real GPUs.
+
+Rows are recorded by `python -m workers.record`; every file of them in `tests/data/ground_truth/` is
+checked, the allocated peak of each trial within 0.5 %, the reserved one within 2 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+import workers
+from autofit.api import card_named, refer
+from autofit.prediction import PredictedCurve, Predictor
+from workers import record
+from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+
+FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"
+TOLERANCES = {"allocated_bytes": 0.005, "reserved_bytes": 0.02}
+
+
+def trials_in(lines: list[str]) -> list[record.Row]:
+    """The rows of trials that ran to their end."""
+    rows = [json.loads(line) for line in lines]
+    assert {row["schema"] for row in rows} <= {record.SCHEMA}
+    return [row for row in rows if row["kind"] == "trial" and row["verdict"] == Verdict.FITS]
+
+
+@functools.cache
+def predictor_of(workload: str, mode: str | None) -> Predictor:
+    return Predictor(refer(workload), workers.run, mode=mode)
+
+
+def curve_for(row: record.Row) -> PredictedCurve:
+    card = dataclasses.replace(card_named(None), architecture=row["environment"]["architecture"])
+    return predictor_of(row["workload"], row["mode"]).curve(Knobs(**row["knobs"]), card)
+
+
+def disagreements(row: record.Row) -> list[str]:
+    """Where the prediction of a row's configuration is further from its peaks than it may be."""
+    estimate = curve_for(row)(row["batch_size"])
+    predicted = {
+        "allocated_bytes": estimate.peak_allocated_bytes,
+        "reserved_bytes": estimate.peak_reserved_bytes,
+    }
+    found = []
+    for kind, tolerance in TOLERANCES.items():
+        measured = max(row["first_step"][kind], row["steady"][kind])
+        error = (predicted[kind] - measured) / measured
+        if abs(error) > tolerance:
+            found.append(
+                f"{row['workload']} {row['batch_size']} {row['knobs']}: "
+                f"{kind} {measured}, predicted {error:+.2%}"
+            )
+    return found
+
+
+@functools.cache
+def recorded() -> tuple[record.Row, ...]:
+    lines = [line for path in sorted(FOLDER.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return tuple(trials_in(lines))
+
+
+@pytest.mark.skipif(not recorded(), reason=f"no trial was recorded on a real GPU yet: {FOLDER} has no rows")
+def test_every_recorded_trial_is_predicted() -> None:
+    found = [line for row in recorded() for line in disagreements(row)]
+    assert found == [], "\n".join(found)
+
+
+def as_if_measured(spec: TrialSpec) -> TrialOutcome:
+    """A trial that needed exactly what is predicted, in its first step."""
+    predicted = workers.run(dataclasses.replace(spec, probe=Probe.PREDICT))
+    peaks = dataclasses.replace(predicted.steady, device_bytes=1)
+    return dataclasses.replace(
+        predicted,
+        evidence=Evidence.MEASURED,
+        first_step=peaks,
+        steady=Peaks(1, 1, 1),
+        environment={"architecture": "sm_80"},
+    )
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    """What the recorder writes of a context and one trial."""
+    written: list[str] = []
+    rows = record.record(["davenet-audio"], seconds=600.0, run=as_if_measured, clock=lambda: 0.0)
+    for row in itertools.islice(rows, 2):
+        record.write_row(written.append, row)
+    return written
+
+
+def test_only_trials_that_ran_to_their_end_are_checked(lines: list[str]) -> None:
+    (row,) = trials_in(lines)
+    assert row["workload"] == "davenet-audio"
+    assert trials_in([line.replace('"FITS"', '"OOM"') for line in lines]) == []
+
+
+def test_rows_of_another_schema_are_noticed(lines: list[str]) -> None:
+    with pytest.raises(AssertionError):
+        trials_in([lines[1].replace(record.SCHEMA, "autofit.ground-truth/0")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "is_too_far"),
+    [
+        ("allocated_bytes", 1.0, False),
+        ("allocated_bytes", 1.004, False),
+        ("allocated_bytes", 0.996, False),
+        ("allocated_bytes", 1.006, True),
+        ("allocated_bytes", 0.994, True),
+        ("reserved_bytes", 1.019, False),
+        ("reserved_bytes", 0.981, False),
+        ("reserved_bytes", 1.021, True),
+        ("reserved_bytes", 0.979, True),
+    ],
+)
+def test_a_row_that_differs_from_its_prediction_is_told_by_what_differs(
+    lines: list[str], kind: str, change: float, is_too_far: bool
+) -> None:
+    (row,) = trials_in(lines)
+    row["first_step"][kind] = round(row["first_step"][kind] * change)
+    found = disagreements(row)
+    assert len(found) == int(is_too_far)
+    assert all(f"davenet-audio 64 {row['knobs']}: {kind}" in line for line in found)
+
+
+def test_a_peak_after_the_first_step_counts_too(lines: list[str]) -> None:
+    (row,) = trials_in(lines)
+    row["steady"]["reserved_bytes"] = 2 * row["first_step"]["reserved_bytes"]
+    assert len(disagreements(row)) == 1

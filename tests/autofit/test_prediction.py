@@ -1,0 +1,237 @@
+"""Predictions: which traces are asked for, what curves make of them, and what failures mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
+from autofit.prediction import (
+    TRACED_BATCH_SIZES,
+    Card,
+    CurveSet,
+    PredictedCurve,
+    Predictor,
+    raise_if_failed,
+)
+from autofit.service.events import Event, Progress
+from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, Verdict
+from workers.trace import Trace
+
+MIB = 1024**2
+CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
+
+
+@pytest.fixture
+def predictor(workload: Any, worker: Any) -> Predictor:
+    return Predictor(workload, worker)
+
+
+def loops(make_trace: Any) -> Callable[[int], Trace]:
+    """A step that makes a tensor of 32 MiB for every sample of the batch."""
+    return lambda batch_size: make_trace(batch_size, num_extra=batch_size)
+
+
+def test_settings_that_differ_in_the_convolution_policy_alone_share_three_traces(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    for conv_algo in ("cudnn", "cudnn-benchmark", "native"):
+        predictor.curve(Knobs(conv_algo=conv_algo), card)
+    assert worker.traced == list(TRACED_BATCH_SIZES)
+    predictor.curve(Knobs(precision="amp-bf16"), card)
+    assert worker.traced == list(TRACED_BATCH_SIZES) * 2
+
+
+def test_a_trace_is_asked_for_once_with_the_mode_and_said_before(worker: Any, workload: Any) -> None:
+    events: list[Event] = []
+    predictor = Predictor(workload, worker, mode="infer", emit=events.append)
+    assert predictor.trace(CUDNN, 8) is predictor.trace(NATIVE, 8)
+    (spec,) = worker.specs
+    assert (spec.probe, spec.mode, spec.batch_size, spec.workload) == (Probe.PREDICT, "infer", 8, workload)
+    assert events == [Progress(stage="tracing batch 8")]
+
+
+def test_every_trace_is_kept_in_the_state_directory_by_its_digest(
+    predictor: Predictor, card: Card, state_dir: Path
+) -> None:
+    digest = predictor.curve(CUDNN, card)(64).trace_digest
+    kept = {path.name.removesuffix(".json.gz"): path for path in (state_dir / "traces").iterdir()}
+    assert len(kept) == len(TRACED_BATCH_SIZES)
+    assert Trace.from_json(gzip.decompress(kept[digest].read_bytes()).decode()).digest == digest
+
+
+def test_a_curve_needs_no_trace_for_a_further_size_and_equals_the_estimate_there(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    curve = predictor.curve(CUDNN, card)
+    for batch_size in (1, 17, 300):
+        traced = predictor.estimate(CUDNN, card, batch_size)
+        assert dataclasses.replace(curve(batch_size), trace_digest=traced.trace_digest) == traced
+    assert not curve.needs_traces
+    assert worker.traced == [*TRACED_BATCH_SIZES, 1, 17, 300]
+
+
+def test_an_estimate_says_what_the_step_needs_and_where_it_goes(predictor: Predictor, card: Card) -> None:
+    estimate = predictor.estimate(CUDNN, card, 8)
+    assert estimate.peak_allocated_bytes == estimate.peak_reserved_bytes == 260 * MIB
+    assert estimate.device_peak_bytes == 260 * MIB + card.context_bytes
+    assert (estimate.breakdown.parameters, estimate.breakdown.activations) == (100 * MIB, 160 * MIB)
+    assert estimate.evidence is Evidence.PREDICTED
+    assert (estimate.device.kind, estimate.device.name) == ("cuda", "a-card")
+    assert [(part.module, part.num_bytes) for part in estimate.largest] == [
+        ("layer", 160 * MIB),
+        ("", 100 * MIB),
+    ]
+
+
+def test_the_largest_holders_are_taken_together_by_where_they_were_allocated(make_curve: Any) -> None:
+    largest = make_curve(num_extra=5)(4).largest
+    assert [(part.module, part.num_bytes) for part in largest] == [
+        ("extra", 160 * MIB),
+        ("", 100 * MIB),
+        ("layer", 80 * MIB),
+    ]
+
+
+def test_the_outcome_of_a_prediction_holds_the_high_end_against_the_budget(make_curve: Any) -> None:
+    curve: PredictedCurve = make_curve(scratch_mib_per_sample=11)
+    verdicts = {size: curve.outcome(size, 512 * MIB).verdict for size in (13, 14, 20, 21)}
+    assert verdicts == {13: Verdict.FITS, 14: Verdict.THRASH, 20: Verdict.THRASH, 21: Verdict.OOM}
+    assert curve.outcome(13, 512 * MIB).environment["trace_sha256"] == curve(13).trace_digest
+    in_doubt: PredictedCurve = make_curve(Knobs(conv_algo="cudnn-benchmark"), num_channels=64)
+    interval = in_doubt(8).interval
+    assert interval.likely_bytes < interval.high_bytes
+    outcome = in_doubt.outcome(8, interval.high_bytes - 1)
+    assert outcome.budgeted_bytes == interval.high_bytes == in_doubt.peak_reserved_bytes(8)
+    assert outcome.verdict is not Verdict.FITS
+
+
+def test_the_same_step_on_another_card_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:
+    curve = predictor.curve(CUDNN, card)
+    other = curve.on(Card(name="other", architecture="sm_90", context_bytes=640 * MIB))(8)
+    assert (other.device.name, other.context_bytes) == ("other", 640 * MIB)
+    assert other.peak_reserved_bytes == curve(8).peak_reserved_bytes
+    assert worker.traced == list(TRACED_BATCH_SIZES)
+
+
+def test_a_step_whose_events_depend_on_the_batch_is_traced_at_every_size_once(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any
+) -> None:
+    worker.trace_at = loops(make_trace)
+    curve = predictor.curve(CUDNN, card)
+    assert curve.needs_traces
+    assert curve(10).peak_allocated_bytes == (100 + 52 * 10) * MIB
+    curve.on(card).outcome(10, 512 * MIB)
+    assert worker.traced == [*TRACED_BATCH_SIZES, 10]
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_below_one_is_refused(predictor: Predictor, card: Card, batch_size: int) -> None:
+    with pytest.raises(UsageError, match=str(batch_size)):
+        predictor.curve(CUDNN, card)(batch_size)
+    with pytest.raises(UsageError, match=str(batch_size)):
+        predictor.estimate(CUDNN, card, batch_size)
+
+
+def test_an_unknown_mode_is_refused_before_anything_is_traced(worker: Any, workload: Any, card: Card) -> None:
+    with pytest.raises(UsageError, match="train, infer"):
+        Predictor(workload, worker, mode="eval").curve(CUDNN, card)
+    assert worker.specs == []
+
+
+def test_a_step_that_cannot_be_traced_ends_the_prediction(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    worker.failure = (Verdict.FAILED, TrialError(kind="data-dependent", message="nonzero at step.py:3"))
+    with pytest.raises(WorkloadFailedError, match=r"nonzero at step\.py:3") as raised:
+        predictor.curve(CUDNN, card)
+    assert raised.value.kind == "data-dependent"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "kind", "exit_code"),
+    [
+        (Verdict.FAILED, "user", "workload", 4),
+        (Verdict.INVALID, "user", "workload", 4),
+        (Verdict.FAILED, "unsupported", "unsupported", 4),
+        (Verdict.LOST, "environment", "dispatch", 5),
+        (Verdict.TIMEOUT, "environment", "dispatch", 5),
+    ],
+)
+def test_an_outcome_without_an_answer_is_the_error_that_ends_the_command(
+    verdict: Verdict, told: str, kind: str, exit_code: int
+) -> None:
+    error = TrialError(kind=told, message="it broke", traceback="line 1")
+    with pytest.raises(AutofitError, match="it broke") as raised:
+        raise_if_failed(outcome_of(verdict, error))
+    assert (raised.value.kind, raised.value.exit_code) == (kind, exit_code)
+    if isinstance(raised.value, WorkloadFailedError):
+        assert raised.value.traceback == "line 1"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FITS, Verdict.OOM, Verdict.THRASH])
+def test_an_outcome_about_memory_is_no_error(verdict: Verdict) -> None:
+    raise_if_failed(outcome_of(verdict))
+
+
+def test_an_outcome_that_gives_no_reason_is_named_by_its_verdict() -> None:
+    with pytest.raises(DispatchError, match="batch 8: the trial ended LOST"):
+        raise_if_failed(outcome_of(Verdict.LOST))
+
+
+def outcome_of(verdict: Verdict, error: TrialError | None = None) -> TrialOutcome:
+    return TrialOutcome(
+        verdict=verdict,
+        evidence=Evidence.MEASURED,
+        device=Device(kind="cuda", name="real card"),
+        batch_size=8,
+        knobs=CUDNN,
+        error=error,
+    )
+
+
+def test_curves_guide_a_search_each_evaluated_once_a_size(make_curve: Any) -> None:
+    curves = CurveSet()
+    curves.add(CUDNN, make_curve())
+    prior = curves.prior(CUDNN)
+    assert prior is not None
+    assert prior.peak_reserved_bytes(8) == 260 * MIB
+    assert curves.prior(CUDNN) is prior
+    assert curves.prior(NATIVE) is None
+    assert set(curves.by_knobs) == {CUDNN}
+
+
+def test_a_curve_that_costs_a_trace_a_size_guides_no_search(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any
+) -> None:
+    worker.trace_at = loops(make_trace)
+    curves = CurveSet()
+    curves.add(CUDNN, predictor.curve(CUDNN, card))
+    assert curves.needs_traces
+    assert curves.prior(CUDNN) is None
+    assert set(curves.by_knobs) == {CUDNN}
+
+
+def test_on_the_cpu_curves_say_where_to_begin_and_predict_nothing(make_curve: Any) -> None:
+    curves = CurveSet(on_host=True)
+    curves.add(CUDNN, make_curve())
+    prior = curves.prior(CUDNN)
+    assert prior is not None
+    assert prior.peak_reserved_bytes(8) == prior.lower_bound_bytes(8) > 260 * MIB
+    assert prior.peak_reserved_bytes(9) - prior.peak_reserved_bytes(8) == 20 * MIB
+    assert curves.by_knobs == {}
+
+
+def test_a_set_of_curves_is_named_by_what_was_traced(make_curve: Any) -> None:
+    digests = []
+    for mib_per_sample in (20, 20, 21):
+        curves = CurveSet()
+        curves.add(CUDNN, make_curve(mib_per_sample=mib_per_sample))
+        digests.append(curves.trace_digest)
+    assert digests[0] == digests[1] != digests[2]
+    assert CurveSet().trace_digest is None

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import workers
+from autofit import paths
+from autofit.errors import InfrastructureError
+from autofit.self_test import checked, require_prediction, run_self_test
+from workers.outcomes import without_answer
+from workers.predict.self_test import findings
+from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def outcome() -> TrialOutcome:
+    """What the installed PyTorch makes of the self-test."""
+    seen: list[TrialOutcome] = []
+
+    def run(spec: TrialSpec) -> TrialOutcome:
+        seen.append(workers.run(spec))
+        return seen[-1]
+
+    assert run_self_test(run).findings == ()
+    return seen[0]
+
+
+def spec() -> TrialSpec:
+    return TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=2, probe=Probe.PREDICT)
+
+
+def test_the_result_is_remembered_for_this_build_of_pytorch(outcome):
+    calls: list[TrialSpec] = []
+
+    def run(spec: TrialSpec) -> TrialOutcome:
+        calls.append(spec)
+        return outcome
+
+    require_prediction(run)
+    require_prediction(run)
+    assert len(calls) == 1
+    assert len(list(paths.cache_dir().iterdir())) == 1
+
+
+def test_a_checked_runner_tests_itself_before_its_first_trial_only(outcome):
+    calls: list[str] = []
+
+    def run(spec: TrialSpec) -> TrialOutcome:
+        calls.append(spec.workload.name)
+        return outcome
+
+    run_checked = checked(run)
+    run_checked(spec())
+    run_checked(spec())
+    assert calls == ["self_test.py:workload", "vgg16", "vgg16"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "finding"),
+    [
+        ("aten._foreach_sqrt", "Adam does not take its foreach path"),
+        ("aten.native_dropout", "dropout does not run as the fused operator"),
+        ("aten.silu_backward", "silu_backward is decomposed"),
+        ("aten._scaled_dot_product_efficient_attention", "attention is not fused"),
+        ("aten.convolution_backward", "backward was not recorded"),
+    ],
+)
+def test_a_missing_operator_is_named_in_words(outcome, operator, finding):
+    trace = Trace.from_json(outcome.trace_json)
+    renamed = tuple(
+        dataclasses.replace(a, operator="aten.other") if a.operator == operator else a
+        for a in trace.allocations
+    )
+    broken = dataclasses.replace(trace, allocations=renamed)
+    assert any(found.startswith(finding) for found in findings(broken))
+
+
+def test_a_trace_without_frees_is_found_out(outcome):
+    trace = Trace.from_json(outcome.trace_json)
+    broken = dataclasses.replace(trace, events=tuple(e for e in trace.events if e >= 0))
+    assert "activations are not freed" in findings(broken)
+
+
+def test_a_pytorch_that_aborts_is_refused_by_its_version_and_not_remembered():
+    def run(spec: TrialSpec) -> TrialOutcome:
+        error = TrialError(kind="environment", message="the process was killed by SIGABRT")
+        return without_answer(spec, Verdict.LOST, error)
+
+    with pytest.raises(InfrastructureError, match=r"PyTorch 2\.\d+.*SIGABRT.*release from 2\.11") as caught:
+        require_prediction(run)
+    assert caught.value.exit_code == 5
+    assert list(paths.cache_dir().iterdir()) == []

@@ -1,0 +1,90 @@
+"""Workloads for the tests of the Python interface: quick to trace, but with gigabytes on the GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+from torch import nn
+
+from workers.workload import Workload
+
+
+def _model():
+    """64 MiB of feature maps a sample."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)
+    )
+
+
+def _images(batch_size, device):
+    return torch.randn(batch_size, 3, 1024, 1024, device=device)
+
+
+def _mean(model, images):
+    return model(images).mean()
+
+
+small = Workload(build_model=_model, make_batch=_images, loss=_mean, optimizer="adam", name="small")
+
+
+def _sample_by_sample(model, images):
+    return torch.stack([model(image[None]).mean() for image in images]).mean()
+
+
+loops = Workload(build_model=_model, make_batch=_images, loss=_sample_by_sample)
+
+
+def _pairs(model, images):
+    if len(images) < 2:
+        raise ValueError("a pair needs two samples")
+    return model(images).mean()
+
+
+contrastive = Workload(build_model=_model, make_batch=_images, loss=_pairs)
+
+
+def _positives(model, images):
+    output = model(images)
+    return output[output > 0].mean()
+
+
+picks_by_value = Workload(build_model=_model, make_batch=_images, loss=_positives)
+
+
+def _broken(model, images):
+    raise LookupError("no such layer")
+
+
+broken = Workload(build_model=_model, make_batch=_images, loss=_broken)
+
+
+class Classifier(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(3 * 64 * 64, 1024), nn.Linear(1024, 10))
+
+
+def _vectors(batch_size, device):
+    return torch.randn(batch_size, 1024, device=device)
+
+
+def _positive_outputs(model, vectors):
+    output = model(vectors)
+    return output[output > -1e9].mean()
+
+
+def _linear():
+    return nn.Linear(1024, 64)
+
+
+def _deadly_on_a_gpu(model, vectors):
+    if vectors.is_cuda:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return model(vectors).mean()
+
+
+# Small enough to be run on the CPU.
+picks_by_value_small = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs)
+deadly_on_a_gpu = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_on_a_gpu)
+loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by_sample)
