@@ -37,7 +37,8 @@ def test_a_group_is_killed_with_all_that_its_leader_started(child: subprocess.Po
     processes.kill_groups(processes.children_running(tmp_path))
     processes.see_them_end(below)
     assert child.wait() == -9
-    assert processes.descendants(psutil.Process()) == []
+    # Where no init reaps orphans, what was killed stays as a zombie.
+    assert {p.status() for p in below if p.is_running()} <= {psutil.STATUS_ZOMBIE}
 
 
 def test_what_does_not_end_by_itself_is_killed(child: subprocess.Popen[bytes]):
