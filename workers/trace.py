@@ -163,6 +163,13 @@ class Trace:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")
+        try:
+            return cls._from_dict(data)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"the trace is malformed ({error!r}): make it again") from error
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Self:
         strings: list[str] = data["strings"]
         return cls(
             workload=data["workload"],

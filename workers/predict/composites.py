@@ -2,12 +2,14 @@
 
 These run above autograd in C++ and branch on the device, which a fake GPU tells them is another
 (see `fake_gpu`). Each function repeats the branch that a CUDA tensor takes, for the CUDA autograd
-key alone, so CPU tensors are untouched. Source: `aten/src/ATen/native` of PyTorch 2.11 to 2.15,
-in the files named below.
+key alone, so CPU tensors are untouched. `WITH_TEMPORARIES` is another kind: operators that the
+fake mode takes for one allocation and that are several. Source: `aten/src/ATen/native` of PyTorch
+2.11 to 2.15, in the files named below.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,7 +60,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if bias is not None and input.dim() == 2:
         output: Tensor = aten.addmm(bias, input, weight.t())
         return output
-    if bias is not None and input.dim() > 2 and input.is_contiguous():
+    if bias is not None and input.is_contiguous():
         flat = input.reshape(-1, input.size(-1))
         output = aten.addmm(bias, flat, weight.t())
         return output.view([*input.shape[:-1], weight.size(0)])
@@ -129,3 +131,41 @@ def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Ten
     if padding:
         attn_mask = torch.nn.functional.pad(attn_mask, (0, padding))[..., : attn_mask.size(-1)]
     return attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+
+
+def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    """ReduceOps.cpp: a shifted copy of the input is exponentiated in place."""
+    maxima = aten.amax(self, dim, True)
+    sums: Tensor = aten.sum.dim_IntList(aten.sub(self, maxima).exp_(), dim, keepdim)
+    return sums.log_().add_(maxima.view_as(sums))
+
+
+def _binary_cross_entropy_with_logits(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """Loss.cpp: the logarithm of the sigmoid and the loss before its reduction."""
+    log_sigmoid = aten.log_sigmoid(input)
+    if pos_weight is not None:
+        log_sigmoid.mul_((pos_weight - 1).mul(target).add_(1))
+    loss: Tensor = (1 - target).mul_(input).sub_(log_sigmoid)
+    if weight is not None:
+        loss.mul_(weight)
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """SoftMax.cpp: rows that are masked altogether are found with a mask, and set to zero in place."""
+    output: Tensor = aten.softmax.int(self, dim, dtype)
+    return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
+
+
+# Operators that are the same C++ code on every device and hide what it allocates from the fake mode.
+WITH_TEMPORARIES: dict[Any, Callable[..., Tensor]] = {
+    aten._safe_softmax.default: _safe_softmax,
+    aten.logsumexp.default: _logsumexp,
+    aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
+}

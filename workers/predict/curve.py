@@ -50,6 +50,14 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveAllocation:
+    """An allocation alive at the allocated peak; its shape is that of the first trace."""
+
+    allocation: Allocation
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeakEstimate:
     """Predicted peaks of one configuration.
 
@@ -57,6 +65,7 @@ class PeakEstimate:
         allocated_bytes, reserved_bytes: with the likely workspaces.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
         breakdown: bytes alive at the allocated peak, by category, adding up to it.
+        live: what is alive at the allocated peak, largest first.
     """
 
     batch_size: int
@@ -65,14 +74,7 @@ class PeakEstimate:
     low_bytes: int
     high_bytes: int
     breakdown: dict[Category, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveAllocation:
-    """An allocation alive at the allocated peak; its shape is that of the first trace."""
-
-    allocation: Allocation
-    num_bytes: int
+    live: tuple[LiveAllocation, ...]
 
 
 class PeakCurve:
@@ -112,6 +114,7 @@ class PeakCurve:
         numbers = {call: number for number, call in enumerate(self._calls)}
         self._convolutions = [(index, numbers[call]) for index, call in lines.items()]
         self._replays: dict[tuple[object, ...], Replay] = {}
+        self._last_shapes: tuple[int, tuple[list[int], list[Convolution]]] | None = None
 
     def at(self, batch_size: int) -> PeakCurve:
         """The curve that knows this batch size: this one, where `TracedCurve` makes one."""
@@ -124,17 +127,25 @@ class PeakCurve:
 
     def _workspaces(self, batch_size: int, conditions: Conditions, level: Level) -> _Workspaces:
         """The workspace of every different convolution call: with the batch, all that sizes depend on."""
-        calls = (lines.at(batch_size) for lines in self._calls)
+        _, calls = self._shapes(batch_size)
         spans = (workspace(call, conditions.conv_algo, conditions.architecture) for call in calls)
         return tuple(getattr(span, f"{level}_bytes") for span in spans)
 
     def _sizes(self, batch_size: int, workspaces: _Workspaces) -> list[int]:
-        sizes = [
-            p[0] + batch_size * p[1] if len(p) == 2 else value_at(p, batch_size) for p in self._polynomials
-        ]
+        sizes = self._shapes(batch_size)[0].copy()
         for index, call in self._convolutions:
             sizes[index] = workspaces[call]
         return sizes
+
+    def _shapes(self, batch_size: int) -> tuple[list[int], list[Convolution]]:
+        """Sizes without workspaces, and the different convolution calls; the last batch's are kept."""
+        if self._last_shapes is None or self._last_shapes[0] != batch_size:
+            sizes = [
+                p[0] + batch_size * p[1] if len(p) == 2 else value_at(p, batch_size)
+                for p in self._polynomials
+            ]
+            self._last_shapes = batch_size, (sizes, [lines.at(batch_size) for lines in self._calls])
+        return self._last_shapes[1]
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
@@ -215,9 +226,10 @@ class PeakCurve:
             self._replay(batch_size, workspaces, conditions).peak_reserved_bytes
             for workspaces in self._distinct_workspaces(batch_size, conditions)
         ]
+        live = self._live_at(likely.peak_allocated_position, batch_size, conditions)
         breakdown = dict.fromkeys(Category, 0)
-        for live in self._live_at(likely.peak_allocated_position, batch_size, conditions):
-            breakdown[live.allocation.category] += live.num_bytes
+        for one in live:
+            breakdown[one.allocation.category] += one.num_bytes
         # A block can be larger than its request; that slack belongs to no tensor.
         breakdown[Category.OTHER] += likely.peak_allocated_bytes - sum(breakdown.values())
         return PeakEstimate(
@@ -227,15 +239,11 @@ class PeakCurve:
             low_bytes=min(reserved),
             high_bytes=max(reserved),
             breakdown=breakdown,
+            live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
 
-    def live_at_peak(self, batch_size: int, conditions: Conditions) -> list[LiveAllocation]:
-        """What is alive at the allocated peak, largest first."""
-        position = self.replay(batch_size, conditions).peak_allocated_position
-        live = self._live_at(position, batch_size, conditions)
-        return sorted(live, key=lambda a: a.num_bytes, reverse=True)
-
     def _live_at(self, position: int, batch_size: int, conditions: Conditions) -> list[LiveAllocation]:
+        """What is alive right after an event."""
         sizes = self.sizes(batch_size, conditions, Level.LIKELY)
         alive: set[int] = set()
         for event in self._events[: position + 1]:

@@ -18,18 +18,18 @@ import ctypes
 import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
-import torch._dynamo.config  # the fake mode needs it, and it must see CUDA's functions unpatched
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.predict import composites
+from workers.predict import composites, dynamo
+from workers.predict.devices import GPU, NamedDevices
 from workers.predict.shapes import ShapeCache
 
-GPU = torch.device("cuda:0")
 _ANSWER = torch.device("xla:0")
 _META = torch.device("meta")
 _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
@@ -56,6 +56,16 @@ class FakeGpuMode(TorchDispatchMode):
         self.fake_mode = FakeTensorMode()
         self._shapes = ShapeCache(self.fake_mode)
         self._observer = observer
+        self._named_devices = NamedDevices()
+
+    def __enter__(self) -> Self:
+        self._named_devices.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._named_devices.__exit__(*exception)
 
     def __torch_dispatch__(
         self,
@@ -76,6 +86,9 @@ class FakeGpuMode(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
         args = self._without_real_tensors(args)
+        if func in composites.WITH_TEMPORARIES:
+            with self:
+                return composites.WITH_TEMPORARIES[func](*args, **kwargs)
         result = self._shapes.run(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         return result
@@ -83,13 +96,18 @@ class FakeGpuMode(TorchDispatchMode):
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """CPU tensors enter without their values: the fake mode would compute on small ones."""
         return tuple(
-            self.fake_mode.from_tensor(arg, static_shapes=True)
+            self.without_values(arg)
             if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor)
             else [*self._without_real_tensors(tuple(arg))]
             if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
             else arg
             for arg in args
         )
+
+    def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
+        with self.fake_mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
         if self.fake_mode.in_kernel_invocation:
@@ -117,9 +135,13 @@ def install() -> None:
     """
     if _installed:
         return
+    dynamo.install()
     _use_the_meta_guard_for_cuda()
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
+    _let_modules_convert_fake_parameters()
+    # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
+    torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
 
 
@@ -147,6 +169,7 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
+    cuda.get_device_capability = lambda *_args: (8, 0)  # no code of ours, but many a model's, asks
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
     fake: Any = fake_tensor
@@ -165,6 +188,21 @@ def _let_optimizers_take_fake_tensors() -> None:
     supported.append(FakeTensor)
 
 
+def _let_modules_convert_fake_parameters() -> None:
+    """`Module.to` swaps fake parameters, and cannot where anything holds a weak reference."""
+    utils: Any = torch.utils
+    swap = utils.swap_tensors
+
+    def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
+        if isinstance(old, FakeTensor) and isinstance(new, FakeTensor):
+            old.data = new
+            old.fake_device = new.fake_device
+        else:
+            swap(old, new)
+
+    utils.swap_tensors = swap_or_set
+
+
 @contextmanager
 def parameters_diverted(mode: FakeGpuMode) -> Iterator[None]:
     """Makes every parameter fake at the moment it is registered with a module.
@@ -177,7 +215,9 @@ def parameters_diverted(mode: FakeGpuMode) -> Iterator[None]:
     diverted: Any = torch.utils.weak.WeakTensorKeyDictionary()
 
     def register_diverted(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        if isinstance(param, torch.nn.Parameter) and not isinstance(param, FakeTensor):
+        if isinstance(param, torch.nn.Parameter) and not isinstance(
+            param, (FakeTensor, UninitializedParameter)
+        ):
             if param not in diverted:
                 diverted[param] = _fake_parameter(mode, param, torch.device("cpu"))
             param = diverted[param]
@@ -200,7 +240,7 @@ def move_to_gpu(mode: FakeGpuMode, model: torch.nn.Module) -> None:
     keep_alive: list[torch.Tensor] = []
     for module in _children_first(model):
         for name, parameter in module._parameters.items():
-            if parameter is None:
+            if parameter is None or parameter.device == GPU:
                 continue
             if id(parameter) not in moved:
                 keep_alive.append(parameter)
@@ -226,8 +266,7 @@ def _fake_parameter(
                 parameter.size(), parameter.stride(), dtype=parameter.dtype, device=device
             )
         else:
-            with mode.fake_mode:
-                data = torch.empty_strided(parameter.size(), parameter.stride(), dtype=parameter.dtype)
+            data = mode.without_values(parameter)
     fake = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
     for name, value in vars(parameter).items():
         vars(fake).setdefault(name, value)  # marks such as `no_weight_decay`

@@ -19,6 +19,7 @@ from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_gpu
 from workers.predict.curve import Conditions, PeakCurve
+from workers.predict.devices import GPU
 from workers.predict.recorder import Recorder, is_users
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
 from workers.trace import Category, Trace
@@ -72,10 +73,10 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
     with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
-        with fake_gpu.parameters_diverted(mode):
-            model = workload.build_model()
         recorder.mark("model")
         recorder.category = Category.PARAMETER
+        with fake_gpu.parameters_diverted(mode):
+            model = workload.build_model()
         fake_gpu.move_to_gpu(mode, model)
         model.train(training)
         optimizer = make_optimizer(optimizer_spec, model.parameters()) if training else None
@@ -90,7 +91,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         optimizer=optimizer_spec if isinstance(optimizer_spec, str) else "custom",
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
-        events=tuple(recorder.events),
+        events=recorder.events(),
         marks=tuple(recorder.marks),
         versions={"torch": torch.__version__},
     )
@@ -111,7 +112,7 @@ def _step(  # noqa: PLR0917 - one call, everything new in it
         recorder.category = _CATEGORIES[name]
 
     phase("input")
-    batch = workload.make_batch(spec.batch_size, fake_gpu.GPU)
+    batch = workload.make_batch(spec.batch_size, GPU)
     check_batch(batch, spec.batch_size)
     autocast = autocast_factory(spec.knobs, "cuda")
     if optimizer is None:

@@ -7,6 +7,7 @@ a weak reference to it tells the moment of its free.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 _TORCH = f"{Path(torch.__file__).parent}/"
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{Path(__file__).parents[1]}/models/"
+_ENGINE = f"{_TORCH}autograd/graph.py"
+_DISPATCH = (f"{_WORKERS}predict/", f"{_TORCH}_compile.py", f"{_TORCH}_dynamo/")
 
 aten = torch.ops.aten
 
@@ -52,25 +55,40 @@ class Recorder:
 
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
-        self.events: list[int] = []
+        self._events: list[int] = []
         self.marks: list[Mark] = []
         self.category = Category.OTHER
         self._ids: dict[int, int] = {}  # StorageImpl address -> index in allocations
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._origins: dict[int, _Origin] = {}  # autograd sequence number -> forward origin
         self._modules: list[str] = []
+        self._node: int | None = None  # sequence number of the node that backward is at …
+        self._node_start = 0  # … and of the first allocation since
         self._pending: _PendingSum | None = None
         self._in_backward = False
         self._closed = False
 
     def mark(self, name: str) -> None:
         self._settle_pending()
-        self.marks.append(Mark(position=len(self.events), name=name))
+        self.marks.append(Mark(position=len(self._events), name=name))
 
     def close(self) -> None:
         """Ends the recording: what dies from here on does so after the last step."""
         self._settle_pending()
         self._closed = True
+
+    def events(self) -> tuple[int, ...]:
+        """The events, with consecutive frees in the order of their allocations.
+
+        Autocast's cache is a table by address and frees its copies in another order every time;
+        the free blocks that are left do not depend on it.
+        """
+        ordered: list[int] = []
+        bounds = [0, *(mark.position for mark in self.marks), len(self._events)]
+        for start, stop in itertools.pairwise(bounds):
+            for is_free, run in itertools.groupby(self._events[start:stop], lambda event: event < 0):
+                ordered += sorted(run, reverse=is_free)
+        return tuple(ordered)
 
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
@@ -83,6 +101,7 @@ class Recorder:
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any
     ) -> None:
         """Records one operator; called by `FakeGpuMode` after each."""
+        self._settle_pending()
         origin = self._origin()
         operator = str(func).removesuffix(".default")
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
@@ -106,7 +125,6 @@ class Recorder:
             self._freed(key)  # resized in place
         if not storage.nbytes():
             return False
-        self._settle_pending()
         self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
         self._watch(storage)
         return True
@@ -114,11 +132,11 @@ class Recorder:
     def _append(self, allocation: Allocation) -> int:
         index = len(self.allocations)
         self.allocations.append(allocation)
-        self.events.append(index)
+        self._events.append(index)
         return index
 
     def _use_workspace(self, convolution: Convolution, operator: str, origin: _Origin) -> None:
-        self.events.append(
+        self._events.append(
             ~self._append(
                 Allocation(
                     num_bytes=0,
@@ -152,22 +170,25 @@ class Recorder:
                 self._watch(pending.output)
                 return
             self._commit(pending)
-        self.events.append(~index)
+        self._events.append(~index)
 
     def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: _Origin) -> bool:
         """Whether autograd is adding up gradients, which on plain tensors it does in place.
 
         `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
-        holds the last reference to it, but never into a tensor subclass, as a fake tensor is. So
-        the sum is recorded only once it is known whether the older gradient dies of it.
+        holds the last reference to it (a view's base is another), but never into a tensor subclass,
+        as a fake tensor is. So the sum is recorded only once it is known whether the older
+        gradient dies of it.
         """
-        if not self._in_backward or torch._C._current_autograd_node() is not None:
+        node = torch._C._current_autograd_node() if self._in_backward else None
+        if node is None or not _called_by_the_engine(sys._getframe(2)):
             return False
         older = args[0]
         index = self._ids.get(older.untyped_storage()._cdata)
-        if index is None or extent(older) != older.numel():
+        if index is None or older._is_view() or extent(older) != older.numel():
             return False
-        self._settle_pending()
+        if index >= self._node_start and not _gives_two_gradients_to_one_input(node):
+            return False  # the node's own formula adds two of its temporaries
         self._pending = _PendingSum(
             index, result.untyped_storage(), _allocation(result, self.category, operator, origin)
         )
@@ -183,10 +204,13 @@ class Recorder:
         self._watch(pending.output)
 
     def _origin(self) -> _Origin:
-        if self._in_backward:
-            node = torch._C._current_autograd_node()
-            origin = None if node is None else self._origins.get(node._sequence_nr() + 1)
-            return _Origin() if origin is None else origin
+        node = torch._C._current_autograd_node() if self._in_backward else None
+        if node is not None:
+            number = node._sequence_nr()
+            if number != self._node:
+                self._node, self._node_start = number, len(self.allocations)
+            if not self._modules:  # else a checkpointed module is running again
+                return self._origins.get(number + 1, _Origin())
         origin = _Origin(self._modules[-1] if self._modules else "", _user_source(sys._getframe(2)))
         # A node takes its sequence number just before its operator runs.
         self._origins.setdefault(torch.autograd._get_sequence_nr(), origin)  # type: ignore[attr-defined]
@@ -231,7 +255,7 @@ class Recorder:
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
     path = code.co_filename
-    return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, "<frozen"))
+    return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, "<frozen", "<string>"))
 
 
 def _user_source(frame: FrameType | None) -> str:
@@ -241,6 +265,18 @@ def _user_source(frame: FrameType | None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
         frame = frame.f_back
     return ""
+
+
+def _called_by_the_engine(frame: FrameType | None) -> bool:
+    """Whether C++ called an operator in backward, rather than a function written in Python."""
+    while frame is not None and frame.f_code.co_filename.startswith(_DISPATCH):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == _ENGINE
+
+
+def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
+    successors = [successor for successor in node.next_functions if successor[0] is not None]
+    return len(set(successors)) < len(successors)
 
 
 def _on_gpu(tensor: torch.Tensor) -> bool:

@@ -1,12 +1,12 @@
 """What a convolution needs beside its output, by algorithm; no operator shows it.
 
 Formulas, until cuDNN itself is asked. Planned by cuDNN 9.27 for a VGG layer (64→64 channels, 3×3,
-batch 128, fp32 storage), the first plans of an A100 and an H200 need one or two copies of its
-feature maps, those of a T4 none, and none does without tensor cores: what they need are NHWC
-copies of what a tensor-core kernel reads and writes, for it wants channels last. Copies alone leave
-gigabytes of VGG-16's measured peak (GPUMemNet's table) unexplained, which the buffers of
-non-fused Winograd explain within 5 %; so of the two the larger is taken. Grouped and 1×1
-convolutions were seen to need far less in real runs than their first plan: taken as 0.
+batch 128, fp32 storage), the first plan of an A100 needs one copy of a feature map forward and two
+backward, that of an H200 two each, that of a T4 none, and none does without tensor cores. They are
+NHWC copies of what a tensor-core kernel reads and writes, for it wants channels last: the likely
+workspace. Deep stacks of 3×3 layers were measured to need more (VGG-16 in GPUMemNet's table),
+about what the buffers of non-fused Winograd come to: the high end. Grouped and 1×1 convolutions
+were seen to need far less in real runs than their first plan: taken as 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.trace import Convolution
+from workers.trace import Convolution, ConvPass
+
+_FFT_MAX_SIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,10 @@ def _heuristic(conv: Convolution, capability: int) -> Workspace:
     """The first plan that cuDNN offers; near the limit PyTorch takes a later one that needs less."""
     if not _is_dense(conv) or not _uses_tensor_cores(conv, capability):
         return Workspace(0, 0, 0)
-    copies = 0 if conv.channels_last else _input_bytes(conv) + _output_bytes(conv)
-    likely = max(copies, _winograd_bytes(conv))
-    return Workspace(0, likely, likely)
+    both = 0 if conv.channels_last else _input_bytes(conv) + _output_bytes(conv)
+    one_copy = conv.conv_pass is ConvPass.FPROP and capability < 90
+    likely = min(both, _output_bytes(conv)) if one_copy else both
+    return Workspace(0, likely, max(both, _winograd_bytes(conv)))
 
 
 def _benchmark(conv: Convolution, capability: int) -> Workspace:
@@ -52,7 +55,7 @@ def _benchmark(conv: Convolution, capability: int) -> Workspace:
     heuristic = _heuristic(conv, capability)
     if not _is_dense(conv):
         return heuristic
-    likely = max(heuristic.likely_bytes, _winograd_bytes(conv))
+    likely = max(heuristic.high_bytes, _winograd_bytes(conv))
     return Workspace(heuristic.likely_bytes, likely, max(likely, _fft_bytes(conv)))
 
 
@@ -117,10 +120,13 @@ def _fft_bytes(conv: Convolution) -> int:
     """Spectra of input, filter and output: 8·H·(W/2 + 1) bytes per map for 2-D images.
 
     Source: Mathieu, Henaff and LeCun, Fast Training of Convolutional Networks through FFTs, 2014.
+    cuDNN offers it for stride 1 and padded images of up to 256×256 (cudnnConvolutionFwdAlgo_t).
     """
     if len(conv.input_shape) != 4 or set(conv.stride) != {1} or set(conv.dilation) != {1}:
         return 0
     n, c, height, width = conv.input_shape
     k = conv.output_shape[1]
     padded = (height + 2 * conv.padding[0], width + 2 * conv.padding[1])
+    if max(padded) > _FFT_MAX_SIDE:
+        return 0
     return 8 * padded[0] * (padded[1] // 2 + 1) * (n * c + k * c + n * k)

@@ -1,0 +1,302 @@
+"""Small workloads, each of one construct that a fake GPU has to get right; traced in a child, by file.
+
+With a batch of 4 and the sizes below no two tensors that a test tells apart are equally large.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from workers.workload import Workload
+
+WIDTH = 16
+HIDDEN = 48
+
+
+def _rows(batch_size: int, device: torch.device, *, shape: tuple[int, ...] = (WIDTH,)) -> Tensor:
+    return torch.randn(batch_size, *shape, device=device)
+
+
+def _mean_square(model: nn.Module, batch: Tensor) -> Tensor:
+    output: Tensor = model(batch)
+    return output.square().mean()
+
+
+def _workload(
+    build_model: Callable[[], nn.Module], *, shape: tuple[int, ...] = (WIDTH,), **fields: Any
+) -> Workload:
+    make_batch = functools.partial(_rows, shape=shape)
+    return Workload(build_model=build_model, make_batch=make_batch, **{"loss": _mean_square, **fields})
+
+
+class Apply(nn.Module):
+    """A linear layer, and a function of its output and itself."""
+
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor], width: int = WIDTH) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, self.layer(x))
+
+
+def _applying(function: Callable[[nn.Module, Tensor], Tensor], **options: Any) -> Workload:
+    return _workload(functools.partial(Apply, function), **options)
+
+
+def _perceptron(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(WIDTH, HIDDEN), activation(), nn.Linear(HIDDEN, 2))
+
+
+perceptron = _workload(_perceptron)
+foreach_adam = _workload(_perceptron, optimizer=functools.partial(torch.optim.Adam, foreach=True))
+
+# Operators with a composite fallback.
+silu = _workload(functools.partial(_perceptron, nn.SiLU))
+mish = _workload(functools.partial(_perceptron, nn.Mish))
+rms_norm = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.RMSNorm(HIDDEN)))
+dropout = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Dropout(0.1), nn.Linear(HIDDEN, 2)))
+sequence = _workload(lambda: nn.Linear(WIDTH, HIDDEN), shape=(5, WIDTH))
+strided_sequence = _workload(
+    lambda: nn.Linear(WIDTH, HIDDEN),
+    shape=(WIDTH, 5),
+    loss=lambda model, batch: _mean_square(model, batch.transpose(1, 2)),
+)
+
+binary_labels = _workload(
+    lambda: nn.Linear(WIDTH, HIDDEN),
+    loss=lambda model, batch: functional.binary_cross_entropy_with_logits(
+        model(batch), batch.new_ones(len(batch), HIDDEN)
+    ),
+)
+
+
+# Attention.
+class Attention(nn.Module):
+    """Heads that attend to themselves, batch × heads × sequence × head size."""
+
+    def __init__(self, head_size: int = 8, *, masked: bool = False) -> None:
+        super().__init__()
+        self.project = nn.Linear(head_size, head_size, bias=False)
+        self.masked = masked
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.project(x)
+        length = x.shape[-2]
+        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril() if self.masked else None
+        return functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+
+
+attention = _workload(Attention, shape=(2, 6, 8))
+masked_attention = _workload(functools.partial(Attention, masked=True), shape=(2, 6, 8))
+odd_attention = _workload(functools.partial(Attention, head_size=7), shape=(2, 6, 7))
+unbatched_attention = _workload(Attention, shape=(6, 8))
+
+
+# Convolutions.
+def _convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 6, 3, stride=2),
+        nn.Flatten(),
+        nn.Linear(24, 2),
+    )
+
+
+convolutional = _workload(_convolutional, shape=(3, 10, 12))
+transposed = _workload(
+    lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 5, 4, stride=2)), shape=(3, 8, 9)
+)
+
+
+# Sums of gradients.
+class OwnExponential(torch.autograd.Function):
+    """Its backward adds two temporaries, in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * x.exp() + grad * 2
+
+
+class Checkpointed(nn.Module):
+    """Adds twice inside what is run again in backward."""
+
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = checkpoint(self.inside, self.first(x), use_reentrant=self.use_reentrant)
+        return output
+
+    def inside(self, x: Tensor) -> Tensor:
+        output: Tensor = functional.gelu(self.second(x) + x + 1) + x
+        return output
+
+
+residual = _applying(lambda self, x: x + functional.relu(self.layer(x)))
+squared = _applying(lambda _, x: x * x)
+gathered = _applying(lambda _, x: x[:, :4] + x[:, 4:8] + x[:, 8:12])
+formula = _applying(lambda _, x: functional.cosine_similarity(x, x.exp(), dim=1))
+own_function = _applying(lambda _, x: OwnExponential.apply(x))
+checkpointed = _workload(functools.partial(Checkpointed, use_reentrant=False))
+reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
+
+
+def _accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    optimizer.zero_grad()
+    for part in batch.split(2):
+        _mean_square(model, part).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+accumulating = _workload(_perceptron, step=_accumulating)
+
+
+# Modules.
+class Language(nn.Module):
+    """Tied weights, a buffer, and one that no checkpoint keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, WIDTH, padding_idx=0)
+        self.head = nn.Linear(WIDTH, 100, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("positions", torch.arange(5 * WIDTH).view(5, WIDTH).float())
+        self.register_buffer("scale", torch.full((70,), 2.0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.embedding(x.long()) + self.positions)
+        return output * self.scale[0]
+
+
+def _frozen_perceptron() -> nn.Module:
+    model = _perceptron()
+    model[0].requires_grad_(requires_grad=False)
+    return model
+
+
+def _loaded_perceptron() -> nn.Module:
+    model = _perceptron()
+    model.load_state_dict({name: torch.zeros(value.shape) for name, value in model.state_dict().items()})
+    return model
+
+
+def _lazy() -> nn.Module:
+    model = nn.LazyLinear(3)
+    model(torch.zeros(1, WIDTH))
+    return model
+
+
+def _on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return _perceptron()
+
+
+def _computing() -> nn.Module:
+    """Asks tensors for values while it is built, as drop-path rates and RegNet widths do."""
+    widths = [int(width.item()) for width in torch.linspace(WIDTH, 32, 3)]
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(widths)))
+
+
+language = _workload(
+    Language, shape=(5,), loss=lambda model, batch: _mean_square(model, batch.abs().clamp(max=99))
+)
+frozen = _workload(_frozen_perceptron, optimizer=functools.partial(torch.optim.Adam, foreach=True))
+loaded = _workload(_loaded_perceptron)
+lazy = _workload(_lazy)
+on_meta = _workload(_on_meta)
+computing = _workload(_computing)
+half = _workload(lambda: _perceptron().to(torch.bfloat16), loss=lambda m, b: _mean_square(m, b.bfloat16()))
+on_cuda = _workload(lambda: _perceptron().cuda())
+compiled = _workload(lambda: torch.compile(_perceptron()))
+weight_norm = _workload(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, HIDDEN)))
+giant = _workload(
+    lambda: nn.Sequential(*(nn.Linear(16384, 16384, bias=False) for _ in range(15))), shape=(16384,)
+)
+
+
+# Ways of naming the GPU.
+class NamesTheGpu(nn.Module):
+    """Puts a tensor of 70 elements on the GPU in every way there is; each allocates 280 bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(70, 70)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ones = torch.ones(70)
+        values = [1.0] * 70
+        x = self.layer(x)
+        assert x.is_cuda
+        assert x.device == torch.device("cuda", 0)
+        named = [
+            torch.ones(70, device="cuda"),
+            torch.ones(70, device=torch.device("cuda")),
+            torch.ones(70, device=torch.cuda.current_device()),
+            torch.tensor(values, device="cuda"),
+            torch.tensor(values).cuda(),
+            ones.to("cuda"),
+            ones.to(0),
+            ones.to("cuda:0", non_blocking=True),
+            ones.pin_memory().to(device="cuda"),
+            ones.to(x),
+            ones.cuda(non_blocking=True),
+            x.new_tensor(values),
+            x.new_ones(70),
+            torch.ones_like(x[0]),
+        ]
+        return x + sum(named)
+
+
+def _without_copies(_: nn.Module, x: Tensor) -> Tensor:
+    """Every conversion here gives the tensor that it was given."""
+    x = x.to("cuda").to(torch.float32).cuda().float().to(x.device, x.dtype).to(x).type(torch.float32)
+    return x.contiguous().to(device="cuda", dtype=torch.float32, non_blocking=True)
+
+
+names_the_gpu = _workload(NamesTheGpu, shape=(70,))
+without_copies = _applying(_without_copies)
+indexing = _applying(lambda _, x: x[:, [0, 3, 5]])
+
+
+# Steps that need values.
+nonzero = _applying(lambda _, x: x.nonzero().float() * x.mean())
+boolean_index = _applying(lambda _, x: x[x > 0])
+item = _applying(lambda _, x: x * x.sum().item())
+to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
+
+
+# Losses and steps that depend on the batch in their own ways.
+def _all_pairs(model: nn.Module, batch: Tensor) -> Tensor:
+    rows: Tensor = model(batch)
+    return (rows @ rows.t()).logsumexp(dim=1).mean()
+
+
+def _sample_by_sample(model: nn.Module, batch: Tensor) -> Tensor:
+    return torch.stack([model(sample).square().mean() for sample in batch]).sum()
+
+
+all_pairs = _workload(_perceptron, loss=_all_pairs)
+sample_by_sample = _workload(_perceptron, loss=_sample_by_sample)

@@ -1,0 +1,90 @@
+"""The predicted events are those of PyTorch's own CPU allocator, where both run the same operators."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from workers.measure.steps import train_step
+from workers.optimizers import make_optimizer
+from workers.predict.probe import NUM_TRACED_STEPS
+from workers.workload import Workload
+
+SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
+CPU = torch.device("cpu")
+# Smaller ones are single numbers: in which of them PyTorch makes tensors depends on the device.
+SMALLEST_BYTES = 32
+# Kept by checkpointing; on a GPU it is in the host's memory.
+RANDOM_STATE_BYTES = torch.get_rng_state().nbytes
+
+
+def load(attribute: str) -> Workload:
+    return Workload.load(f"{SMALL_WORKLOADS}:{attribute}")
+
+
+def allocator_events_on_cpu(workload: Workload) -> list[int]:
+    """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
+    model = workload.build_model()
+    optimizer = make_optimizer(workload.optimizer, model.parameters())
+
+    def step() -> None:
+        batch = workload.make_batch(4, CPU)
+        train_step(workload, model, optimizer, batch)
+
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
+        for _ in range(NUM_TRACED_STEPS):
+            step()
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
+    sizes = [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
+    return canonical([size for size in sizes if abs(size) != RANDOM_STATE_BYTES])
+
+
+def predicted_events(steps) -> list[int]:
+    trace = steps.trace
+    (start,) = (mark.position for mark in trace.marks if mark.name == "step 1 input")
+    sizes = [a.num_bytes for a in trace.allocations]
+    signed = [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]]
+    return canonical([size for size in signed if abs(size) >= SMALLEST_BYTES])
+
+
+def canonical(sizes: list[int]) -> list[int]:
+    """Consecutive frees by size: their order makes no difference to an allocator, and is not recorded."""
+    runs = itertools.groupby(sizes, lambda size: size < 0)
+    return [size for is_free, run in runs for size in (sorted(run) if is_free else run)]
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "perceptron",
+        "silu",
+        "sequence",
+        "strided_sequence",
+        "frozen",
+        "residual",
+        "squared",
+        "gathered",
+        "formula",
+        "own_function",
+        "checkpointed",
+        "reentrant",
+        "accumulating",
+        "language",
+        "weight_norm",
+        "unbatched_attention",
+        "all_pairs",
+        "sample_by_sample",
+        "foreach_adam",
+    ],
+)
+def test_allocations_and_frees_come_in_the_order_and_sizes_of_a_real_run(attribute, steps_of):
+    assert predicted_events(steps_of(attribute)) == allocator_events_on_cpu(load(attribute))

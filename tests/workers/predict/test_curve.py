@@ -1,0 +1,215 @@
+"""The peak curve, from traces at three sizes, against a trace at the size that is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workers.allocator import AllocatorSettings
+from workers.models import BUILTINS
+from workers.predict.curve import (
+    BatchDependentEventsError,
+    Conditions,
+    Level,
+    PeakCurve,
+    PeakEstimate,
+    TracedCurve,
+)
+from workers.protocol import Verdict
+from workers.trace import Category
+
+TRACED = (4, 6, 9)
+ASKED = (2, 3, 8, 16, 33)
+POLICIES = ("cudnn", "cudnn-benchmark", "native")
+
+SMALL = (
+    "small:perceptron",
+    "small:convolutional",
+    "small:transposed",
+    "small:attention",
+    "small:masked_attention",
+    "small:odd_attention",
+    "small:residual",
+    "small:dropout",
+    "small:all_pairs",
+    "small:language",
+)
+
+
+@pytest.fixture(scope="module")
+def curve_of(trace_of):
+    """Peak curves, made once each."""
+    curves: dict[str, PeakCurve] = {}
+
+    def make(workload: str) -> PeakCurve:
+        if workload not in curves:
+            curves[workload] = PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+        return curves[workload]
+
+    return make
+
+
+def told(estimate: PeakEstimate) -> tuple[object, ...]:
+    """All of an estimate; what is alive by its origin, for the shapes are those of the first trace."""
+    live = [(one.allocation.operator, one.allocation.module, one.num_bytes) for one in estimate.live]
+    return dataclasses.replace(estimate, live=()), live
+
+
+@pytest.mark.parametrize("workload", [*BUILTINS, *SMALL])
+def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curve_of, trace_of):
+    curve = curve_of(workload)
+    for batch_size in ASKED:
+        concrete = PeakCurve([trace_of(workload, batch_size)])
+        for conv_algo in POLICIES:
+            conditions = Conditions(conv_algo=conv_algo)
+            for level in Level:
+                sizes = curve.sizes(batch_size, conditions, level)
+                assert sizes == concrete.sizes(batch_size, conditions, level)
+            assert told(curve.estimate(batch_size, conditions)) == told(
+                concrete.estimate(batch_size, conditions)
+            )
+        assert curve.lower_bound_bytes(batch_size) == concrete.lower_bound_bytes(batch_size)
+
+
+@pytest.mark.parametrize("settings", [{"precision": "amp-bf16"}, {"mode": "infer"}, {"optimizer": "adam"}])
+@pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
+def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
+    curve = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    for batch_size in (3, 20):
+        concrete = PeakCurve([trace_of(workload, batch_size, **settings)])
+        for conv_algo in POLICIES:
+            conditions = Conditions(conv_algo=conv_algo)
+            assert told(curve.estimate(batch_size, conditions)) == told(
+                concrete.estimate(batch_size, conditions)
+            )
+
+
+@pytest.mark.parametrize("workload", ["small:sample_by_sample", "small:accumulating"])
+def test_steps_whose_events_depend_on_the_batch_make_no_curve(workload, trace_of):
+    with pytest.raises(BatchDependentEventsError, match="batch 4 and 6"):
+        PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+
+
+def test_such_steps_are_traced_at_every_size_that_is_asked_for_once(trace_of):
+    asked: list[int] = []
+
+    def trace_at(batch_size: int):
+        asked.append(batch_size)
+        return trace_of("small:sample_by_sample", batch_size)
+
+    curve = TracedCurve(trace_at)
+    peaks = [
+        curve.at(batch_size).estimate(batch_size, Conditions()).allocated_bytes for batch_size in (2, 7, 7)
+    ]
+    assert asked == [2, 7]
+    assert peaks[0] < peaks[1] == peaks[2]
+
+
+def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
+    traces = [trace_of("small:perceptron", batch_size) for batch_size in TRACED]
+    first, *others = traces[2].allocations[4:]
+    odd = dataclasses.replace(first, num_bytes=first.num_bytes + 4)
+    traces[2] = dataclasses.replace(traces[2], allocations=(*traces[2].allocations[:4], odd, *others))
+    with pytest.raises(BatchDependentEventsError, match="no polynomial"):
+        PeakCurve(traces)
+
+
+def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
+    curve = PeakCurve([trace_of("small:perceptron", 4)])
+    assert curve.at(4) is curve
+    with pytest.raises(AssertionError):
+        curve.at(5)
+
+
+@pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
+def test_the_breakdown_adds_up_to_the_allocated_peak(workload, curve_of):
+    curve = curve_of(workload)
+    estimate = curve.estimate(50, Conditions())
+    assert sum(estimate.breakdown.values()) == estimate.allocated_bytes
+    live = curve.estimate(50, Conditions()).live
+    assert [item.num_bytes for item in live] == sorted((item.num_bytes for item in live), reverse=True)
+    by_category = sum(item.num_bytes for item in live if item.allocation.category is Category.PARAMETER)
+    assert estimate.breakdown[Category.PARAMETER] == by_category
+
+
+def test_the_likely_peak_lies_between_low_and_high(curve_of):
+    estimate = curve_of("vgg16").estimate(40, Conditions(conv_algo="cudnn-benchmark"))
+    assert estimate.low_bytes <= estimate.reserved_bytes <= estimate.high_bytes
+    assert estimate.low_bytes < estimate.high_bytes  # its workspaces are a matter of opinion
+    assert estimate.allocated_bytes <= estimate.reserved_bytes
+
+
+def test_a_workload_without_convolutions_has_one_answer(curve_of):
+    estimate = curve_of("small:perceptron").estimate(5000, Conditions())
+    assert estimate.low_bytes == estimate.reserved_bytes == estimate.high_bytes
+
+
+def test_native_convolutions_need_a_workspace_that_does_not_grow_with_the_batch(curve_of):
+    curve = curve_of("small:convolutional")
+    native = Conditions(conv_algo="native")
+    workspaces = [
+        {
+            size
+            for size, a in zip(curve.sizes(b, native, Level.LIKELY), curve.trace.allocations, strict=True)
+            if a.category is Category.WORKSPACE
+        }
+        for b in (10, 1000)
+    ]
+    columns = 4 * (3 * 9) * (10 * 12), 4 * (8 * 9) * (2 * 2)
+    assert workspaces == [set(columns), set(columns)]
+
+
+def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
+    curve = curve_of("davenet-audio")
+    exact = curve.high_bytes(200, Conditions())
+    budget_bytes = exact // 2
+    stopped = curve.high_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
+    assert budget_bytes < stopped <= exact
+    assert curve.high_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+
+
+def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
+    curve = curve_of("davenet-audio")
+    conditions = Conditions(conv_algo="cudnn-benchmark")
+    high_bytes = curve.high_bytes(64, conditions)
+    assert curve.verdict(64, conditions, None) is Verdict.FITS
+    assert curve.verdict(64, conditions, high_bytes) is Verdict.FITS
+    assert curve.verdict(64, conditions, high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
+    assert curve.verdict(64, conditions, curve.lower_bound_bytes(64) - 1) is Verdict.OOM
+
+
+def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
+    curve = curve_of("davenet-audio")
+    high_bytes = curve.high_bytes(64, Conditions())
+    verdicts = [
+        curve.verdict(64, Conditions(), budget_bytes)
+        for budget_bytes in range(high_bytes, high_bytes // 4, -(high_bytes // 40))
+    ]
+    assert verdicts[0] is Verdict.FITS
+    assert verdicts[-1] is Verdict.OOM
+    assert Verdict.THRASH in verdicts
+
+
+def test_nothing_gets_below_the_live_bytes(curve_of):
+    for workload in ("davenet-audio", "small:convolutional", "small:all_pairs"):
+        curve = curve_of(workload)
+        for batch_size in (1, 17, 300):
+            bound = curve.lower_bound_bytes(batch_size)
+            assert bound <= curve.estimate(batch_size, Conditions(conv_algo="native")).low_bytes
+
+
+def test_the_allocators_settings_decide_what_is_reserved(curve_of):
+    curve = curve_of("davenet-audio")
+    plain = curve.replay(100, Conditions())
+    expandable = curve.replay(100, Conditions(settings=AllocatorSettings.parse("expandable_segments:True")))
+    assert expandable.peak_allocated_bytes <= plain.peak_allocated_bytes
+    assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes
+
+
+def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
+    curve = curve_of("vgg16")
+    ampere = curve.estimate(32, Conditions(architecture="sm_80"))
+    pascal = curve.estimate(32, Conditions(architecture="sm_61"))
+    assert pascal.high_bytes < ampere.high_bytes
+    assert pascal.breakdown[Category.WORKSPACE] == 0

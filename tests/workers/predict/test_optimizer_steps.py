@@ -1,0 +1,64 @@
+"""Optimizers take the path that they take on a GPU by default: all parameters in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.measure.steps import train_step
+from workers.optimizers import make_optimizer
+from workers.protocol import OPTIMIZERS
+from workers.workload import Workload
+
+SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
+PARAMETERS_BYTES = [16 * 48 * 4, 48 * 4, 48 * 2 * 4, 2 * 4]
+
+
+def test_adam_has_the_temporaries_of_all_parameters_at_once(steps_of):
+    steps = steps_of("perceptron", optimizer="adam")
+    assert steps.outputs("optimizer") == [("_foreach_sqrt", size) for size in PARAMETERS_BYTES]
+    made = [
+        event
+        for event in steps.events("optimizer")
+        if steps.trace.allocations[max(event, ~event)].operator == "aten._foreach_sqrt"
+    ]
+    assert [event >= 0 for event in made] == [True] * 4 + [False] * 4  # freed when the last one is made
+
+
+def test_the_default_is_the_foreach_implementation(steps_of):
+    default, foreach = steps_of("perceptron", optimizer="adam"), steps_of("foreach_adam")
+    assert default.trace.allocations == foreach.trace.allocations
+    assert default.trace.events == foreach.trace.events
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_keeps_the_state_that_it_keeps_on_the_cpu(optimizer, steps_of):
+    workload = Workload.load(f"{SMALL_WORKLOADS}:perceptron")
+    model = workload.build_model()
+    real = make_optimizer(optimizer, model.parameters())
+    train_step(workload, model, real, workload.make_batch(4, torch.device("cpu")))
+    states = [value for state in real.state.values() for value in state.values() if torch.is_tensor(value)]
+    # Step counts are scalars in the host's memory.
+    expected_bytes = sum(value.nbytes for value in states if value.dim() > 0)
+    assert steps_of("perceptron", optimizer=optimizer).live_bytes("optimizer_state") == expected_bytes
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "multiple"),
+    [("sgd", 2), ("sgd-momentum", 3), ("adam", 4), ("adamw", 4), ("rmsprop", 3), ("adagrad", 3)],
+)
+def test_parameters_gradients_and_states_are_all_that_outlives_a_step(optimizer, multiple, steps_of):
+    steps = steps_of("perceptron", optimizer=optimizer)
+    assert steps.live_bytes() == multiple * sum(PARAMETERS_BYTES)
+    assert steps.live_bytes("parameter", "gradient", "optimizer_state") == steps.live_bytes()
+
+
+def test_states_are_made_in_the_first_step_alone(steps_of):
+    steps = steps_of("perceptron", optimizer="adam")
+    made = [
+        sum(a.category == "optimizer_state" for a in steps.allocations("optimizer", step=n))
+        for n in (1, 2, 3)
+    ]
+    assert made == [8, 0, 0]

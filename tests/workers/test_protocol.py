@@ -1,0 +1,182 @@
+"""The vocabulary of coordinator and workers: it survives its journeys and refuses what it does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.protocol import (
+    CONV_ALGOS,
+    MODES,
+    OPTIMIZERS,
+    PRECISIONS,
+    PROTOCOL_VERSION,
+    Device,
+    Evidence,
+    Knobs,
+    Peaks,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
+
+sizes = st.none() | st.integers(min_value=0, max_value=1 << 50)
+seconds = st.none() | st.floats(min_value=0, max_value=1e6)
+peaks = st.builds(Peaks, sizes, sizes, sizes)
+knobs = st.builds(
+    Knobs,
+    conv_algo=st.sampled_from(CONV_ALGOS),
+    precision=st.sampled_from(PRECISIONS),
+    optimizer=st.none() | st.sampled_from(OPTIMIZERS),
+)
+specs = st.builds(
+    TrialSpec,
+    workload=st.builds(
+        WorkloadRef,
+        kind=st.sampled_from(["builtin", "import", "file", "pickle"]),
+        target=st.text(),
+        input_shape=st.none() | st.lists(st.integers(1, 512)).map(tuple),
+        num_classes=st.none() | st.integers(1, 1000),
+        search_path=st.lists(st.text()).map(tuple),
+    ),
+    batch_size=st.integers(1, 65536),
+    probe=st.sampled_from(Probe),
+    knobs=knobs,
+    mode=st.none() | st.sampled_from(MODES),
+    budget_bytes=sizes,
+)
+outcomes = st.builds(
+    TrialOutcome,
+    verdict=st.sampled_from(Verdict),
+    evidence=st.sampled_from(Evidence),
+    device=st.builds(Device, kind=st.sampled_from(["cuda", "cpu"]), name=st.text()),
+    batch_size=st.integers(1, 65536),
+    knobs=knobs,
+    first_step=peaks,
+    steady=peaks,
+    step_seconds=seconds,
+    error=st.none() | st.builds(TrialError, kind=st.just("user"), message=st.text()),
+    environment=st.dictionaries(st.text(), st.text()),
+    trace_json=st.none() | st.text(),
+)
+
+
+def outcome(**fields) -> TrialOutcome:
+    common = {
+        "verdict": Verdict.FITS,
+        "evidence": Evidence.MEASURED,
+        "device": Device(kind="cuda", name="a card"),
+        "batch_size": 8,
+        "knobs": Knobs(),
+    }
+    return TrialOutcome(**{**common, **fields})
+
+
+@given(specs)
+def test_a_spec_is_the_same_after_its_journey(spec):
+    assert TrialSpec.from_json(spec.to_json()) == spec
+
+
+@given(outcomes)
+def test_an_outcome_is_the_same_after_its_journey(outcome):
+    assert TrialOutcome.from_json(outcome.to_json()) == outcome
+
+
+@given(specs)
+def test_a_message_is_one_line(spec):
+    assert "\n" not in spec.to_json()
+
+
+def test_a_message_of_another_version_is_refused_by_name():
+    spec = TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=1, probe=Probe.CPU)
+    text = json.dumps({**json.loads(spec.to_json()), "schema": "autofit.trial-spec/99"})
+    expected = (
+        rf"expected a message of schema autofit\.trial-spec/{PROTOCOL_VERSION}, got 'autofit\.trial-spec/99'"
+    )
+    with pytest.raises(ValueError, match=expected):
+        TrialSpec.from_json(text)
+    with pytest.raises(ValueError, match=r"autofit\.trial-outcome/\d+, got 'autofit\.trial-spec/\d+'"):
+        TrialOutcome.from_json(spec.to_json())
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "choices"),
+    [
+        ("conv_algo", "fft", "cudnn, cudnn-benchmark, cudnn-deterministic, native"),
+        ("precision", "fp8", "fp32, amp-bf16"),
+        ("optimizer", "lion", "sgd, sgd-momentum, adam, adamw, rmsprop, adagrad"),
+    ],
+)
+def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):
+    with pytest.raises(ValueError, match=f"{knob} must be one of {choices}; got '{value}'"):
+        Knobs(**{knob: value})
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_has_at_least_one_sample(batch_size):
+    with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {batch_size}"):
+        TrialSpec(
+            workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=batch_size, probe=Probe.PREDICT
+        )
+
+
+def test_a_mode_is_training_or_inference():
+    with pytest.raises(ValueError, match="mode must be one of train, infer; got 'eval'"):
+        TrialSpec(
+            workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=1, probe=Probe.CPU, mode="eval"
+        )
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_only_a_trial_that_ran_says_something_about_the_size(verdict):
+    assert verdict.is_about_memory == (verdict in ("FITS", "OOM", "THRASH"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        (WorkloadRef(kind="builtin", target="resnet50"), "resnet50"),
+        (WorkloadRef(kind="import", target="pkg.mod:net"), "pkg.mod:net"),
+        (WorkloadRef(kind="file", target="/home/user/nets/small.py:net"), "small.py:net"),
+    ],
+)
+def test_a_workload_has_a_short_name(reference, name):
+    assert reference.name == name
+
+
+def test_the_peaks_of_a_trial_are_the_larger_of_first_and_steady_each_for_itself():
+    trial = outcome(first_step=Peaks(10, 40, None), steady=Peaks(20, 30, None))
+    assert trial.peaks == Peaks(20, 40, None)
+
+
+@pytest.mark.parametrize(("kind", "budgeted"), [("cuda", 40), ("cpu", 50)])
+def test_reserved_memory_counts_on_a_gpu_and_resident_memory_on_a_cpu(kind, budgeted):
+    trial = outcome(device=Device(kind=kind, name="a device"), steady=Peaks(10, 40, 50))
+    assert trial.budgeted_bytes == budgeted
+
+
+def test_throughput_needs_a_step_time():
+    assert outcome(step_seconds=0.5).samples_per_second == 16
+    assert outcome(step_seconds=None).samples_per_second is None
+
+
+def test_a_spec_cannot_be_changed_on_its_way():
+    spec = TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=1, probe=Probe.CPU)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.batch_size = 2
+
+
+def test_the_vocabulary_needs_the_standard_library_alone():
+    modules = "workers.protocol, workers.trace, workers.predict.curve, workers.predict.self_test"
+    code = f"import sys, {modules}; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", "False"]

@@ -1,0 +1,126 @@
+"""The trace artifact: its encoding is canonical, complete and refused where it is not understood."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from workers.protocol import Knobs
+from workers.trace import TRACE_SCHEMA, Allocation, Category, Convolution, ConvPass, Mark, Trace
+
+CONVOLUTION = Convolution(
+    conv_pass=ConvPass.WGRAD,
+    input_shape=(4, 3, 8, 9),
+    weight_shape=(5, 3, 2, 2),
+    output_shape=(4, 5, 7, 8),
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
+    groups=1,
+    dtype="float32",
+    element_bytes=4,
+    channels_last=True,
+)
+TRACE = Trace(
+    workload="perceptron",
+    batch_size=4,
+    mode="train",
+    optimizer="adam",
+    knobs=Knobs(conv_algo="native", precision="amp-bf16", optimizer="adam"),
+    allocations=(
+        Allocation(
+            num_bytes=512,
+            category=Category.ACTIVATION,
+            operator="aten.addmm",
+            module="layers.0",
+            source="/home/user/näher.py:12:forward",
+            dtype="float32",
+            shape=(4, 32),
+        ),
+        Allocation(num_bytes=0, category=Category.WORKSPACE, operator="aten.addmm", convolution=CONVOLUTION),
+        Allocation(num_bytes=4, category=Category.OTHER),
+    ),
+    events=(0, 1, ~1, 2, ~0),
+    marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
+    versions={"torch": "2.13.0"},
+)
+
+
+def document() -> dict[str, object]:
+    data: dict[str, object] = json.loads(TRACE.to_json())
+    return data
+
+
+def test_a_trace_is_the_same_after_a_journey_as_text():
+    assert Trace.from_json(TRACE.to_json()) == TRACE
+
+
+def test_the_encoding_is_the_same_every_time_and_so_is_the_digest():
+    again = Trace.from_json(TRACE.to_json())
+    assert again.to_json() == TRACE.to_json()
+    assert again.digest == TRACE.digest
+    assert len(TRACE.digest) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch_size": 5},
+        {"events": (0, 1, ~1, 2, ~2)},
+        {"knobs": Knobs()},
+        {"versions": {"torch": "2.14.0"}},
+        {"marks": ()},
+        {
+            "allocations": (
+                dataclasses.replace(TRACE.allocations[0], module="layers.1"),
+                *TRACE.allocations[1:],
+            )
+        },
+    ],
+)
+def test_whatever_differs_gives_another_digest(change):
+    assert dataclasses.replace(TRACE, **change).digest != TRACE.digest
+
+
+def test_repeated_names_are_written_once():
+    text = dataclasses.replace(TRACE, allocations=TRACE.allocations * 100).to_json()
+    assert text.count("aten.addmm") == 1
+
+
+@pytest.mark.parametrize("schema", ["autofit.trace/2", "autofit.trial-spec/1", None])
+def test_another_schema_is_refused_by_name(schema):
+    with pytest.raises(ValueError, match=rf"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}"):
+        Trace.from_json(json.dumps({**document(), "schema": schema}))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"trace"'])
+def test_what_is_no_document_is_refused(text):
+    with pytest.raises(ValueError, match=r"Expecting|expected a trace"):
+        Trace.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"strings": []},
+        {"allocations": [[1, "activation"]]},
+        {"allocations": [[1, "furniture", 0, 0, 0, 0, [], None]]},
+        {"allocations": None},
+        {"knobs": {"conv_algo": "abacus", "precision": "fp32", "optimizer": None}},
+        {"knobs": {"colour": "red"}},
+        {"marks": [[1]]},
+        {"events": 7},
+    ],
+)
+def test_a_malformed_trace_is_refused(damage):
+    with pytest.raises(ValueError, match="the trace is malformed"):
+        Trace.from_json(json.dumps({**document(), **damage}))
+
+
+@pytest.mark.parametrize("field", ["workload", "batch_size", "events", "marks", "versions", "strings"])
+def test_a_trace_that_lacks_a_part_is_refused(field):
+    incomplete = {key: value for key, value in document().items() if key != field}
+    with pytest.raises(ValueError, match=f"malformed.*{field}"):
+        Trace.from_json(json.dumps(incomplete))
