@@ -25,6 +25,7 @@ from autofit.prediction import UNPREDICTABLE, Card, CurveSet, PredictedCurve, Pr
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
+from autofit.search.boundary import largest_fitting_batch
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings, resolve_settings
@@ -60,6 +61,11 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         WorkloadFailedError: the workload fails, whatever the batch.
         InfrastructureError: storage, cluster or driver fail.
     """
+    if misplaced := options.keys() & {"model", "metrics_port", "metrics_host"}:
+        raise UsageError(
+            f"tune() takes no {', '.join(sorted(misplaced))}: the workload is its first argument, and "
+            "metrics are an event sink, on_event=autofit.service.metrics.Metrics(registry)"
+        )
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = resolve_settings({**options, "model": model}, {}, None)
     reference = _referred(workload, settings.input_shape, settings.num_classes)
@@ -333,6 +339,8 @@ def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[
         if target.probe is None or error.kind not in UNPREDICTABLE:
             raise
         return curves, (f"no prediction guided the search: {error.message}",)
+    if target.probe is None:
+        _confirm(predictor, target, space, curves)
     if not curves.needs_traces:
         return curves, ()
     differs = "the step allocates differently at every batch size"
@@ -341,6 +349,21 @@ def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[
     return curves, (
         f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
     )
+
+
+def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet) -> None:
+    """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
+    answers: dict[int, Knobs] = {}
+    for knobs in space.settings:
+        prior = curves.prior(knobs)
+        if prior is not None:
+            scan = largest_fitting_batch(
+                prior, target.budget.usable_bytes, min_batch=space.min_batch, max_batch=space.max_batch
+            )
+            answers.setdefault(scan.largest_batch or space.min_batch, knobs)
+    if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
+        for knobs in space.settings:
+            curves.add(knobs, predictor.curve(knobs, target.card))
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:

@@ -39,7 +39,7 @@ class Check:
 def examine(
     *, run: RunTrial = workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
-    """Looks at everything; nothing is changed.
+    """Looks at everything; the state directory is created where it is missing.
 
     Args:
         run: runs the prediction's self-test.

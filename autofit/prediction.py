@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autofit import paths
-from autofit.errors import DispatchError, UsageError, WorkloadFailedError
+from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor
 from autofit.search.boundary import CachedCurve, Curve
 from autofit.service.events import EventSink, Progress, ignore
@@ -33,7 +33,7 @@ from workers.protocol import (
 from workers.trace import Category, Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
-TRACED_BATCH_SIZES = (4, 6, 9)
+TRACED_BATCH_SIZES = (4, 6, 10)
 # Kinds of failure that say nothing against the workload: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 _NUM_LARGEST = 8
@@ -95,6 +95,19 @@ class Predictor:
             self._curves[traced] = self._trace_curve(traced)
         return PredictedCurve(self._workload.name, knobs, card, self._curves[traced])
 
+    def confirm(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether a trace at a size is what the curve says; else the curve gives way to traces.
+
+        Returns:
+            False if the curves handed out for this knob setting before are no longer to be used.
+        """
+        traced = _traced_knobs(knobs)
+        curve = self._curves[traced]
+        if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
+            return True
+        self._curves[traced] = self._traced_curve(traced)
+        return False
+
     def estimate(self, knobs: Knobs, card: Card, batch_size: int) -> Estimate:
         """The estimate of one batch size from one trace, at that size."""
         curve = PeakCurve([self.trace(knobs, batch_size)])
@@ -132,7 +145,10 @@ class Predictor:
         try:
             return PeakCurve(traces)
         except BatchDependentEventsError:
-            return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))
+            return self._traced_curve(knobs)
+
+    def _traced_curve(self, knobs: Knobs) -> TracedCurve:
+        return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))
 
 
 class PredictedCurve:
@@ -296,6 +312,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     Raises:
         WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
+        InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
     """
     if outcome.verdict.is_about_memory:
         return
@@ -303,6 +320,8 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     message = error.message if error is not None else f"the trial ended {outcome.verdict}"
     if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
         raise DispatchError(f"batch {outcome.batch_size}: {message}")
+    if error is not None and error.kind in ("environment", "protocol"):
+        raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind
     raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)
 

@@ -149,7 +149,7 @@ class TuneSettings:
         fresh: ignore earlier studies and cached results.
         metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
         deadline_seconds: how long one trial may take.
-        num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
+        num_threads: intra-op threads of a CPU trial; None for one per core.
 
     Raises:
         UsageError: when two settings contradict each other.

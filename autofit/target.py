@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
 from autofit.dispatch.base import Devices
-from autofit.errors import DispatchError, UsageError
+from autofit.errors import DispatchError, DriverError, UsageError
 from autofit.gpus import LocalGpu
 from autofit.prediction import Card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
+
+_SAME_CARD = 0.98  # NVML, CUDA and a card's name differ by so much in a card's total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ def resolve_target(
         return _cpu(settings)
     is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
     # Where nothing is asked of the machine's own cards, a driver that does not answer is no obstacle.
-    local = () if is_named and settings.probe == "predict" else local_gpus()
+    local = () if is_named and settings.probe == "predict" else _local(local_gpus, settings, is_named)
     driver = architecture = None
     if settings.gpu is not None:
         name, architecture, total_bytes = (
@@ -82,8 +84,25 @@ def resolve_target(
             architecture=architecture or DEFAULT_ARCHITECTURE,
             context_bytes=budget.context_bytes,
         ),
-        probe=_cuda_probe(settings, has_local_gpu=bool(local), reachable=reachable),
+        probe=_cuda_probe(
+            settings,
+            # A smaller card runs out of memory before the card that is meant would.
+            has_local_gpu=any(gpu.total_bytes >= _SAME_CARD * total_bytes for gpu in local),
+            reachable=reachable,
+        ),
     )
+
+
+def _local(
+    local_gpus: Callable[[], tuple[LocalGpu, ...]], settings: TuneSettings, is_named: bool
+) -> tuple[LocalGpu, ...]:
+    """This machine's cards; a driver that does not answer is no obstacle to a prediction."""
+    try:
+        return local_gpus()
+    except DriverError:
+        if is_named and settings.probe == "auto" and settings.device == "auto":
+            return ()
+        raise
 
 
 def _cpu(settings: TuneSettings) -> Target:
@@ -110,7 +129,7 @@ def _cuda_probe(
     if settings.probe == "measure" or settings.device == "cuda":
         where = f"the cluster at {settings.address}" if asks_elsewhere else "this machine"
         raise DispatchError(
-            f"{where} has no GPU to measure on: leave out --probe measure and --device cuda to predict, or "
-            "name a cluster that has one with --address"
+            f"{where} has no GPU with that memory to measure on: leave out --probe measure and "
+            "--device cuda to predict, or name a cluster that has one with --address"
         )
     return None

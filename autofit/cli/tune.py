@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,10 +121,14 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
+        """Makes Ctrl-C, and SIGTERM as batch systems send it, end the search in order."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             yield
         except KeyboardInterrupt as interrupt:
             raise SearchInterruptedError(self._message()) from interrupt
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def _message(self) -> str:
         if self.study is None:

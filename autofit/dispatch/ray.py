@@ -254,7 +254,7 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
     if error is None:
         try:
             return TrialOutcome.from_json(answer.result())
-        except ValueError as mismatch:
+        except (ValueError, KeyError, TypeError) as mismatch:
             return DispatchError(f"a worker answered unreadably ({mismatch}): {_SAME_VERSION}")
     lost = (
         exceptions.WorkerCrashedError,

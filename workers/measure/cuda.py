@@ -59,6 +59,11 @@ def measure(spec: TrialSpec) -> TrialOutcome:
     card = Card.at_hand()
     workload = resolve(spec.workload)
     if spec.budget_bytes is not None:
+        if spec.budget_bytes > card.total_bytes:
+            raise DeviceError(
+                f"{card.device.name} has {card.total_bytes} bytes, fewer than the budget of "
+                f"{spec.budget_bytes}: measure on a card that has them, or predict (--probe predict)"
+            )
         torch.cuda.set_per_process_memory_fraction(allowed_fraction(spec.budget_bytes, card.total_bytes), 0)
     meter = AllocatorMeter(card)
     progress = steps.Progress()

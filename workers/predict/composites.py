@@ -15,11 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.errors import UnsupportedError
+
 aten: Any = torch.ops.aten
 
 # Operators with a composite fallback whose CUDA kernel is missing from CPU builds are found by
 # `_lacking_a_cuda_kernel`; these have no CPU kernel either, by which they could be found.
 _CUDA_ONLY = ("aten::_fused_rms_norm",)
+
+
+# cuDNN runs these whole; decomposed they would show what no GPU allocates, and not its reserve.
+_RECURRENT = tuple(
+    f"{network}.{form}" for network in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
+)
 
 
 def register() -> torch.library.Library:
@@ -28,6 +36,8 @@ def register() -> torch.library.Library:
     library.impl("linear", _linear, "AutogradCUDA")
     library.impl("dropout", _dropout, "AutogradCUDA")
     library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, "AutogradCUDA")
+    for name in _RECURRENT:
+        library.impl(name, _refuse, "AutogradCUDA")
     for name in _lacking_a_cuda_kernel():
         library.impl(name.removeprefix("aten::"), _never_called, "CUDA")
     return library
@@ -49,6 +59,13 @@ def _lacking_a_cuda_kernel() -> list[str]:
         and not has(name, "CUDA")
         and (has(name, "CPU") or name in _CUDA_ONLY)
     ]
+
+
+def _refuse(*_args: object, **_kwargs: object) -> None:
+    raise UnsupportedError(
+        "recurrent networks (LSTM, GRU, RNN) run in cuDNN, whose memory is not predicted yet: measure "
+        "instead (`--probe measure` on a machine with the GPU, or `--device cpu`)"
+    )
 
 
 def _never_called(*_args: object, **_kwargs: object) -> None:

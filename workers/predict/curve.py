@@ -121,6 +121,15 @@ class PeakCurve:
         assert self._only_batch_size in (None, batch_size)
         return self
 
+    def agrees_with(self, trace: Trace) -> bool:
+        """Whether a trace at another size has the events and sizes that the curve gives there.
+
+        A branch on the batch size, or a step that works in portions, shows only at some sizes.
+        """
+        sizes, calls = self._shapes(trace.batch_size)
+        there = PeakCurve([trace])._shapes(trace.batch_size)
+        return self._events == trace.events and (sizes, calls) == there
+
     def sizes(self, batch_size: int, conditions: Conditions, level: Level) -> list[int]:
         """Bytes of every allocation at a batch size."""
         return self._sizes(batch_size, self._workspaces(batch_size, conditions, level))
