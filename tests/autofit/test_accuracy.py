@@ -1,6 +1,6 @@
 """Predictions against published measurements, where the table is at hand.
 
-`AUTOFIT_GROUND_TRUTH`, or `../shared/groundtruth` beside the repository, names the folder of
+`GROUND_TRUTH_TABLES`, or `../shared/groundtruth` beside the repository, names the folder of
 `gpumemnet_timm.csv`: the maximum GPU memory of timm models in fp32 training on a 40 GB-class card,
 as NVML saw it (GPUMemNet by itu-rad, CC BY 4.0). The table is not copied into the project.
 """
@@ -16,7 +16,7 @@ import pytest
 import autofit
 
 GIB, MIB = 1024**3, 1024**2
-TABLES = Path(os.environ.get("AUTOFIT_GROUND_TRUTH", Path(__file__).parents[3] / "shared" / "groundtruth"))
+TABLES = Path(os.environ.get("GROUND_TRUTH_TABLES", Path(__file__).parents[3] / "shared" / "groundtruth"))
 TIMM = TABLES / "gpumemnet_timm.csv"
 # Context and monitoring are in every row of the table, and its authors do not say how much.
 CONSTANT_BYTES = range(int(1.70 * GIB), int(1.85 * GIB) + 1, MIB)
