@@ -218,6 +218,20 @@ def test_a_step_that_loops_over_the_samples_is_traced_at_every_size_tried_and_th
     assert estimate.peak_reserved_bytes == entry.peak_reserved_bytes
 
 
+def test_a_step_in_portions_is_found_out_at_the_answer_and_traced_there() -> None:
+    result = autofit.tune(f"{WORKLOADS}:portions", gpu_mem="1G", conv_algo="native", max_batch=60)
+    assert "each size tried was traced" in result.notes[0]
+    assert result.best is not None
+    there = autofit.estimate(f"{WORKLOADS}:portions", batch_size=result.best.batch_size, conv_algo="native")
+    assert result.best.peak_reserved_bytes == there.peak_reserved_bytes
+
+
+@pytest.mark.parametrize("option", ["metrics_port", "model"])
+def test_what_is_the_command_lines_alone_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        autofit.tune(SMALL, gpu_mem="1G", **{option: "9464"})
+
+
 def test_a_step_that_needs_two_samples_is_searched_from_two_on() -> None:
     workload = f"{WORKLOADS}:contrastive"
     tight = autofit.tune(workload, gpu_mem="1472M", conv_algo="native")

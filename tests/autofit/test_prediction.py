@@ -125,9 +125,9 @@ def test_a_step_whose_events_depend_on_the_batch_is_traced_at_every_size_once(
     worker.trace_at = loops(make_trace)
     curve = predictor.curve(CUDNN, card)
     assert curve.needs_traces
-    assert curve(10).peak_allocated_bytes == (100 + 52 * 10) * MIB
-    curve.on(card).outcome(10, 512 * MIB)
-    assert worker.traced == [*TRACED_BATCH_SIZES, 10]
+    assert curve(11).peak_allocated_bytes == (100 + 52 * 11) * MIB
+    curve.on(card).outcome(11, 512 * MIB)
+    assert worker.traced == [*TRACED_BATCH_SIZES, 11]
 
 
 @pytest.mark.parametrize("batch_size", [0, -3])

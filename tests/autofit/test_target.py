@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,19 @@ def test_a_prediction_for_a_named_card_does_without_the_driver(options: dict[str
     assert not cluster.was_asked
 
 
-@pytest.mark.parametrize("options", [{"probe": "predict"}, {"gpu": "t4"}, {"gpu_mem": "16G"}])
+@pytest.mark.parametrize("options", [{"gpu": "t4"}, {"gpu_mem": "16G"}])
+def test_a_driver_that_does_not_answer_leaves_a_named_card_to_prediction(options: dict[str, str]) -> None:
+    assert target(local_gpus=driver_that_does_not_answer, **options).probe is None
+
+
+def test_a_local_gpu_does_not_measure_a_larger_card() -> None:
+    small = dataclasses.replace(H200, total_bytes=4 * 1024 * MIB)
+    assert target(small, gpu="t4").probe is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"probe": "predict"}, {"gpu": "t4", "probe": "measure"}, {"gpu_mem": "16G", "device": "cuda"}]
+)
 def test_else_a_driver_that_does_not_answer_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(DriverError):
         target(local_gpus=driver_that_does_not_answer, **options)
@@ -138,7 +151,9 @@ def test_a_cluster_that_has_a_gpu_is_measured_on() -> None:
 def test_a_measurement_without_a_gpu_is_refused_and_says_where_it_looked(
     wish: dict[str, str], address: str | None, where: str
 ) -> None:
-    with pytest.raises(DispatchError, match=f"{where} has no GPU to measure on: .* --address") as raised:
+    with pytest.raises(
+        DispatchError, match=f"{where} has no GPU with that memory to measure on: .* --address"
+    ) as raised:
         target(gpu="t4", address=address, cluster=Cluster(0), **wish)
     assert raised.value.exit_code == 5
 

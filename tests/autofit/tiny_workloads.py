@@ -88,3 +88,14 @@ def _deadly_on_a_gpu(model, vectors):
 picks_by_value_small = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs)
 deadly_on_a_gpu = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_on_a_gpu)
 loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by_sample)
+
+
+def _in_portions(model, optimizer, vectors):
+    """Sixteen samples at a time: up to there the events do not depend on the batch."""
+    optimizer.zero_grad()
+    for portion in vectors.split(16):
+        model(portion).square().mean().backward()
+    optimizer.step()
+
+
+portions = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs, step=_in_portions)

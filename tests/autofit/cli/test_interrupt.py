@@ -1,4 +1,4 @@
-"""Ctrl-C, as a real signal to a real process."""
+"""Ctrl-C and SIGTERM, as real signals to a real process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ sys.exit(main())
 
 
 @pytest.mark.timeout(120)
-def test_ctrl_c_during_a_trial_ends_the_command_with_130(tmp_path: pathlib.Path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_or_a_batch_systems_signal_during_a_trial_ends_the_command_with_130(
+    tmp_path: pathlib.Path, sent: signal.Signals
+):
     file, fifo = tmp_path / "stuck.py", tmp_path / "fifo"
     file.write_text(WORKLOAD)
     os.mkfifo(fifo)
@@ -51,7 +54,7 @@ def test_ctrl_c_during_a_trial_ends_the_command_with_130(tmp_path: pathlib.Path)
     ) as process:
         with fifo.open() as reader:  # opens once the trial's process writes
             assert reader.read() == "here"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, err = process.communicate()
     assert process.returncode == 130
     assert json.loads(out)["kind"] == "interrupted"

@@ -288,6 +288,13 @@ item = _applying(lambda _, x: x * x.sum().item())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
 
 
+recurrent = Workload(
+    build_model=lambda: nn.LSTM(8, 8, batch_first=True),
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 5, 8, device=device),
+    loss=lambda model, batch: model(batch)[0].mean(),
+)
+
+
 # Losses and steps that depend on the batch in their own ways.
 def _all_pairs(model: nn.Module, batch: Tensor) -> Tensor:
     rows: Tensor = model(batch)

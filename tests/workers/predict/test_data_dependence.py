@@ -31,6 +31,13 @@ def test_the_operator_and_the_users_line_are_named(attribute, operator, outcome_
     assert outcome.trace_json is None
 
 
+def test_a_recurrent_network_is_refused_rather_than_guessed(outcome_of):
+    outcome = outcome_of("recurrent")
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.error.kind == "unsupported"
+    assert "measure instead" in outcome.error.message
+
+
 def test_a_refused_step_leaves_the_predictor_as_it_was(outcome_of, trace_of):
     before = outcome_of("perceptron").trace_json
     assert outcome_of("nonzero").verdict is Verdict.FAILED
