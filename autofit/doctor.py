@@ -13,9 +13,10 @@ from typing import Literal
 
 import workers
 from autofit import paths
+from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.gpus import LocalGpu, local_gpus
-from autofit.self_test import RunTrial, run_self_test
+from autofit.self_test import run_self_test
 from autofit.units import format_bytes
 
 Status = Literal["ok", "warning", "failed"]
@@ -37,7 +38,7 @@ class Check:
 
 
 def examine(
-    *, run: RunTrial = workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
+    *, run: Runner = workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
     """Looks at everything; the state directory is created where it is missing.
 
@@ -89,7 +90,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def _prediction(run: RunTrial) -> Check:
+def _prediction(run: Runner) -> Check:
     result = run_self_test(run)
     if result.findings:
         return Check(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autofit import paths
+from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor
 from autofit.search.boundary import CachedCurve, Curve
@@ -40,8 +41,6 @@ _NUM_LARGEST = 8
 # A process that has imported PyTorch and run a convolution; 250 to 350 MiB were seen.
 _HOST_PROCESS_BYTES = 300 * 1024**2
 
-RunTrial = Callable[[TrialSpec], TrialOutcome]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
@@ -72,7 +71,7 @@ class Predictor:
     def __init__(
         self,
         workload: WorkloadRef,
-        run: RunTrial,
+        run: Runner,
         *,
         mode: str | None = None,
         emit: EventSink = ignore,

@@ -6,18 +6,16 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import workers
 from autofit import paths
+from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
 from workers.predict.self_test import BATCH_SIZE, findings
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.trace import Trace
-
-RunTrial = Callable[[TrialSpec], TrialOutcome]
 
 _SUPPORTED = "2.11 to 2.15"
 
@@ -34,7 +32,7 @@ class SelfTest:
     findings: tuple[str, ...]
 
 
-def run_self_test(run: RunTrial) -> SelfTest:
+def run_self_test(run: Runner) -> SelfTest:
     """Predicts a tiny workload whose memory events on a GPU are known."""
     source = Path(workers.__path__[0]) / "predict" / "self_test.py"
     workload = WorkloadRef(kind="file", target=f"{source}:workload")
@@ -47,7 +45,7 @@ def run_self_test(run: RunTrial) -> SelfTest:
     return SelfTest(torch_version=importlib.metadata.version("torch"), findings=found)
 
 
-def checked(run: RunTrial) -> RunTrial:
+def checked(run: Runner) -> Runner:
     """The same, but its first trial waits for `require_prediction`."""
     is_known = False
 
@@ -61,7 +59,7 @@ def checked(run: RunTrial) -> RunTrial:
     return run_checked
 
 
-def require_prediction(run: RunTrial) -> None:
+def require_prediction(run: Runner) -> None:
     """Makes sure that this PyTorch can be predicted, by a self-test that is remembered per build.
 
     Raises:

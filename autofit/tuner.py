@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError
 from autofit.prediction import CurveSet, raise_if_failed
 from autofit.report.frontier import Frontier
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from autofit.search.study import TuningStudy
 
 _NUM_TRIES = 2  # of a trial that was lost or hung, which says nothing of its size
-
-Measure = Callable[[TrialSpec], TrialOutcome]
 
 
 class Tuner:
@@ -45,7 +44,7 @@ class Tuner:
         spec: TrialSpec,
         study: TuningStudy,
         curves: CurveSet,
-        measure: Measure | None,
+        measure: Runner | None,
         emit: EventSink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

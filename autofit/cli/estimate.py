@@ -49,7 +49,8 @@ def estimate(
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
-        from autofit.cli.progress import ProgressLine, ignore
+        from autofit.cli.progress import ProgressLine
+        from autofit.service.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         answer = backend.estimate(settings, workload, batch_size, emit)

@@ -78,7 +78,3 @@ def _told(outcome: TrialOutcome) -> str:
     peak_bytes = outcome.budgeted_bytes
     peak = "" if peak_bytes is None else f", peak {format_bytes(peak_bytes)}"
     return f"batch {outcome.batch_size}: {outcome.verdict}{peak}, {outcome.wall_seconds:.1f} s"
-
-
-def ignore(_event: Event) -> None:
-    """The sink of `--quiet`."""

@@ -23,7 +23,7 @@ from workers.predict.devices import GPU
 from workers.predict.recorder import Recorder, is_users
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
 from workers.trace import Category, Trace
-from workers.workload import Workload, check_batch, resolve
+from workers.workload import Workload, check_batch, resolve, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -68,8 +68,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     _install()
     recorder = Recorder()
     mode = fake_gpu.FakeGpuMode(recorder.observe)
-    training = (spec.mode or workload.mode) == "train"
-    optimizer_spec = spec.knobs.optimizer or workload.optimizer
+    workload = with_overrides(workload, spec.knobs, spec.mode)
+    training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
     with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
@@ -79,7 +79,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model = workload.build_model()
         fake_gpu.move_to_gpu(mode, model)
         model.train(training)
-        optimizer = make_optimizer(optimizer_spec, model.parameters()) if training else None
+        optimizer = make_optimizer(workload.optimizer, model.parameters()) if training else None
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
                 _step(number, spec, recorder, workload, model, optimizer)
@@ -88,7 +88,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         workload=spec.workload.name,
         batch_size=spec.batch_size,
         mode="train" if training else "infer",
-        optimizer=optimizer_spec if isinstance(optimizer_spec, str) else "custom",
+        optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
