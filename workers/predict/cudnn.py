@@ -14,8 +14,7 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib.util
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
@@ -137,9 +136,9 @@ class Cudnn:
         except OSError as error:
             raise CudnnError(f"libcudnn cannot be loaded ({error})") from error
 
-    def device(self, properties: Mapping[str, Any]) -> Descriptor:
-        """Describes a card; see `workers.predict.device_properties`."""
-        text = json.dumps(properties).encode() + b"\0"
+    def device(self, properties_json: str) -> Descriptor:
+        """Describes a card by `DeviceProperties.to_json`."""
+        text = properties_json.encode() + b"\0"
         device = self._make(_Kind.DEVICE_PROPERTIES)
         device.set(_Attribute.DEVICE_JSON, _Type.CHAR, (ctypes.c_char * len(text))(*text))
         return device.finalized()

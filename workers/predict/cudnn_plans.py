@@ -10,13 +10,14 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from workers.isolate import NO_GPU, ChildProcess
 from workers.predict.cudnn import CudnnError, dotted, find_library
+from workers.predict.device_properties import DeviceProperties
 from workers.predict.plans import Plan
 from workers.trace import Convolution
 
@@ -28,13 +29,13 @@ class CudnnPlans:
     """What libcudnn would plan on a card; a `PlanSource`.
 
     Args:
-        properties: of the card, as `workers.predict.device_properties` describes it.
+        properties: of the card.
         cache_folder: where answers are kept, by the library and the card; None keeps them in
             this process alone.
     """
 
-    def __init__(self, properties: Mapping[str, Any], *, cache_folder: Path | None = None) -> None:
-        self._properties = dict(properties)
+    def __init__(self, properties: DeviceProperties, *, cache_folder: Path | None = None) -> None:
+        self._device = properties.to_json()
         self._known: dict[str, tuple[Plan, ...]] = {}
         self._version: int | None = None
         self._cache = None if cache_folder is None else cache_folder / f"{self._digest()}.json"
@@ -60,7 +61,7 @@ class CudnnPlans:
         keys = [_key(call) for call in calls]
         missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
         if missing or self._version is None:
-            answer = _server.ask({"device": self._properties, "calls": _as_dicts(missing.values())})
+            answer = _server.ask({"device": self._device, "calls": _as_dicts(missing.values())})
             self._version = answer["version"]
             self._known |= dict(zip(missing, map(_plans, answer["plans"]), strict=True))
             self._write_cache()
@@ -73,7 +74,7 @@ class CudnnPlans:
     def _digest(self) -> str:
         library = find_library("libcudnn.so.9")
         version = "" if library is None else f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}"
-        text = json.dumps([version, self._properties], sort_keys=True)
+        text = json.dumps([version, self._device])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _read_cache(self) -> None:

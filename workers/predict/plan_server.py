@@ -18,7 +18,7 @@ from workers.trace import convolution_from_dict
 def main(requests_fd: int, answers_fd: int) -> None:
     """Answers one JSON line after another until an empty line comes.
 
-    A request is `{"device": {…}, "calls": [{…}, …]}`; its answer
+    A request, with the card as cuDNN's JSON, is `{"device": "…", "calls": [{…}, …]}`; its answer
     `{"version": 92700, "plans": [[[engine, workspace_bytes, uses_tensor_cores, is_deterministic], …], …]}`
     or `{"error": "…"}`.
     """
@@ -42,10 +42,10 @@ class _Server:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._cudnn is None:
             self._cudnn = Cudnn.load()
-        key = json.dumps(request["device"])
-        if key not in self._devices:
-            self._devices[key] = self._cudnn.device(request["device"])
-        device = self._devices[key]
+        properties: str = request["device"]
+        if properties not in self._devices:
+            self._devices[properties] = self._cudnn.device(properties)
+        device = self._devices[properties]
         plans = [self._cudnn.plans(convolution_from_dict(call), device) for call in request["calls"]]
         rows = [
             [[p.engine, p.workspace_bytes, p.uses_tensor_cores, p.is_deterministic] for p in each]
