@@ -416,8 +416,10 @@ def _knobs(conv_algo: str, precision: str, optimizer: str | None) -> Knobs:
 def card_named(name: str | None) -> Card:
     """The card that a prediction assumes: one of the catalogue, or any of `DEFAULT_ARCHITECTURE`."""
     if name is None:
-        context_bytes, _ = assumed_context(None)
-        return Card(name=DEFAULT_ARCHITECTURE, architecture=DEFAULT_ARCHITECTURE, context_bytes=context_bytes)
+        context, _ = assumed_context(None)
+        return Card(
+            name=DEFAULT_ARCHITECTURE, architecture=DEFAULT_ARCHITECTURE, context_bytes=context.high_bytes
+        )
     gpu = gpus.find_gpu(name)
-    context_bytes, _ = assumed_context(gpu.architecture)
-    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context_bytes)
+    context, _ = assumed_context(gpu.architecture, gpu.key)
+    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)

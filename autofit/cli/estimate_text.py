@@ -34,7 +34,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     print_memory(console, estimate)
     heading(console, "Assumed")
     gpu = settings.gpu
-    _, context = assumed_context(None if gpu is None else gpu.architecture)
+    _, context = assumed_context(None) if gpu is None else assumed_context(gpu.architecture, gpu.key)
     card = (
         "an sm_80 card, as none was named with --gpu" if gpu is None else f"{gpu.name} ({gpu.architecture})"
     )
