@@ -26,7 +26,7 @@ from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
 from autofit.search.boundary import largest_fitting_batch
-from autofit.self_test import checked
+from autofit.self_test import checked, told_version
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings, resolve_settings
 from autofit.target import Target, resolve_target
@@ -184,9 +184,10 @@ def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: Eve
 
 def versions() -> dict[str, str]:
     """What the answer was made with."""
-    distributions = ("autofit", "torch", "ray", "optuna")
+    distributions = ("autofit", "ray", "optuna")
     return {
         "python": platform.python_version(),
+        "torch": told_version(importlib.metadata.version("torch")),
         **{name: importlib.metadata.version(name) for name in distributions},
     }
 
@@ -416,8 +417,10 @@ def _knobs(conv_algo: str, precision: str, optimizer: str | None) -> Knobs:
 def card_named(name: str | None) -> Card:
     """The card that a prediction assumes: one of the catalogue, or any of `DEFAULT_ARCHITECTURE`."""
     if name is None:
-        context_bytes, _ = assumed_context(None)
-        return Card(name=DEFAULT_ARCHITECTURE, architecture=DEFAULT_ARCHITECTURE, context_bytes=context_bytes)
+        context, _ = assumed_context(None)
+        return Card(
+            name=DEFAULT_ARCHITECTURE, architecture=DEFAULT_ARCHITECTURE, context_bytes=context.high_bytes
+        )
     gpu = gpus.find_gpu(name)
-    context_bytes, _ = assumed_context(gpu.architecture)
-    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context_bytes)
+    context, _ = assumed_context(gpu.architecture, gpu.key)
+    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)

@@ -12,29 +12,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from autofit.context import ContextInterval, context_interval
 from autofit.errors import BudgetError
 from autofit.units import format_bytes
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"
-
-_MIB = 1024**2
-
-# Device memory that a process holds outside the allocator: the CUDA context, loaded kernels and
-# library handles. No table is published: it varies with driver, PyTorch and what was loaded, so
-# these are assumptions on the safe side of the usual guidance. Newer architectures load more.
-_CONTEXT_MIB = {
-    "sm_70": 512,
-    "sm_75": 512,
-    "sm_80": 512,
-    "sm_86": 512,
-    "sm_89": 512,
-    "sm_90": 640,
-    "sm_100": 640,
-    "sm_120": 640,
-}
-_USUAL_CONTEXT = "300 to 650 MiB are usual"
-_SEEN_CONTEXT = {"sm_89": "426 MiB were seen on an RTX 6000 Ada with PyTorch 2.10 for CUDA 13.0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +27,12 @@ class Budget:
     Attributes:
         device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
             use.
-        context_bytes: device memory that the process holds outside the allocator.
+        context_bytes: device memory that the process holds outside the allocator, the most that it
+            may come to.
         other_bytes: what other processes hold or shall be left.
         margin_bytes: what is kept free for what no prediction sees.
         assumptions: what was assumed rather than known, one phrase each.
+        context: what `context_bytes` is the high end of; None on the CPU.
     """
 
     device_total_bytes: int
@@ -55,6 +40,7 @@ class Budget:
     other_bytes: int
     margin_bytes: int
     assumptions: tuple[str, ...] = ()
+    context: ContextInterval | None = None
 
     @property
     def usable_bytes(self) -> int:
@@ -66,6 +52,7 @@ def make_budget(
     device_total_bytes: int,
     *,
     architecture: str | None = None,
+    card: str | None = None,
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
     kind: str = "cuda",
@@ -75,6 +62,7 @@ def make_budget(
     Args:
         device_total_bytes: as in `Budget`.
         architecture: `sm_XY`, which decides the context; None assumes `sm_80`.
+        card: its key or CUDA name, where it is known, which decides the context more closely.
         margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
             taken as the decimal number that it prints as.
         reserve_bytes: what other processes on the device are left.
@@ -86,13 +74,14 @@ def make_budget(
     share = Fraction(str(margin))
     if not 0 <= share < 1:
         raise ValueError(f"margin is a share from 0 up to but not including 1, got {margin}")
-    context_bytes, assumptions = (0, ()) if kind == "cpu" else assumed_context(architecture)
+    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card)
     budget = Budget(
         device_total_bytes=device_total_bytes,
-        context_bytes=context_bytes,
+        context_bytes=0 if context is None else context.high_bytes,
         other_bytes=reserve_bytes,
         margin_bytes=math.ceil(share * device_total_bytes),
         assumptions=assumptions,
+        context=context,
     )
     if budget.usable_bytes <= 0:
         raise BudgetError(
@@ -104,19 +93,21 @@ def make_budget(
     return budget
 
 
-def assumed_context(architecture: str | None) -> tuple[int, tuple[str, ...]]:
-    """What a process holds outside the allocator, in bytes, and in words where that comes from.
+def assumed_context(
+    architecture: str | None, card: str | None = None
+) -> tuple[ContextInterval, tuple[str, ...]]:
+    """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
         architecture: `sm_XY`, or None where only the memory of the card is known.
+        card: its key or CUDA name, where it is known.
     """
-    if architecture is None:
-        known, name = DEFAULT_ARCHITECTURE, f"{DEFAULT_ARCHITECTURE}, as no card was named"
-    elif architecture in _CONTEXT_MIB:
-        known = name = architecture
-    else:
-        known = max(_CONTEXT_MIB, key=lambda listed: _CONTEXT_MIB[listed])
-        name = f"{architecture}, which is not listed, like the largest listed"
-    mib = _CONTEXT_MIB[known]
-    why = _SEEN_CONTEXT.get(known, _USUAL_CONTEXT)
-    return mib * _MIB, (f"CUDA context of {mib} MiB assumed for {name} ({why})",)
+    context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
+    name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card was named"
+    low, likely, high = (
+        size // 1024**2 for size in (context.low_bytes, context.likely_bytes, context.high_bytes)
+    )
+    return context, (
+        f"CUDA context of {high} MiB assumed for {name} "
+        f"({likely} MiB likely, {low} at least; {context.basis})",
+    )

@@ -16,8 +16,9 @@ from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.gpus import LocalGpu, local_gpus
-from autofit.self_test import run_self_test
+from autofit.self_test import SUPPORTED, UNVERIFIED_VARIABLE, SelfTest, run_self_test
 from autofit.units import format_bytes
+from workers.predict.versions import is_supported
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -91,13 +92,24 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _prediction(run: Runner) -> Check:
-    result = run_self_test(run)
+    return _judged(run_self_test(run))
+
+
+def _judged(result: SelfTest) -> Check:
     if result.findings:
         return Check(
             name="prediction",
             status="failed",
             detail=f"PyTorch {result.torch_version}: {'; '.join(result.findings)}",
-            next_step="install another PyTorch release, or measure instead of predicting",
+            next_step=f"install PyTorch {SUPPORTED}, or measure instead of predicting",
+        )
+    if not is_supported(result.torch_version):
+        return Check(
+            name="prediction",
+            status="warning",
+            detail=f"PyTorch {result.torch_version} passes the self-test, but more was not tried with it",
+            next_step=f"install PyTorch {SUPPORTED}, measure instead of predicting, or set "
+            f"{UNVERIFIED_VARIABLE}=1 to predict unverified",
         )
     return Check(
         name="prediction",

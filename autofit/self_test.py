@@ -6,6 +6,8 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +16,13 @@ from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
 from workers.predict.self_test import BATCH_SIZE, findings
+from workers.predict.versions import SUPPORTED_RELEASES, is_supported
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.trace import Trace
 
-_SUPPORTED = "2.11 to 2.15"
+SUPPORTED = " or ".join(SUPPORTED_RELEASES)
+# Set to 1, predictions are made with a release that was not tried, if the self-test passes.
+UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +68,38 @@ def require_prediction(run: Runner) -> None:
     """Makes sure that this PyTorch can be predicted, by a self-test that is remembered per build.
 
     Raises:
-        InfrastructureError: it cannot; the message names the release and what does not work.
+        InfrastructureError: it cannot, or was not tried; the message names the release and what to do.
     """
+    require_release(importlib.metadata.version("torch"), os.environ)
     remembered = paths.cache_dir() / f"self-test-{_build()}.json"
     if remembered.exists():
         return
     result = run_self_test(run)
     if result.findings:
         raise InfrastructureError(
-            f"PyTorch {result.torch_version} cannot be predicted: {'; '.join(result.findings)}. Install a "
-            f"release from {_SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
+            f"PyTorch {result.torch_version} cannot be predicted: {'; '.join(result.findings)}. Install "
+            f"{SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
         )
     paths.write_atomically(remembered, json.dumps({"torch": result.torch_version}))
+
+
+def require_release(version: str, environment: Mapping[str, str]) -> None:
+    """Makes sure that predictions were tried with that version of PyTorch, or shall be made unverified.
+
+    Raises:
+        InfrastructureError: neither.
+    """
+    if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
+        return
+    raise InfrastructureError(
+        f"predictions were not tried with PyTorch {version}: install {SUPPORTED}, or measure instead "
+        f"(--probe measure, or --device cpu). {UNVERIFIED_VARIABLE}=1 predicts all the same, unverified"
+    )
+
+
+def told_version(version: str) -> str:
+    """A version of PyTorch as answers name it: one that was not tried says so."""
+    return version if is_supported(version) else f"{version} (predictions unverified)"
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from autofit.budget import DEFAULT_MARGIN
 from autofit.errors import UsageError, did_you_mean
 from autofit.gpus import Gpu, find_gpu
 from autofit.paths import STATE_DIR_VARIABLE
+from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import CONV_ALGOS, MODES, OPTIMIZERS, PRECISIONS
 
@@ -35,6 +36,7 @@ PROBES = ("auto", "predict", "measure")
 
 _Convert = Callable[[Any], Any]
 _VARIABLE_PREFIX = "AUTOFIT_"
+_OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
 _MEMORY_OPTIONS = frozenset({"gpu", "gpu-mem"})
 
@@ -275,7 +277,7 @@ def _given_in_environment(env: Mapping[str, str]) -> _Given:
     given = {
         key: value
         for key, value in env.items()
-        if key.startswith(_VARIABLE_PREFIX) and key != STATE_DIR_VARIABLE and value != ""
+        if key.startswith(_VARIABLE_PREFIX) and key not in _OTHER_VARIABLES and value != ""
     }
     return _labelled(given, labels, "the environment: ", "variable")
 

@@ -74,7 +74,11 @@ def resolve_target(
             "--gpu rtx-3090 (`autofit gpus` lists them)"
         )
     budget = make_budget(
-        total_bytes, architecture=architecture, margin=settings.margin, reserve_bytes=settings.reserve_bytes
+        total_bytes,
+        architecture=architecture,
+        card=None if architecture is None else name,
+        margin=settings.margin,
+        reserve_bytes=settings.reserve_bytes,
     )
     return Target(
         device=Device(kind="cuda", name=name, driver=driver),

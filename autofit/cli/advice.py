@@ -71,6 +71,7 @@ def _holds(gpu: Gpu, needed_bytes: int, settings: TuneSettings) -> bool:
         budget = make_budget(
             gpu.total_bytes,
             architecture=gpu.architecture,
+            card=gpu.key,
             margin=settings.margin,
             reserve_bytes=settings.reserve_bytes,
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
 from autofit.cli.words import configuration
 from autofit.report.estimate import Estimate
+from autofit.self_test import told_version
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
+from workers.predict.versions import is_supported
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
@@ -34,8 +38,10 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     print_memory(console, estimate)
     heading(console, "Assumed")
     gpu = settings.gpu
-    _, context = assumed_context(None if gpu is None else gpu.architecture)
+    _, context = assumed_context(None) if gpu is None else assumed_context(gpu.architecture, gpu.key)
     card = (
         "an sm_80 card, as none was named with --gpu" if gpu is None else f"{gpu.name} ({gpu.architecture})"
     )
-    bullets(console, (f"{card}; predicted, not measured", *context))
+    torch_version = importlib.metadata.version("torch")
+    unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
+    bullets(console, (f"{card}; predicted, not measured", *context, *unverified))

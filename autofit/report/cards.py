@@ -38,7 +38,11 @@ def card_answers(
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
         try:
             budget = make_budget(
-                gpu.total_bytes, architecture=gpu.architecture, margin=margin, reserve_bytes=reserve_bytes
+                gpu.total_bytes,
+                architecture=gpu.architecture,
+                card=gpu.key,
+                margin=margin,
+                reserve_bytes=reserve_bytes,
             )
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None

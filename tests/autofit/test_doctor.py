@@ -8,6 +8,7 @@ import pytest
 from autofit import doctor
 from autofit.errors import DriverError
 from autofit.gpus import LocalGpu
+from autofit.self_test import SelfTest
 from workers.outcomes import without_answer
 from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 
@@ -57,6 +58,13 @@ def test_a_pytorch_that_cannot_be_predicted_fails_and_says_what_to_do():
     assert check.status == "failed"
     assert "SIGABRT" in check.detail
     assert "measure" in check.next_step
+
+
+def test_a_release_that_was_not_tried_is_a_warning_with_the_way_out():
+    check = doctor._judged(SelfTest(torch_version="2.14.1", findings=()))
+    assert check.status == "warning"
+    assert "2.13 or 2.15" in check.next_step
+    assert "AUTOFIT_UNVERIFIED_TORCH=1" in check.next_step
 
 
 def test_local_cards_are_named_with_their_driver():

@@ -7,7 +7,14 @@ import pytest
 import workers
 from autofit import paths
 from autofit.errors import InfrastructureError
-from autofit.self_test import checked, require_prediction, run_self_test
+from autofit.self_test import (
+    UNVERIFIED_VARIABLE,
+    checked,
+    require_prediction,
+    require_release,
+    run_self_test,
+    told_version,
+)
 from workers.outcomes import without_answer
 from workers.predict.self_test import findings
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -88,7 +95,25 @@ def test_a_pytorch_that_aborts_is_refused_by_its_version_and_not_remembered():
         error = TrialError(kind="environment", message="the process was killed by SIGABRT")
         return without_answer(spec, Verdict.LOST, error)
 
-    with pytest.raises(InfrastructureError, match=r"PyTorch 2\.\d+.*SIGABRT.*release from 2\.11") as caught:
+    with pytest.raises(
+        InfrastructureError, match=r"PyTorch 2\.\d+.*SIGABRT.*Install 2\.13 or 2\.15"
+    ) as caught:
         require_prediction(run)
     assert caught.value.exit_code == 5
     assert list(paths.cache_dir().iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1", "2.14.1+cpu", "2.16.0"])
+def test_a_release_that_was_not_tried_is_refused_with_those_that_were_and_the_way_out(version):
+    with pytest.raises(InfrastructureError) as caught:
+        require_release(version, {})
+    for part in (version, "2.13 or 2.15", "--probe measure", f"{UNVERIFIED_VARIABLE}=1", "unverified"):
+        assert part in caught.value.message
+    assert caught.value.exit_code == 5
+    require_release(version, {UNVERIFIED_VARIABLE: "1"})
+    assert told_version(version) == f"{version} (predictions unverified)"
+
+
+def test_a_supported_release_needs_no_permission():
+    require_release("2.13.0+cpu", {})
+    assert told_version("2.15.0") == "2.15.0"

@@ -201,8 +201,9 @@ def test_an_unknown_variable_of_ours_is_refused_with_a_near_name() -> None:
     )
 
 
-def test_the_variable_of_the_state_folder_is_no_setting() -> None:
-    assert settings(env={"AUTOFIT_STATE_DIR": "/somewhere"}) == TuneSettings(model="davenet")
+def test_variables_of_ours_that_are_no_settings_are_left_alone() -> None:
+    others = {"AUTOFIT_STATE_DIR": "/somewhere", "AUTOFIT_UNVERIFIED_TORCH": "1"}
+    assert settings(env=others) == TuneSettings(model="davenet")
 
 
 def test_a_bad_value_in_a_file_is_refused_by_file_table_and_key(toml: Any) -> None:

@@ -59,7 +59,7 @@ def test_a_named_card_gives_name_architecture_and_memory() -> None:
     assert found.device == Device(kind="cuda", name="t4")
     assert (found.card.name, found.card.architecture) == ("t4", "sm_75")
     assert found.budget.device_total_bytes == gpu.total_bytes
-    assert found.card.context_bytes == found.budget.context_bytes == 512 * MIB
+    assert found.card.context_bytes == found.budget.context_bytes == 254 * MIB
     assert found.probe is None
 
 

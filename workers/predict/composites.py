@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from workers.errors import UnsupportedError
+from workers.predict.versions import release_of
 
 aten: Any = torch.ops.aten
 
@@ -23,6 +24,10 @@ aten: Any = torch.ops.aten
 # `_lacking_a_cuda_kernel`; these have no CPU kernel either, by which they could be found.
 _CUDA_ONLY = ("aten::_fused_rms_norm",)
 
+
+# From then on attention without a batch dimension is given one, and so can be fused
+# (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
+_ADDS_A_BATCH = tuple(map(int, release_of(torch.__version__).split("."))) >= (2, 15)
 
 # cuDNN runs these whole; decomposed they would show what no GPU allocates, and not its reserve.
 _RECURRENT = tuple(
@@ -107,6 +112,18 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     enable_gqa: bool = False,
 ) -> Tensor:
     """transformers/attention.cpp and cuda/sdp_utils.cpp: flash, then memory-efficient, then math."""
+    if _ADDS_A_BATCH and query.dim() == key.dim() == value.dim() == 3:
+        batched: Tensor = aten.scaled_dot_product_attention(
+            query.unsqueeze(0),
+            key.unsqueeze(0),
+            value.unsqueeze(0),
+            None if attn_mask is None else attn_mask[None] if attn_mask.dim() == 3 else attn_mask[None, None],
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return batched.squeeze(0)
     head_size = query.size(-1)
     fusable = query.dim() == key.dim() == value.dim() == 4 and query.dtype == key.dtype == value.dtype
     half = query.dtype in (torch.float16, torch.bfloat16)

@@ -21,6 +21,12 @@ from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdi
 
 GIB = 1024**3
 MIB = 1024**2
+# A context of round size, so that the sums in the texts can be followed.
+BUDGET = dataclasses.replace(
+    make_budget(16 * GIB),
+    context_bytes=512 * MIB,
+    assumptions=("CUDA context of 512 MiB assumed for sm_80",),
+)
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ def answer(**changes: Any) -> TuneResult:
     )
     result = TuneResult(
         workload="davenet",
-        budget=make_budget(16 * GIB),
+        budget=BUDGET,
         device=Device(kind="cuda", name="16.00 GiB card"),
         best=best,
         frontier=(

@@ -63,7 +63,7 @@ def test_a_certain_prediction_has_no_interval(autofit, results):
 def test_a_card_is_named_with_its_assumptions(autofit, asked):
     text = " ".join(autofit(*ESTIMATE, "--gpu", "rtx-4090", estimate=asked[0]).out.split())
     assert "NVIDIA GeForce RTX 4090 (sm_89); predicted" in text
-    assert "CUDA context of 512 MiB assumed for sm_89" in text
+    assert "CUDA context of 585 MiB assumed for sm_89" in text
 
 
 def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):

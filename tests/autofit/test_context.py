@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from autofit import context
+from autofit.budget import make_budget
+from autofit.context import Observation, context_interval, counted, observations
+from autofit.gpus import Gpu, catalogue
+
+MIB = 1024**2
+
+
+def line(seen: Iterable[Observation]) -> tuple[float, float]:
+    """KiB per resident thread and MiB beside them, least squares over the medians of the cards."""
+    cards = defaultdict(list)
+    for one in seen:
+        cards[one.card, one.num_threads / 1024].append(one.num_bytes / MIB)
+    fit = statistics.linear_regression(
+        [threads for _, threads in cards], [statistics.median(sizes) for sizes in cards.values()]
+    )
+    return fit.slope, fit.intercept
+
+
+def test_the_line_is_the_one_that_the_evidence_gives() -> None:
+    slope, intercept = line(counted())
+    assert pytest.approx(slope, abs=0.001) == context._KIB_PER_THREAD
+    assert pytest.approx(intercept, abs=0.1) == context._SAME_EVERYWHERE_MIB
+
+
+def test_cards_are_foretold_by_the_others() -> None:
+    inside = []
+    for seen in counted():
+        slope, intercept = line(other for other in counted() if other.card != seen.card)
+        error = seen.num_bytes / MIB - intercept - slope * seen.num_threads / 1024
+        inside.append(-context._BELOW_MIB <= error <= context._ABOVE_MIB)
+    assert sum(inside) / len(inside) >= 0.95
+
+
+def test_every_observation_names_where_it_can_be_found() -> None:
+    found_by = r"[\w.-]+/[\w.-]+#\d+|[\d.]+ GiB in use, [\d.]+ allocated, [\d.]+ |free: \d+, total: \d+"
+    assert all(re.match(found_by, seen.source) for seen in observations())
+    assert len({seen.source for seen in observations()}) >= len(observations()) - 1  # one issue has two
+
+
+def test_the_figures_of_a_message_leave_what_is_written() -> None:
+    for seen in observations():
+        figures = re.match(r"([\d.]+) GiB in use, ([\d.]+) allocated, ([\d.]+) (\w*)", seen.source)
+        if figures is not None:
+            in_use, allocated, unallocated = map(float, figures.groups()[:3])
+            scale = {"MiB": 1, "KiB": 1 / 1024}.get(figures[4], 1024)
+            left = 1024 * (in_use - allocated) - scale * unallocated
+            assert left == pytest.approx(seen.num_bytes / MIB, abs=1), seen
+
+
+def test_every_architecture_of_the_catalogue_was_seen() -> None:
+    assert {gpu.architecture for gpu in catalogue().values()} == {seen.architecture for seen in counted()}
+
+
+@pytest.mark.parametrize("gpu", catalogue().values(), ids=lambda gpu: gpu.key)
+def test_every_card_has_an_interval_that_leaves_room(gpu: Gpu) -> None:
+    interval = context_interval(gpu.architecture, gpu.key)
+    assert 0 <= interval.low_bytes < interval.likely_bytes < interval.high_bytes < 900 * MIB
+    assert make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key).usable_bytes > 0
+
+
+def test_a_card_with_fewer_multiprocessors_holds_less() -> None:
+    whole = context_interval("sm_80", "a100-40g")
+    piece = context_interval("sm_80", "a100-40g-mig-1g.5gb")
+    assert piece.likely_bytes < whole.likely_bytes / 3
+
+
+def test_without_a_name_the_architecture_has_its_typical_card() -> None:
+    assert context_interval("sm_86") == context_interval("sm_86", "rtx-3090")
+
+
+def test_an_architecture_that_nobody_saw_is_wider_and_says_so() -> None:
+    known, unknown = context_interval("sm_100"), context_interval("sm_999")
+    assert unknown.high_bytes - unknown.low_bytes == 2 * (known.high_bytes - known.low_bytes)
+    assert unknown.high_bytes > known.high_bytes
+    assert "none seen on sm_999" in unknown.basis
+
+
+def test_loading_all_kernels_at_once_takes_more() -> None:
+    for seen in counted("eager"):
+        interval = context_interval(seen.architecture, seen.card, loading="eager")
+        assert interval.low_bytes < seen.num_bytes < interval.high_bytes
+        assert interval.low_bytes > context_interval(seen.architecture, seen.card).likely_bytes

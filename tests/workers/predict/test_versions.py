@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from workers.predict.versions import SUPPORTED_RELEASES, WHEELS, is_supported, release_of
+
+
+@pytest.mark.parametrize(
+    ("version", "release"), [("2.13.0+cpu", "2.13"), ("2.15.0", "2.15"), ("2.9.1.dev3", "2.9")]
+)
+def test_a_release_is_the_first_two_parts_of_a_version(version: str, release: str) -> None:
+    assert release_of(version) == release
+
+
+def test_what_is_no_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="main"):
+        release_of("main")
+
+
+def test_patches_and_builds_of_a_supported_release_are_supported() -> None:
+    assert is_supported("2.13.0+cpu")
+    assert is_supported("2.15.1")
+    assert not is_supported("2.14.1")
+
+
+def test_the_installed_release_is_supported_and_every_supported_one_has_a_wheel() -> None:
+    assert is_supported(importlib.metadata.version("torch"))
+    assert set(SUPPORTED_RELEASES) <= WHEELS.keys()
+
+
+def test_the_wheels_are_those_of_the_releases_that_may_be_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "torch>=2.11,<2.16" in project["project"]["dependencies"]
+    assert list(WHEELS) == ["2.11", "2.12", "2.13", "2.14", "2.15"]

@@ -1,0 +1,56 @@
+"""Releases of PyTorch: which of them predictions are made with, and the libraries their wheels bring.
+
+Torch-free. A release is the first two parts of a version, such as `2.13` of `2.13.0+cpu`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Predictions rely on PyTorch's internals. With these releases the tests of prediction were run, and the
+# built-in workloads need the same bytes at the same events with all of them. Measuring relies on no
+# internals and works with every release that pyproject.toml allows.
+SUPPORTED_RELEASES = ("2.13", "2.15")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """What the wheel of a release that PyPI serves for Linux runs with.
+
+    Attributes:
+        cuda, cudnn, cublas: versions; of cuBLAS the newest that the wheel allows.
+    """
+
+    cuda: str
+    cudnn: str
+    cublas: str
+
+
+# `Requires-Dist` of the wheels: nvidia-cudnn-cu13, and cuda-toolkit with the nvidia-cublas that it pins;
+# 2.12 itself allows cuBLAS 13.1.0.3 too. All are builds for CUDA 13: builds for CUDA 12, which PyPI does
+# not serve, may bring others.
+WHEELS = {
+    "2.11": Wheel(cuda="13.0.2", cudnn="9.19.0.56", cublas="13.1.0.3"),
+    "2.12": Wheel(cuda="13.0.2", cudnn="9.20.0.48", cublas="13.1.1.3"),
+    "2.13": Wheel(cuda="13.0.3", cudnn="9.20.0.48", cublas="13.1.1.3"),
+    "2.14": Wheel(cuda="13.0.3", cudnn="9.24.0.43", cublas="13.1.1.3"),
+    "2.15": Wheel(cuda="13.2.2", cudnn="9.26.0.51", cublas="13.4.1.3"),
+}
+
+
+def release_of(version: str) -> str:
+    """The release that a version belongs to.
+
+    Raises:
+        ValueError: it does not begin as a version does.
+    """
+    parts = re.match(r"(\d+)\.(\d+)", version)
+    if parts is None:
+        raise ValueError(f"no version of PyTorch: {version!r}")
+    return f"{parts[1]}.{parts[2]}"
+
+
+def is_supported(version: str) -> bool:
+    """Whether predictions are made with that version of PyTorch."""
+    return release_of(version) in SUPPORTED_RELEASES
