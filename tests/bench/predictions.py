@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 from tests.bench.tables.rows import Row, Setting
@@ -118,6 +120,15 @@ _traces: Traces | None = None
 def _start(cache: Path, digest: str) -> None:
     global _traces  # noqa: PLW0603 - one per process of the pool, made when the process starts
     _traces = Traces(cache, digest)
+    threading.Thread(target=_end_with_the_bench, daemon=True).start()
+
+
+def _end_with_the_bench() -> None:
+    """A pool's process else waits for ever for tasks of a bench that was killed."""
+    bench = parent_process()
+    assert bench is not None
+    connection.wait([bench.sentinel])
+    os._exit(1)
 
 
 def _run(task: _Task) -> list[Prediction]:
