@@ -193,7 +193,7 @@ def write_rows(path: Path, scored: Sequence[Scored]) -> None:
                 + [row.setting.memory_format, row.setting.step, row.gpu, row.batch_size]
                 + [row.failed_batch_size, row.measured_bytes, row.ran, s.constant_bytes]
                 + [said.low_bytes, said.likely_bytes, said.high_bytes]
-                + ([f"{s.error:.5f}", f"{s.error_above_constant:.5f}"] if s.has_error else ["", ""])
+                + ([s.error, s.error_above_constant] if s.has_error else [None, None])
                 + [said.runs.get("likely"), said.next_runs.get("likely"), f"{said.seconds:.3f}"]
                 + [said.failure]
                 + [said.ablation_bytes.get(name) for name, _ in ABLATION]

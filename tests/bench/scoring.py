@@ -42,11 +42,11 @@ class Scored:
         return (predicted_bytes + self.constant_bytes) / self.row.measured_bytes - 1
 
     @property
-    def error_above_constant(self) -> float:
-        """The same of the peak above the constant, which else would hide a part of it."""
+    def error_above_constant(self) -> float | None:
+        """The same of the peak above the constant, which else would hide a part of it; None of nothing."""
         assert self.row.measured_bytes is not None
-        above_bytes = max(self.row.measured_bytes - self.constant_bytes, 1)
-        return self.prediction.likely_bytes / above_bytes - 1
+        above_bytes = self.row.measured_bytes - self.constant_bytes
+        return self.prediction.likely_bytes / above_bytes - 1 if above_bytes > 0 else None
 
     @property
     def is_unsafe(self) -> bool:
@@ -143,7 +143,7 @@ def summarize(name: str, scored: Sequence[Scored]) -> Summary:
     ooms = [s for s in labels if not s.row.ran]
     errors = [s.error for s in compared]
     sizes = [abs(error) for error in errors]
-    above = [abs(s.error_above_constant) for s in compared]
+    above = [abs(error) for s in compared if (error := s.error_above_constant) is not None]
     return Summary(
         name=name,
         num_rows=len(scored),
