@@ -1,6 +1,7 @@
 """Traces of settings, kept on disk, so that a second run of the bench only replays.
 
-    CACHE/<digest of the code that traces>/<setting>-<batch>.json.gz     how long it took; the trace
+The cache has a folder for every state of the code that traces, named by its digest; in it a file
+for each setting and batch size, with the seconds that the trace took in the first line.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _import_closure(modules: tuple[str, ...]) -> set[Path]:
 
 
 def _file_of(module: str) -> Path | None:
-    if module.split(".")[0] not in ("workers", "tests"):
+    if module.partition(".")[0] not in ("workers", "tests"):
         return None
     path = ROOT.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from autofit.budget import assumed_context
-from autofit.gpus import find_gpu
+from tests.bench.tables.cards import card
 from tests.bench.tables.rows import Row, Setting
 
 FILE = "gpumemnet_synthetic_cnn.csv"
@@ -65,7 +64,7 @@ class Recipe:
 
 def read(folder: Path) -> list[Row]:
     """The rows of the table that were measured."""
-    gpu = find_gpu(GPU)
+    a100 = card(GPU)
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
         lines = [line for line in csv.DictReader(file) if int(line["Max GPU Memory (MiB)"]) > 0]
     rows = []
@@ -85,10 +84,7 @@ def read(folder: Path) -> list[Row]:
                     layers=tuple(ast.literal_eval(line["Activations-Params"])),
                 ),
                 batch_size=int(line["Batch Size"]),
-                gpu=gpu.key,
-                architecture=gpu.architecture,
-                total_bytes=gpu.total_bytes,
-                context_bytes=assumed_context(gpu.architecture)[0],
+                **a100._asdict(),
                 measured_bytes=int(line["Max GPU Memory (MiB)"]) * _MIB if ran else None,
                 ran=ran,
             )

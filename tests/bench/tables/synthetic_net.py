@@ -44,7 +44,8 @@ def build(recipe: Recipe, layers: Layers) -> nn.Module:
         blocks, channels = _residual(recipe, convolutions)
     else:
         blocks, channels = _plain(recipe, convolutions)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(channels, recipe.num_classes), nn.Softmax(dim=1)]
+    classifier = nn.Linear(channels, recipe.num_classes)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(1), classifier, nn.Softmax(dim=1))
     network = nn.Sequential(*blocks, *head)
     _check(network, layers)
     return network

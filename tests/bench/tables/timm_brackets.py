@@ -12,8 +12,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from autofit.budget import assumed_context
-from autofit.gpus import find_gpu
+from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
 from tests.bench.tables.rows import Row, Setting
 
@@ -49,16 +48,17 @@ def _read(path: Path, table: str) -> list[Row]:
 
 
 def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
-    model, gpu = line["model"], find_gpu(_CARDS[line["gpu"]])
+    model, gpu = line["model"], card(_CARDS[line["gpu"]])
     family = family_of(model, modules.get(model))
     training = line["mode"] == "train"
     assert line["precision"] == "amp", f"{model}: what {line['precision']!r} means is not known here"
-    lazy_context_bytes = assumed_context(gpu.architecture)[0]
+    if line["torch"] == "1.12":
+        gpu = gpu._replace(context_bytes=EAGER_CONTEXT_BYTES)
     return Row(
         table=table,
         model=model,
         family=family,
-        groups=(*groups_of(family), f"torch {line['torch']} {gpu.key} {line['layout']}"),
+        groups=(*groups_of(family), f"torch {line['torch']} {gpu.gpu} {line['layout']}"),
         setting=Setting(
             source="timm",
             model=model,
@@ -74,9 +74,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
         batch_size=int(line["fits_batch"]),
         failed_batch_size=int(line["did_not_fit_batch"]),
         ran=True,
-        gpu=gpu.key,
-        architecture=gpu.architecture,
-        total_bytes=gpu.total_bytes,
-        context_bytes=EAGER_CONTEXT_BYTES if line["torch"] == "1.12" else lazy_context_bytes,
+        **gpu._asdict(),
+        torch_release=line["torch"],
         conv_algo="cudnn-benchmark",
     )
