@@ -33,7 +33,9 @@ DEFAULT_TABLES = Path(os.environ.get("GROUND_TRUTH_TABLES", ROOT.parent / "share
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", type=Path, default=DEFAULT_TABLES, help="folder of the tables")
-    parser.add_argument("--table", action="append", choices=TABLES, help="one of them; default: all there are")
+    parser.add_argument(
+        "--table", action="append", choices=TABLES, help="one of them; default: all there are"
+    )
     parser.add_argument("--family", action="append", help="a family, or a class of them such as `acceptance`")
     parser.add_argument("--model", action="append", help="a model as the table names it")
     parser.add_argument("--limit", type=int, help="at most so many models of each table")

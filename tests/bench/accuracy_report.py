@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.predictions import ABLATION
-from tests.bench.scoring import Scored, Summary, quantile, summarize, summarize_other
+from tests.bench.scoring import Scored, Summary, quantile, summarize, summarize_other, with_constants
 
 MIB = 1024**2
 _NUM_WORST = 15
 _HEADER = (
     "| | n | failed | median | p90 | max | bias | above constant: median | p90 | unsafe | at likely "
-    "| high above real | labels | OOM labels | s |\n" + "|---" * 15 + "|"
+    "| given away | labels | OOM labels | s |\n" + "|---" * 15 + "|"
 )
 
 
@@ -100,13 +100,12 @@ def _worst(scored: Sequence[Scored]) -> Iterator[str]:
         yield "\nWorst rows (MiB):"
         for s in compared[:_NUM_WORST]:
             assert s.row.measured_bytes is not None
+            said_bytes = s.prediction.likely_bytes + s.constant_bytes
             yield (
                 f"- {s.row.name}: real {s.row.measured_bytes / MIB:.0f}, predicted "
-                f"{(s.prediction.likely_bytes + s.constant_bytes) / MIB:.0f} ({_percent(s.error, signed=True)})"
+                f"{said_bytes / MIB:.0f} ({_percent(s.error, signed=True)})"
             )
-    wrong = [
-        s for s in scored if s.row.ran is not None and not s.failed and not s.is_labelled_right
-    ]
+    wrong = [s for s in scored if s.row.ran is not None and not s.failed and not s.is_labelled_right]
     if wrong:
         yield f"\nWrong labels: {len(wrong)}"
         yield from (f"- {_wrong_label(s)}" for s in wrong[: 2 * _NUM_WORST])
@@ -151,8 +150,6 @@ def ablation(scored: Sequence[Scored]) -> Iterator[str]:
 
 def ablated(scored: Sequence[Scored], name: str) -> list[Scored]:
     """The rows as if the prediction had stopped after a step."""
-    from tests.bench.scoring import with_constants
-
     step = [
         dataclasses.replace(
             s,
@@ -178,23 +175,44 @@ def as_json(scored: Sequence[Scored]) -> dict[str, Any]:
 
 def write_rows(path: Path, scored: Sequence[Scored]) -> None:
     """One line for every row, for whoever wants to know why."""
+    lines = [_csv_line(s) for s in scored]
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            "table model family optimizer precision memory_format step gpu batch_size failed_batch_size "
-            "measured_bytes ran constant_bytes low_bytes likely_bytes high_bytes error error_above_constant "
-            "runs_likely next_runs_likely seconds failure".split()
-            + [name for name, _ in ABLATION]
-        )
-        for s in scored:
-            row, said = s.row, s.prediction
-            writer.writerow(
-                [row.table, row.model, row.family, row.setting.optimizer, row.setting.precision]
-                + [row.setting.memory_format, row.setting.step, row.gpu, row.batch_size]
-                + [row.failed_batch_size, row.measured_bytes, row.ran, s.constant_bytes]
-                + [said.low_bytes, said.likely_bytes, said.high_bytes]
-                + ([f"{s.error:.5f}", f"{s.error_above_constant:.5f}"] if s.has_error else ["", ""])
-                + [said.runs.get("likely"), said.next_runs.get("likely"), f"{said.seconds:.3f}"]
-                + [said.failure]
-                + [said.ablation_bytes.get(name) for name, _ in ABLATION]
-            )
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for line in lines for key in line)))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _csv_line(s: Scored) -> dict[str, object]:
+    row, said = s.row, s.prediction
+    setting = row.setting
+    return {
+        "table": row.table,
+        "model": row.model,
+        "family": row.family,
+        "mode": setting.mode,
+        "optimizer": setting.optimizer,
+        "precision": setting.precision,
+        "memory_format": setting.memory_format,
+        "step": setting.step,
+        "gpu": row.gpu,
+        "architecture": row.architecture,
+        "torch_release": row.torch_release,
+        "batch_size": row.batch_size,
+        "failed_batch_size": row.failed_batch_size,
+        "safe_batch_size": said.safe_batch_size,
+        "measured_bytes": row.measured_bytes,
+        "ran": row.ran,
+        "limit_bytes": row.limit_bytes,
+        "constant_bytes": s.constant_bytes,
+        "low_bytes": said.low_bytes,
+        "likely_bytes": said.likely_bytes,
+        "high_bytes": said.high_bytes,
+        "error": s.error if s.has_error else None,
+        "error_above_constant": s.error_above_constant if s.has_error else None,
+        "runs_likely": said.runs.get("likely"),
+        "next_runs_likely": said.next_runs.get("likely"),
+        "seconds": round(said.seconds, 3),
+        "failure": said.failure,
+        **said.ablation_bytes,
+        **row.others,
+    }

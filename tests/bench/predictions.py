@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 from tests.bench.tables.rows import Row, Setting
@@ -24,6 +26,8 @@ class Prediction:
         low_bytes, likely_bytes, high_bytes: of the reserved peak; 0 where only labels are asked for.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not.
         next_runs: the same of the next size, which did not run.
+        safe_batch_size: of a bracket, the largest size up to the one that failed whose high end is
+            within the limit.
         seconds: of one estimate: one trace, one replay of each kind.
         ablation_bytes: the likely peak after each step of the ablation, where it was asked for.
         failure: why there is no prediction.
@@ -34,6 +38,7 @@ class Prediction:
     high_bytes: int = 0
     runs: dict[str, bool] = field(default_factory=dict)
     next_runs: dict[str, bool] = field(default_factory=dict)
+    safe_batch_size: int | None = None
     seconds: float = 0.0
     ablation_bytes: dict[str, int] = field(default_factory=dict)
     failure: str | None = None
@@ -118,6 +123,15 @@ _traces: Traces | None = None
 def _start(cache: Path, digest: str) -> None:
     global _traces  # noqa: PLW0603 - one per process of the pool, made when the process starts
     _traces = Traces(cache, digest)
+    threading.Thread(target=_end_with_the_bench, daemon=True).start()
+
+
+def _end_with_the_bench() -> None:
+    """A pool's process else waits for ever for tasks of a bench that was killed."""
+    bench = parent_process()
+    assert bench is not None
+    connection.wait([bench.sentinel])
+    os._exit(1)
 
 
 def _run(task: _Task) -> list[Prediction]:
@@ -146,6 +160,7 @@ def _predict(
         next_runs={}
         if row.failed_batch_size is None
         else _runs(any_size.at(row.failed_batch_size), row, row.failed_batch_size),
+        safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         seconds=seconds,
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
     )
@@ -158,3 +173,19 @@ def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
         level.value: curve.replay(batch_size, conditions, level, limit_bytes=limit_bytes).completed
         for level in Level
     }
+
+
+def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
+    """Found by halving, as if a larger batch always needed more, which is nearly so."""
+    assert row.failed_batch_size is not None
+    fits, fails = 0, row.failed_batch_size + 1
+    while fails - fits > 1:
+        batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
+        high_bytes = any_size.at(batch_size).high_bytes(
+            batch_size, conditions_of(row), stop_above_bytes=row.limit_bytes
+        )
+        if high_bytes <= row.limit_bytes:
+            fits = batch_size
+        else:
+            fails = batch_size
+    return fits

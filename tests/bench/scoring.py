@@ -42,11 +42,11 @@ class Scored:
         return (predicted_bytes + self.constant_bytes) / self.row.measured_bytes - 1
 
     @property
-    def error_above_constant(self) -> float:
-        """The same of the peak above the constant, which else would hide a part of it."""
+    def error_above_constant(self) -> float | None:
+        """The same of the peak above the constant, which else would hide a part of it; None of nothing."""
         assert self.row.measured_bytes is not None
-        above_bytes = max(self.row.measured_bytes - self.constant_bytes, 1)
-        return self.prediction.likely_bytes / above_bytes - 1
+        above_bytes = self.row.measured_bytes - self.constant_bytes
+        return self.prediction.likely_bytes / above_bytes - 1 if above_bytes > 0 else None
 
     @property
     def is_unsafe(self) -> bool:
@@ -64,6 +64,18 @@ class Scored:
     def _says_too_much(self, level: str) -> bool:
         too_large = self.row.ran is False and self.prediction.runs[level]
         return too_large or self.prediction.next_runs.get(level, False)
+
+    @property
+    def given_away(self) -> float | None:
+        """The share of the memory that the high end leaves unused, or of the batch, of a bracket.
+
+        Of a bracket it is known to its lower end: what lies above that counts as nothing given away.
+        """
+        if self.row.measured_bytes is not None:
+            return max(self.error_of(self.prediction.high_bytes), 0.0)
+        if self.prediction.safe_batch_size is not None:
+            return max(1 - self.prediction.safe_batch_size / self.row.batch_size, 0.0)
+        return None
 
     @property
     def is_labelled_right(self) -> bool:
@@ -112,7 +124,7 @@ class Summary:
             of its absolute value, the last its mean.
         above_median, above_ninth_decile: of the peak above the constant.
         unsafe, unsafe_at_likely: share of the rows whose high end (likely end) says too little.
-        given_away: mean of what the high end is above the measurement, as a share of it.
+        given_away: mean of what the high end gives away, none where it is unsafe.
         labels_right, oom_labels_right: share of the labels that are right; of those that say OOM.
         seconds: mean of one estimate.
     """
@@ -143,7 +155,7 @@ def summarize(name: str, scored: Sequence[Scored]) -> Summary:
     ooms = [s for s in labels if not s.row.ran]
     errors = [s.error for s in compared]
     sizes = [abs(error) for error in errors]
-    above = [abs(s.error_above_constant) for s in compared]
+    above = [abs(error) for s in compared if (error := s.error_above_constant) is not None]
     return Summary(
         name=name,
         num_rows=len(scored),
@@ -157,7 +169,7 @@ def summarize(name: str, scored: Sequence[Scored]) -> Summary:
         above_ninth_decile=_of(above, lambda values: quantile(values, 0.9)),
         unsafe=_share(predicted, lambda s: s.is_unsafe),
         unsafe_at_likely=_share(predicted, lambda s: s.is_unsafe_at_likely),
-        given_away=_of([s.error_of(s.prediction.high_bytes) for s in compared], statistics.fmean),
+        given_away=_of([g for s in predicted if (g := s.given_away) is not None], statistics.fmean),
         labels_right=_share(labels, lambda s: not s.failed and s.is_labelled_right),
         oom_labels_right=_share(ooms, lambda s: not s.failed and s.is_labelled_right),
         seconds=_of([s.prediction.seconds for s in predicted], statistics.fmean),

@@ -1,7 +1,7 @@
 """Traces of settings, kept on disk, so that a second run of the bench only replays.
 
-    CACHE/<digest of the code that traces>/<setting>-<batch>.json.gz     how long it took; the trace
-                                           <setting>-<batch>.failed      why there is none
+The cache has a folder for every state of the code that traces, named by its digest; in it a file
+for each setting and batch size, with the seconds that the trace took in the first line.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ ROOT = Path(__file__).parents[2]
 _TRACING_MODULES = ("workers.predict.probe", "tests.bench.tables.workloads")
 _REPLAYING_MODULES = ("workers.predict.curve",)
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
-# Kinds of failure that would be the same the next time.
-_LASTING = ("user", "data-dependent", "unsupported", "workload")
 _DEADLINE_SECONDS = 300.0
 
 
@@ -82,13 +80,10 @@ class Traces:
 
     def _trace(self, setting: Setting, batch_size: int) -> tuple[Trace, float]:
         path = self._folder / f"{setting.key}-{batch_size}.json.gz"
-        failure_path = self._folder / f"{setting.key}-{batch_size}.failed"
-        if failure_path.exists():
-            raise NotTracedError(failure_path.read_text(encoding="utf-8"))
         if path.exists():
             seconds, trace_json = gzip.decompress(path.read_bytes()).decode().split("\n", 1)
         else:
-            outcome = _traced(setting, batch_size, failure_path)
+            outcome = _traced(setting, batch_size)
             assert outcome.trace_json is not None
             seconds, trace_json = f"{outcome.wall_seconds:.3f}", outcome.trace_json
             text = f"{seconds}\n{trace_json}".encode()
@@ -96,7 +91,7 @@ class Traces:
         return Trace.from_json(trace_json), float(seconds)
 
 
-def _traced(setting: Setting, batch_size: int, failure_path: Path) -> TrialOutcome:
+def _traced(setting: Setting, batch_size: int) -> TrialOutcome:
     spec = TrialSpec(
         workload=_reference(setting),
         batch_size=batch_size,
@@ -108,10 +103,7 @@ def _traced(setting: Setting, batch_size: int, failure_path: Path) -> TrialOutco
     try:
         raise_if_failed(outcome)
     except AutofitError as error:
-        message = f"batch {batch_size}: {error}"
-        if getattr(error, "kind", "") in _LASTING:
-            write_atomically(failure_path, message.encode())
-        raise NotTracedError(message) from error
+        raise NotTracedError(f"batch {batch_size}: {error}") from error
     return outcome
 
 
@@ -162,7 +154,7 @@ def _import_closure(modules: tuple[str, ...]) -> set[Path]:
 
 
 def _file_of(module: str) -> Path | None:
-    if module.split(".")[0] not in ("workers", "tests"):
+    if module.partition(".")[0] not in ("workers", "tests"):
         return None
     path = ROOT.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")

@@ -160,12 +160,10 @@ def _use_the_meta_guard_for_cuda() -> None:
 
 
 def _pretend_that_cuda_is_available() -> None:
-    def nothing(*_args: object, **_kwargs: object) -> None:
-        return None
-
     cuda: Any = torch.cuda
     for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all"):
-        setattr(cuda, name, nothing)
+        # Each its own: the compiler keeps rules by function, and refuses one that has two names.
+        setattr(cuda, name, _doing_nothing())
     cuda.is_available = lambda: True
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
     cuda.device_count = lambda: 1
@@ -174,11 +172,18 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
     fake: Any = fake_tensor
-    fake.init_gpu_context = nothing
+    fake.init_gpu_context = _doing_nothing()
     fake_tensor_type: Any = FakeTensor
     fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
     tensor_type: Any = torch.Tensor
     tensor_type.pin_memory = lambda self, *_args: self
+
+
+def _doing_nothing() -> Callable[..., None]:
+    def nothing(*_args: object, **_kwargs: object) -> None:
+        return None
+
+    return nothing
 
 
 def _let_optimizers_take_fake_tensors() -> None:

@@ -67,13 +67,14 @@ def timm_modules() -> dict[str, str]:
     return {
         name: path.stem
         for path in sorted(folder.glob("*.py"))
-        for name in _registered(ast.parse(path.read_text(encoding="utf-8")))
+        for name in registered(path.read_text(encoding="utf-8"))
     }
 
 
-def _registered(tree: ast.Module) -> list[str]:
+def registered(source: str) -> list[str]:
+    """The models that a module of timm registers, and the old names that it keeps for some."""
     names: list[str] = []
-    for node in tree.body:
+    for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
             if any(isinstance(d, ast.Name) and d.id == "register_model" for d in node.decorator_list):
                 names.append(node.name)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from autofit.budget import assumed_context
-from autofit.gpus import find_gpu
+from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
 from tests.bench.tables.rows import Row, Setting
 
@@ -26,7 +25,7 @@ _MIB = 1024**2
 
 def read(folder: Path) -> list[Row]:
     """The rows of the table."""
-    modules, gpu = timm_modules(), find_gpu(GPU)
+    modules, a100 = timm_modules(), card(GPU)
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     rows = []
@@ -41,10 +40,7 @@ def read(folder: Path) -> list[Row]:
                 groups=groups_of(family),
                 setting=Setting(source="timm", model=model, optimizer=OPTIMIZER),
                 batch_size=int(line["batch_size"]),
-                gpu=gpu.key,
-                architecture=gpu.architecture,
-                total_bytes=gpu.total_bytes,
-                context_bytes=assumed_context(gpu.architecture)[0],
+                **a100._asdict(),
                 measured_bytes=int(float(line["real_max_gpu_mem_MiB"]) * _MIB),
             )
         )

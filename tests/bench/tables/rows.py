@@ -54,6 +54,7 @@ class Row:
         gpu: key of the card in the catalogue.
         total_bytes: memory of the card, as CUDA reports it.
         context_bytes: what is assumed to be taken outside the allocator, where a label is scored.
+        torch_release: of the PyTorch that ran, such as `2.6`; empty where nobody says.
         conv_algo: the convolution policy, of `workers.protocol.CONV_ALGOS`.
         measured_bytes: the peak; None where only `ran` is known.
         ran: whether this batch size ran; None where the table does not say.
@@ -70,6 +71,7 @@ class Row:
     architecture: str
     total_bytes: int
     context_bytes: int
+    torch_release: str = ""
     conv_algo: str = "cudnn"
     groups: tuple[str, ...] = ()
     measured_bytes: int | None = None

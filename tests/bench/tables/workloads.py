@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.bench.tables import steps, transformers_configs
+from tests.bench.tables import steps, synthetic_net, transformers_configs
 from tests.bench.tables.rows import Setting
 from tests.bench.tables.steps import Batch
-from tests.bench.tables.synthetic_net import SyntheticNet
+from tests.bench.tables.synthetic_cnn import Recipe
 from workers.workload import Workload
 
 
@@ -103,13 +103,15 @@ class _Torchvision(_Images):
 
 
 class _Synthetic(_Images):
+    """A generated CNN, whose file name is the setting's model."""
+
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._network = SyntheticNet.shape_of(setting.model)
-        self._input_shape = self._network.input_shape
+        self._recipe = Recipe.from_name(setting.model)
+        self._input_shape = (self._recipe.input_channels, *self._input_shape[1:])
 
     def _model(self) -> torch.nn.Module:
-        return SyntheticNet(self._network, self._setting.layers)
+        return synthetic_net.build(self._recipe, self._setting.layers)
 
 
 class _Tokens:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from autofit.budget import assumed_context
-from autofit.gpus import find_gpu
+from tests.bench.tables.cards import card
 from tests.bench.tables.rows import Row, Setting
 
 FILE = "xmem_runs.csv"
@@ -54,7 +53,6 @@ def read(folder: Path) -> list[Row]:
 
 
 def _row(line: dict[str, str]) -> Row:
-    gpu = find_gpu(line["gpu"])
     ran = line["real_oom"] == "false"
     family, setting = _model(line)
     return Row(
@@ -64,10 +62,8 @@ def _row(line: dict[str, str]) -> Row:
         groups=(line["family"],),
         setting=setting,
         batch_size=int(line["batch_size"]),
-        gpu=gpu.key,
-        architecture=gpu.architecture,
-        total_bytes=int(line["gpu_total_bytes"]),
-        context_bytes=assumed_context(gpu.architecture)[0],
+        **{**card(line["gpu"])._asdict(), "total_bytes": int(line["gpu_total_bytes"])},
+        torch_release="2.6",
         measured_bytes=int(line["ground_nvml_peak_bytes"]) if ran else None,
         ran=ran,
         others={name: _bytes(line[column]) for name, column in _OTHERS.items() if line[column]},
@@ -88,7 +84,11 @@ def _model(line: dict[str, str]) -> tuple[str, Setting]:
             num_classes=num_classes,
         )
     return _TRANSFORMERS[name], Setting(
-        source="transformers", model=name, optimizer=optimizer, step=f"xmem-tokens-{dropped}", num_classes=None
+        source="transformers",
+        model=name,
+        optimizer=optimizer,
+        step=f"xmem-tokens-{dropped}",
+        num_classes=None,
     )
 
 

@@ -211,6 +211,12 @@ def _truncated_normal() -> nn.Module:
     return model
 
 
+def _asking_the_compiler() -> nn.Module:
+    """As `transformers` does when it is imported."""
+    torch.compiler.allow_in_graph(_asking_the_compiler)
+    return _perceptron()
+
+
 def _lazy() -> nn.Module:
     model = nn.LazyLinear(3)
     model(torch.zeros(1, WIDTH))
@@ -237,6 +243,7 @@ lazy = _workload(_lazy)
 on_meta = _workload(_on_meta)
 computing = _workload(_computing)
 truncated_normal = _workload(_truncated_normal)
+asking_the_compiler = _workload(_asking_the_compiler)
 half = _workload(lambda: _perceptron().to(torch.bfloat16), loss=lambda m, b: _mean_square(m, b.bfloat16()))
 on_cuda = _workload(lambda: _perceptron().cuda())
 compiled = _workload(lambda: torch.compile(_perceptron()))

@@ -58,6 +58,10 @@ def test_initializers_may_draw_until_values_are_in_bounds(steps_of):
     assert parameters(steps_of("truncated_normal")) == parameters(steps_of("perceptron"))
 
 
+def test_constructors_may_ask_the_compiler_what_it_would_do(steps_of):
+    assert parameters(steps_of("asking_the_compiler")) == parameters(steps_of("perceptron"))
+
+
 def test_constructors_may_run_the_model(steps_of):
     assert parameters(steps_of("lazy")) == [(3, 16), (3,)]
 

@@ -1,0 +1,23 @@
+"""The cards of the tables, as the catalogue knows them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autofit.budget import assumed_context
+from autofit.gpus import find_gpu
+
+
+class Card(NamedTuple):
+    """What a row needs of the card that it was measured on, sizes in bytes."""
+
+    gpu: str
+    architecture: str
+    total_bytes: int
+    context_bytes: int
+
+
+def card(name: str) -> Card:
+    """The card of that key or CUDA name, with the context that the project assumes for it."""
+    gpu = find_gpu(name)
+    return Card(gpu.key, gpu.architecture, gpu.total_bytes, assumed_context(gpu.architecture)[0])
