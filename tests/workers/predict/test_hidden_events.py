@@ -46,14 +46,15 @@ def test_attention_takes_its_scratch_memory_after_its_gradients_and_gives_it_bac
         if a.operator == "aten._scaled_dot_product_efficient_attention_backward"
         and a.correction != "layout_copies"
     ]
-    assert story[:10] == [
+    assert story[:9] == [
         *[("gradient", True)] * 3,
         *[("elements", True)] * 3,  # product, its sums over rows, the sums in order
         *[("elements", False)] * 2,
         ("efficient_query_gradient", True),
-        ("elements", False),
     ]
-    assert story[10] == ("efficient_query_gradient", False)
+    assert Counter(story[9:]) == {("elements", False): 1, ("efficient_query_gradient", False): 1} | {
+        ("gradient", False): 3
+    }
 
 
 def test_what_a_step_takes_it_gives_back_but_for_the_handles(steps_of):
