@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from workers.protocol import Knobs
 
-TRACE_SCHEMA = "autofit.trace/1"
+TRACE_SCHEMA = "autofit.trace/2"
 
 
 class Category(StrEnum):
@@ -72,14 +72,34 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """Memory that an operator takes beside its outputs, sized when the trace is replayed.
+
+    The trace does not fix a size because it can depend on the card, on PyTorch's release and, by
+    roundings and thresholds, on the batch.
+
+    Attributes:
+        formula: one of those of `workers.predict.scratch`.
+        dimensions: what the formula takes, each a line in the batch size.
+        element_bytes: size of one element.
+    """
+
+    formula: str
+    dimensions: tuple[int, ...]
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """One request to the allocator.
 
     Attributes:
-        num_bytes: bytes requested; 0 where `convolution` decides.
+        num_bytes: bytes requested; 0 where `convolution` or `scratch` decides.
         operator: the ATen operator that asked, or the part of the step outside any operator.
         module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
         source: innermost line of the user's code, `file:line:function`.
+        correction: the name in `workers.predict.corrections` of what put it there, where that is
+            no operator's output.
     """
 
     num_bytes: int
@@ -90,6 +110,8 @@ class Allocation:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     convolution: Convolution | None = None
+    correction: str = ""
+    scratch: Scratch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +160,7 @@ class Trace:
                 strings.index(a.dtype),
                 list(a.shape),
                 None if a.convolution is None else dataclasses.asdict(a.convolution),
+                *_encoded_correction(a, strings),
             ]
             for a in self.allocations
         ]
@@ -198,8 +221,22 @@ class _StringTable:
         return list(self._indices)
 
 
+def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[Any]:
+    """What few rows have; the others end before it."""
+    if not allocation.correction:
+        return []
+    scratch = allocation.scratch
+    return [
+        strings.index(allocation.correction),
+        None
+        if scratch is None
+        else [strings.index(scratch.formula), scratch.dimensions, scratch.element_bytes],
+    ]
+
+
 def _allocation(row: list[Any], strings: list[str]) -> Allocation:
-    num_bytes, category, operator, module, source, dtype, shape, convolution = row
+    num_bytes, category, operator, module, source, dtype, shape, convolution, *rest = row
+    correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     return Allocation(
         num_bytes=num_bytes,
         category=Category(category),
@@ -209,7 +246,14 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         dtype=strings[dtype],
         shape=tuple(shape),
         convolution=None if convolution is None else convolution_from_dict(convolution),
+        correction=correction,
+        scratch=None if scratch is None else _scratch(scratch, strings),
     )
+
+
+def _scratch(row: list[Any], strings: list[str]) -> Scratch:
+    formula, dimensions, element_bytes = row
+    return Scratch(formula=strings[formula], dimensions=tuple(dimensions), element_bytes=element_bytes)
 
 
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:

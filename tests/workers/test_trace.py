@@ -8,7 +8,7 @@ import json
 import pytest
 
 from workers.protocol import Knobs
-from workers.trace import TRACE_SCHEMA, Allocation, Category, Convolution, ConvPass, Mark, Trace
+from workers.trace import TRACE_SCHEMA, Allocation, Category, Convolution, ConvPass, Mark, Scratch, Trace
 
 CONVOLUTION = Convolution(
     conv_pass=ConvPass.WGRAD,
@@ -41,8 +41,16 @@ TRACE = Trace(
         ),
         Allocation(num_bytes=0, category=Category.WORKSPACE, operator="aten.addmm", convolution=CONVOLUTION),
         Allocation(num_bytes=4, category=Category.OTHER),
+        Allocation(
+            num_bytes=0,
+            category=Category.WORKSPACE,
+            operator="aten.addmm",
+            correction="layout_copies",
+            scratch=Scratch(formula="elements", dimensions=(4, 32), element_bytes=2),
+        ),
+        Allocation(num_bytes=7, category=Category.WORKSPACE, correction="cublas"),
     ),
-    events=(0, 1, ~1, 2, ~0),
+    events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
     versions={"torch": "2.13.0"},
 )
@@ -89,7 +97,7 @@ def test_repeated_names_are_written_once():
     assert text.count("aten.addmm") == 1
 
 
-@pytest.mark.parametrize("schema", ["autofit.trace/2", "autofit.trial-spec/1", None])
+@pytest.mark.parametrize("schema", ["autofit.trace/1", "autofit.trial-spec/1", None])
 def test_another_schema_is_refused_by_name(schema):
     with pytest.raises(ValueError, match=rf"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}"):
         Trace.from_json(json.dumps({**document(), "schema": schema}))

@@ -14,21 +14,16 @@ from enum import StrEnum
 
 from workers.allocator import AllocatorSettings, Replay, live_peak_bytes, replay
 from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.predict.corrections import CORRECTION_NAMES
 from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
-from workers.predict.formula_plans import FormulaPlans
-from workers.predict.plans import PlanSource
-from workers.predict.workspace import (
-    NATIVE,
-    NO_WORKSPACE,
-    Workspace,
-    goes_to_cudnn,
-    native_workspace,
-    workspace,
-)
+from workers.predict.scratch import Platform, parse_release, scratch_bytes
+from workers.predict.workspace import workspace
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Convolution, Trace
+from workers.trace import Allocation, Category, Convolution, Scratch, Trace
 
 _Workspaces = tuple[int, ...]
+_Call = Convolution | tuple[str, Scratch]
+_NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
 class BatchDependentEventsError(ValueError):
@@ -50,16 +45,17 @@ class Conditions:
     Attributes:
         conv_algo: the backend policy, of `workers.protocol.CONV_ALGOS`.
         architecture: `sm_XY` of the card.
-        plans: knows what cuDNN would do on the card; without any, formulas for its architecture.
-        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         settings: of PyTorch's caching allocator.
+        corrections: those of `workers.predict.corrections` that are on; what the others put into
+            the trace takes no memory.
+        torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
     """
 
     conv_algo: str = "cudnn"
     architecture: str = "sm_80"
-    plans: PlanSource | None = None
-    allow_tf32: bool = True
     settings: AllocatorSettings = DEFAULT_SETTINGS
+    corrections: frozenset[str] = CORRECTION_NAMES
+    torch_release: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +86,6 @@ class PeakEstimate:
     live: tuple[LiveAllocation, ...]
 
 
-def workspaces(calls: Sequence[Convolution], conditions: Conditions) -> list[Workspace]:
-    """The workspace of each call under the conditions; plans are asked for all calls at once."""
-    if conditions.conv_algo == NATIVE:
-        return [native_workspace(call) for call in calls]
-    source = conditions.plans or FormulaPlans(conditions.architecture)
-    planned = [call for call in calls if goes_to_cudnn(call)]
-    plans = dict(zip(planned, source.plans(planned), strict=True))
-    return [
-        workspace(call, plans[call], conditions.conv_algo, allow_tf32=conditions.allow_tf32)
-        if call in plans
-        else NO_WORKSPACE
-        for call in calls
-    ]
-
-
 class PeakCurve:
     """Peak memory at any batch size; with a single trace, at that trace's size alone.
 
@@ -129,21 +110,22 @@ class PeakCurve:
         columns = list(zip(*(t.allocations for t in traces), strict=True))
         try:
             self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
-            lines = {
-                index: _ConvolutionLines.through(batch_sizes, column)
-                for index, column in enumerate(columns)
-                if column[0].convolution is not None
-            }
+            lines: dict[int, _ConvolutionLines | _ScratchLines] = {}
+            for index, column in enumerate(columns):
+                if column[0].convolution is not None:
+                    lines[index] = _ConvolutionLines.through(batch_sizes, column)
+                elif column[0].scratch is not None:
+                    lines[index] = _ScratchLines.through(batch_sizes, column)
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
                 f"a tensor's size is no polynomial of the batch size: {error}"
             ) from error
         self._calls = list(dict.fromkeys(lines.values()))
         numbers = {call: number for number, call in enumerate(self._calls)}
-        self._convolutions = [(index, numbers[call]) for index, call in lines.items()]
+        self._called = [(index, numbers[call]) for index, call in lines.items()]
         self._replays: dict[tuple[object, ...], Replay] = {}
-        self._last_shapes: tuple[int, tuple[list[int], list[Convolution]]] | None = None
-        self._last_spans: tuple[object, list[Workspace]] | None = None
+        self._last_shapes: tuple[int, tuple[list[int], list[_Call]]] | None = None
+        self._torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
 
     def at(self, batch_size: int) -> PeakCurve:
         """The curve that knows this batch size: this one, where `TracedCurve` makes one."""
@@ -164,24 +146,29 @@ class PeakCurve:
         return self._sizes(batch_size, self._workspaces(batch_size, conditions, level))
 
     def _workspaces(self, batch_size: int, conditions: Conditions, level: Level) -> _Workspaces:
-        """The workspace of every different convolution call: with the batch, all that sizes depend on."""
-        return tuple(getattr(span, f"{level}_bytes") for span in self._spans(batch_size, conditions))
+        """What every different call takes beside outputs: with the batch, all that sizes depend on."""
+        _, calls = self._shapes(batch_size)
+        return tuple(self._call_bytes(call, conditions, level) for call in calls)
 
-    def _spans(self, batch_size: int, conditions: Conditions) -> list[Workspace]:
-        """The workspace of every different call at all levels; those of the last conditions are kept."""
-        key = (batch_size, conditions.conv_algo, conditions.architecture, conditions.allow_tf32, id(conditions.plans))
-        if self._last_spans is None or self._last_spans[0] != key:
-            self._last_spans = key, workspaces(self._shapes(batch_size)[1], conditions)
-        return self._last_spans[1]
+    def _call_bytes(self, call: _Call, conditions: Conditions, level: Level) -> int:
+        if isinstance(call, Convolution):
+            span = workspace(call, conditions.conv_algo, conditions.architecture)
+            num_bytes: int = getattr(span, f"{level}_bytes")
+            return num_bytes
+        correction, scratch = call
+        if correction not in conditions.corrections:
+            return 0
+        capability = int(conditions.architecture.removeprefix("sm_"))
+        return scratch_bytes(scratch, Platform(capability, conditions.torch_release or self._torch_release))
 
     def _sizes(self, batch_size: int, workspaces: _Workspaces) -> list[int]:
         sizes = self._shapes(batch_size)[0].copy()
-        for index, call in self._convolutions:
+        for index, call in self._called:
             sizes[index] = workspaces[call]
         return sizes
 
-    def _shapes(self, batch_size: int) -> tuple[list[int], list[Convolution]]:
-        """Sizes without workspaces, and the different convolution calls; the last batch's are kept."""
+    def _shapes(self, batch_size: int) -> tuple[list[int], list[_Call]]:
+        """Sizes without workspaces, and the different calls that take some; the last batch's are kept."""
         if self._last_shapes is None or self._last_shapes[0] != batch_size:
             sizes = [
                 p[0] + batch_size * p[1] if len(p) == 2 else value_at(p, batch_size)
@@ -192,7 +179,8 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        return live_peak_bytes(self._events, self._shapes(batch_size)[0])
+        bare = Conditions(corrections=frozenset())
+        return live_peak_bytes(self._events, self.sizes(batch_size, bare, Level.LOW))
 
     def replay(
         self,
@@ -343,17 +331,47 @@ class _ConvolutionLines:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _ScratchLines:
+    """Scratch memory whose dimensions are lines of the batch size, with what it is a correction of."""
+
+    correction: str
+    scratch: Scratch
+    dimensions: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ScratchLines:
+        pieces = [s for s in (a.scratch for a in column) if s is not None]
+        dimensions = zip(*(s.dimensions for s in pieces), strict=True)
+        return cls(
+            column[0].correction,
+            # Blanked so that the same layer in another step is the same key.
+            dataclasses.replace(pieces[0], dimensions=()),
+            tuple(line_through(batch_sizes, dimension) for dimension in dimensions),
+        )
+
+    def at(self, batch_size: int) -> tuple[str, Scratch]:
+        dimensions = tuple(value_at(line, batch_size) for line in self.dimensions)
+        return self.correction, dataclasses.replace(self.scratch, dimensions=dimensions)
+
+
 def _require_equal_events(traces: Sequence[Trace]) -> None:
     first = traces[0]
     for other in traces[1:]:
         same_calls = len(first.allocations) == len(other.allocations) and all(
-            a.operator == b.operator and (a.convolution is None) == (b.convolution is None)
+            a.operator == b.operator
+            and (a.convolution is None) == (b.convolution is None)
+            and _formula(a) == _formula(b)
             for a, b in zip(first.allocations, other.allocations, strict=True)
         )
         if not same_calls or first.events != other.events:
             raise BatchDependentEventsError(
                 f"the step allocates differently at batch {first.batch_size} and {other.batch_size}"
             )
+
+
+def _formula(allocation: Allocation) -> str | None:
+    return None if allocation.scratch is None else allocation.scratch.formula
 
 
 def _polynomial(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> tuple[int, ...]:

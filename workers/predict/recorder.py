@@ -21,6 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from workers.predict import hidden
+from workers.predict.scratch import parse_release
 from workers.predict.shapes import extent
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 
@@ -29,6 +31,9 @@ _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{Path(__file__).parents[1]}/models/"
 _ENGINE = f"{_TORCH}autograd/graph.py"
 _DISPATCH = (f"{_WORKERS}predict/", f"{_TORCH}_compile.py", f"{_TORCH}_dynamo/")
+
+# From then on cuBLAS gets its workspace anew for every product.
+_HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
 
 aten = torch.ops.aten
 
@@ -66,6 +71,7 @@ class Recorder:
         self._node_start = 0  # … and of the first allocation since
         self._pending: _PendingSum | None = None
         self._in_backward = False
+        self._threads_with_handle: set[bool] = set()  # whether it is the thread that runs backward
         self._closed = False
 
     def mark(self, name: str) -> None:
@@ -98,7 +104,7 @@ class Recorder:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
     def observe(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Records one operator; called by `FakeGpuMode` after each."""
         self._settle_pending()
@@ -106,6 +112,8 @@ class Recorder:
         operator = str(func).removesuffix(".default")
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
             return
+        scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
+        held = self._take(scratch.before, operator, origin)
         convolutions = iter(_convolutions(func, args, result))
         for leaf in tree_leaves(result):
             if not isinstance(leaf, torch.Tensor) or not _on_gpu(leaf):
@@ -114,6 +122,29 @@ class Recorder:
                 workspace = next(convolutions, None)
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)
+        held += self._take(scratch.after, operator, origin)
+        self._give_back(held)
+
+    def _take(self, stages: Iterable[hidden.Stage], operator: str, origin: _Origin) -> list[int]:
+        """Allocates scratch memory; returns what is held until the operator ends."""
+        held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
+        for stage in stages:
+            for request in stage:
+                lifetime = request.lifetime
+                if lifetime is hidden.Lifetime.THREAD:
+                    if self._in_backward in self._threads_with_handle:
+                        continue
+                    if _HANDLES_KEEP_WORKSPACES:
+                        self._threads_with_handle.add(self._in_backward)
+                    else:
+                        lifetime = hidden.Lifetime.OPERATOR
+                held[lifetime].append(self._append(_scratch_allocation(request, operator, origin)))
+            self._give_back(held[hidden.Lifetime.STAGE])
+            held[hidden.Lifetime.STAGE].clear()
+        return held[hidden.Lifetime.OPERATOR]
+
+    def _give_back(self, indices: Iterable[int]) -> None:
+        self._events += [~index for index in indices]
 
     def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
         storage = tensor.untyped_storage()
@@ -292,6 +323,18 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
         source=origin.source,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
+    )
+
+
+def _scratch_allocation(request: hidden.Request, operator: str, origin: _Origin) -> Allocation:
+    return Allocation(
+        num_bytes=0,
+        category=Category.WORKSPACE,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        correction=request.correction,
+        scratch=request.scratch,
     )
 
 

@@ -15,6 +15,11 @@ from workers.trace import Allocation, Trace
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 
 
+def is_output(allocation: Allocation) -> bool:
+    """Whether an operator's output holds it, rather than a workspace or other scratch memory."""
+    return allocation.convolution is None and not allocation.correction
+
+
 @dataclass(frozen=True)
 class TracedSteps:
     """A trace, and what the tests read out of it; unless told otherwise, of its second step."""
@@ -34,10 +39,10 @@ class TracedSteps:
     def outputs(self, phase: str, *, module: str | None = None, step: int = 2) -> list[tuple[str, int]]:
         """Operators with the bytes of each of their outputs, in order; workspaces left out."""
         made = self.allocations(phase, module=module, step=step)
-        return [(a.operator.removeprefix("aten."), a.num_bytes) for a in made if a.convolution is None]
+        return [(a.operator.removeprefix("aten."), a.num_bytes) for a in made if is_output(a)]
 
     def live(self, mark: str | None = None) -> list[Allocation]:
-        """What is alive at a mark; at the end of the trace without one."""
+        """The outputs that are alive at a mark; at the end of the trace without one."""
         positions = {m.name: m.position for m in self.trace.marks}
         alive: set[int] = set()
         for event in self.trace.events[: positions[mark] if mark else None]:
@@ -45,7 +50,8 @@ class TracedSteps:
                 alive.add(event)
             else:
                 alive.remove(~event)
-        return [self.trace.allocations[index] for index in sorted(alive)]
+        allocations = [self.trace.allocations[index] for index in sorted(alive)]
+        return [a for a in allocations if is_output(a)]
 
     def live_bytes(self, *categories: str, mark: str | None = None) -> int:
         return sum(a.num_bytes for a in self.live(mark) if not categories or a.category in categories)

@@ -1,0 +1,30 @@
+"""What predictions add to the outputs of operators, each with a name by which it is switched off.
+
+The names are those of `Allocation.correction`; `Conditions.corrections` says which are on.
+Convolution workspaces are not among them: their switch is the convolution policy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Correction(NamedTuple):
+    """One kind of memory that a GPU allocates and no operator's output shows."""
+
+    name: str
+    explanation: str
+
+
+CORRECTIONS = (
+    Correction(
+        "cublas", "the workspace of matrix products, one for the thread of forward and one for backward"
+    ),
+    Correction("attention", "the scratch memory of flash and memory-efficient attention in backward"),
+    Correction("layout_copies", "copies that operators make of arguments whose layout they do not take"),
+    Correction("layer_norm", "the partial sums of LayerNorm's parameter gradients where there are many rows"),
+    Correction("embedding_backward", "sorted indices and partial sums of an embedding's gradient"),
+    Correction("index_backward", "sorted indices where the gradient of indexing is accumulated"),
+)
+
+CORRECTION_NAMES = frozenset(correction.name for correction in CORRECTIONS)

@@ -1,0 +1,146 @@
+"""How large the memory is that operators take and give back unseen, on a card and a PyTorch release.
+
+A trace says which scratch memory an operator asks for and from which dimensions its size follows
+(`workers.trace.Scratch`); the size is worked out here when the trace is replayed, for it can
+depend on the card, on the release, and on the batch by roundings and thresholds that are no
+polynomial. The formulas repeat PyTorch's; each names the file it is from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workers.trace import Scratch
+
+_MIB = 1024**2
+# Multiprocessors of the largest common card of each architecture (NVIDIA's data sheets); where a
+# threshold depends on them, their number is far from deciding.
+_NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
+_FEWEST_MULTIPROCESSORS = 40
+_SMALL_SHARED_MEMORY = (86, 89, 120, 121)  # at most 99 KiB a block, CUDA programming guide
+_LAYER_NORM_TILES_SINCE = (2, 8)
+_HOPPER_WORKSPACE_BYTES = 32 * _MIB
+_CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) * 1024
+_CUBLAS_LARGE_ON_MAJORS_SINCE = (2, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Where a step runs, as far as scratch memory depends on it.
+
+    Attributes:
+        capability: the card's compute capability, major × 10 + minor.
+        torch_release: major and minor version.
+    """
+
+    capability: int
+    torch_release: tuple[int, int]
+
+
+def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
+    """Bytes that one piece of scratch memory takes."""
+    return _FORMULAS[scratch.formula](scratch, platform)
+
+
+def parse_release(version: str) -> tuple[int, int]:
+    """`2.13.0+cpu` as (2, 13)."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _elements(scratch: Scratch, _platform: Platform) -> int:
+    return math.prod(scratch.dimensions) * scratch.element_bytes
+
+
+def _cublas(_scratch: Scratch, platform: Platform) -> int:
+    """aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`."""
+    if platform.torch_release >= _CUBLAS_LARGE_ON_MAJORS_SINCE:
+        large = platform.capability // 10 in (9, 10, 12)
+    else:
+        large = platform.capability == 90
+    return _HOPPER_WORKSPACE_BYTES if large else _CUBLAS_WORKSPACE_BYTES
+
+
+def _flash_rows(scratch: Scratch, _platform: Platform) -> int:
+    """transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: B×H numbers for each row, padded to 128."""
+    batch, heads, rows = scratch.dimensions
+    return batch * heads * _ceil(rows, 128) * scratch.element_bytes
+
+
+def _flash_query_gradient(scratch: Scratch, _platform: Platform) -> int:
+    """The same, `dq_accum`: rows padded to 128, heads to 32 (above 192: to 256) numbers."""
+    batch, heads, rows, head_size = scratch.dimensions
+    width = 256 if head_size > 192 else _ceil(head_size, 32)
+    return batch * heads * _ceil(rows, 128) * width * scratch.element_bytes
+
+
+def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
+    """mem_eff_attention/kernel_backward.h, `workspace_elements_gq`: tiles of dQ with a lock each.
+
+    Tiles are 64×64 for heads up to 64 and, where shared memory suffices, 128×64 for larger ones
+    (the lists of kernels in mem_eff_attention/kernels/cutlassB.h).
+    """
+    batch, heads, rows, head_size = scratch.dimensions
+    large = head_size > 64 and platform.capability >= 80 and platform.capability not in _SMALL_SHARED_MEMORY
+    tile = (128 if large else 64, 64)
+    num_tiles = -(-rows // tile[0]) * -(-head_size // tile[1])
+    return batch * heads * num_tiles * (tile[0] * tile[1] + 4) * 4
+
+
+def _layer_norm_tiles(scratch: Scratch, platform: Platform) -> int:
+    """cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`: a row of sums for 32 rows of input."""
+    *rows, width = scratch.dimensions
+    num_rows, tiles = math.prod(rows), -(-width // 32)
+    multiprocessors = _NUM_MULTIPROCESSORS.get(platform.capability, _FEWEST_MULTIPROCESSORS)
+    if platform.torch_release < _LAYER_NORM_TILES_SINCE:
+        return 0
+    if num_rows <= 64 * 1024 or width // 32 >= multiprocessors // 2:
+        return 0
+    return min(32 * 1024 // tiles, -(-num_rows // 32)) * width * scratch.element_bytes
+
+
+_EMBEDDING_SORTS_ABOVE = 3072
+_ROWS_PER_PARTIAL_SUM = 10
+
+
+def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
+    """cuda/Embedding.cu, `embedding_dense_backward_cuda`: indices are only sorted if they are many."""
+    num_indices = math.prod(scratch.dimensions)
+    return num_indices * scratch.element_bytes if num_indices > _EMBEDDING_SORTS_ABOVE else 0
+
+
+def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
+    """cuda/EmbeddingBackwardKernel.cu: an index for every row of the table that may get a gradient."""
+    num_weights, *indices = scratch.dimensions
+    num_indices = math.prod(indices)
+    many = num_indices > _EMBEDDING_SORTS_ABOVE
+    return min(num_indices, num_weights) * scratch.element_bytes if many else 0
+
+
+def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
+    """The same, `grad_weight_per_segment`: float32 sums of up to ten rows each."""
+    num_weights, width, *indices = scratch.dimensions
+    num_indices = math.prod(indices)
+    if num_indices <= _EMBEDDING_SORTS_ABOVE:
+        return 0
+    num_sums = num_indices // _ROWS_PER_PARTIAL_SUM + min(num_indices, num_weights)
+    return num_sums * width * scratch.element_bytes
+
+
+_FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
+    "elements": _elements,
+    "cublas": _cublas,
+    "flash_rows": _flash_rows,
+    "flash_query_gradient": _flash_query_gradient,
+    "efficient_query_gradient": _efficient_query_gradient,
+    "layer_norm_tiles": _layer_norm_tiles,
+    "embedding_indices": _embedding_indices,
+    "embedding_segments": _embedding_segments,
+    "embedding_partial_sums": _embedding_partial_sums,
+}
+
+
+def _ceil(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
