@@ -40,6 +40,16 @@ def workspace(convolution: Convolution, conv_algo: str, architecture: str) -> Wo
     return _POLICIES[conv_algo](convolution, int(architecture.removeprefix("sm_")))
 
 
+def worst_workspace_bytes(convolution: Convolution, conv_algo: str, architecture: str) -> int:
+    """The largest workspace that any plan of a convolution call may want.
+
+    Which plan cuDNN's heuristics take depends on its version; benchmark mode times all of them, so
+    what it asks for bounds what any cuDNN policy comes to. PyTorch's own kernels have one plan.
+    """
+    policies = {conv_algo} if conv_algo == "native" else {conv_algo, "cudnn-benchmark"}
+    return max(workspace(convolution, policy, architecture).high_bytes for policy in policies)
+
+
 def _heuristic(conv: Convolution, capability: int) -> Workspace:
     """The first plan that cuDNN offers; near the limit PyTorch takes a later one that needs less."""
     if not _is_dense(conv) or not _uses_tensor_cores(conv, capability):
