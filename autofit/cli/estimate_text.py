@@ -38,4 +38,4 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     card = (
         "an sm_80 card, as none was named with --gpu" if gpu is None else f"{gpu.name} ({gpu.architecture})"
     )
-    bullets(console, (f"{card}; predicted, not measured", *context))
+    bullets(console, (f"{card}; predicted, not measured", *context, estimate.calibration.note))

@@ -223,12 +223,12 @@ def test_a_measurement_that_the_prediction_contradicts_says_nothing_of_retries(m
 
 
 def test_a_curve_that_costs_a_trace_a_size_is_not_asked_for_retries(
-    worker: Any, make_trace: Any, card: Any, workload: Any
+    worker: Any, make_trace: Any, card: Any, workload: Any, exact: Any
 ) -> None:
     worker.trace_at = lambda batch_size: make_trace(
         batch_size, scratch_mib_per_sample=11, num_extra=batch_size % 5
     )
-    curve = Predictor(workload, worker).curve(CUDNN, card)
+    curve = Predictor(workload, worker, residuals=exact).curve(CUDNN, card)
     outcomes = [curve.outcome(batch_size, BUDGET_BYTES) for batch_size in (13, 14)]
     num_traces = len(worker.specs)
     frontier = frontier_of(*outcomes, curves={CUDNN: curve})

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.prediction import (
     TRACED_BATCH_SIZES,
     Card,
-    CurveSet,
     PredictedCurve,
     Predictor,
     raise_if_failed,
