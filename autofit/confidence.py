@@ -59,12 +59,14 @@ class ModelClass(StrEnum):
 
 
 # A transformer's attention makes about a twentieth of its activations, between linear layers that
-# every class has; a patch embedding or a classifier's softmax makes less than a hundredth.
-_LEAST_SHARE = 0.02
+# every class has; a patch embedding or a classifier's softmax makes far less than a hundredth.
+_LEAST_SHARE = 0.01
 # Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
 _RECURRENT = ("rnn", "lstm", "gru")
+# Where the workload brings its own step, all that it allocates counts as activations.
+_NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
 
 
 def classify(trace: Trace) -> ModelClass:
@@ -72,12 +74,12 @@ def classify(trace: Trace) -> ModelClass:
     convolutions, grouped = _convolution_output_bytes(trace)
     total = attention = recurrent = 0
     for allocation in trace.allocations:
-        if allocation.category is not Category.ACTIVATION:
+        if allocation.category is not Category.ACTIVATION or _names(_NOT_FORWARD, allocation.operator):
             continue
         total += allocation.num_bytes
-        if any(name in allocation.operator for name in _ATTENTION):
+        if _names(_ATTENTION, allocation.operator):
             attention += allocation.num_bytes
-        elif any(name in allocation.operator for name in _RECURRENT):
+        elif _names(_RECURRENT, allocation.operator):
             recurrent += allocation.num_bytes
     largest = max(convolutions, attention, recurrent)
     if not largest or largest < _LEAST_SHARE * total:
@@ -87,6 +89,10 @@ def classify(trace: Trace) -> ModelClass:
     if largest == attention:
         return ModelClass.ATTENTION
     return ModelClass.GROUPED if grouped >= _LEAST_GROUPED_SHARE * convolutions else ModelClass.DENSE
+
+
+def _names(parts: tuple[str, ...], operator: str) -> bool:
+    return any(part in operator for part in parts)
 
 
 def _convolution_output_bytes(trace: Trace) -> tuple[int, int]:
