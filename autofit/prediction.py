@@ -303,6 +303,15 @@ class PredictedCurve:
             for level in (Level.LOW, Level.LIKELY, Level.HIGH)
         )
 
+    def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether it runs where everything but the workspaces is as large as the high end has it.
+
+        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        """
+        curve = self._at(batch_size)
+        limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
+        return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
+
     @property
     def trace_digest(self) -> str:
         """Names the trace at the first of the sizes that every curve is traced at."""

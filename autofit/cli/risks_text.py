@@ -8,14 +8,24 @@ from autofit.cli.output import headed, heading, indented
 from autofit.confidence import Risk
 from autofit.report.result import FrontierEntry, TuneResult
 
-# What PyTorch does where a workspace turns out larger than likely: `try_configs` and
-# `generate_and_filter_plans` of ATen's Conv_v8.cpp. Native convolutions have one workspace.
+# What happens where a size needs more than is likely: if it still runs with the smallest plans, and if
+# it does not. `try_configs` of ATen's Conv_v8.cpp goes on to the next plan when a workspace cannot be
+# had; benchmark mode, in `generate_and_filter_plans`, first makes the allocator release its cache.
+_CUDNN = (
+    "cuDNN falls back to a smaller, slower plan instead of failing",
+    "cuDNN falls back to smaller, slower plans, and may run out of memory all the same",
+)
 _BEYOND = {
-    "cudnn": "cuDNN falls back to a smaller, slower plan instead of failing",
-    "cudnn-deterministic": "cuDNN falls back to a smaller, slower plan instead of failing",
-    "cudnn-benchmark": "benchmark mode makes the allocator release its cache for the workspaces that it "
-    "times: it thrashes, or runs out of memory",
-    "native": "there is no other plan: it runs out of memory, or thrashes",
+    "cudnn": _CUDNN,
+    "cudnn-deterministic": _CUDNN,
+    "cudnn-benchmark": (
+        "benchmark mode does not fall back quietly: it would thrash",
+        "benchmark mode does not fall back quietly: it would thrash or run out of memory",
+    ),
+    "native": (
+        "there is no smaller plan: it would thrash",
+        "there is no smaller plan: it would run out of memory",
+    ),
 }
 
 
@@ -47,4 +57,5 @@ def _between(entry: FrontierEntry) -> str:
     if likely <= safe:
         return ""
     sizes = f"at {likely}" if likely == safe + 1 else f"from {safe + 1} to {likely}"
-    return f"{sizes} {_BEYOND[entry.knobs.conv_algo]}"
+    still_runs, fails = _BEYOND[entry.knobs.conv_algo]
+    return f"{sizes} {still_runs if entry.likely_still_runs else fails}"

@@ -53,6 +53,8 @@ class FrontierEntry:
             releasing and asking again; None where there is none or it is not known.
         largest_by_risk: of a prediction, the largest batch at each `Risk`; None where it was measured
             or a size costs a trace.
+        likely_still_runs: whether the largest batch at the likely risk would run with the smallest
+            plans of its convolutions, should the rest take as much as the high end has it.
     """
 
     knobs: Knobs
@@ -64,6 +66,7 @@ class FrontierEntry:
     evidence: Evidence
     largest_thrashing_batch: int | None = None
     largest_by_risk: dict[Risk, int | None] | None = None
+    likely_still_runs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ def with_risks(
     max_batch: int,
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """The entries, those that were predicted with their largest batch at every risk.
+    """The entries, those that were predicted with their largest batch at every risk, and its prospects.
 
     Args:
         curves: by knob setting, each at the risk that its entry was found at.
@@ -44,5 +44,14 @@ def with_risks(
             ).largest_batch
             for risk in Risk
         }
-        answered.append(dataclasses.replace(entry, largest_by_risk=largest))
+        likely = largest[Risk.LIKELY]
+        answered.append(
+            dataclasses.replace(
+                entry,
+                largest_by_risk=largest,
+                likely_still_runs=None
+                if likely is None
+                else curve.runs_with_smallest_plans(likely, budget_bytes),
+            )
+        )
     return tuple(answered)

@@ -269,7 +269,7 @@ def at_every_risk(frontier: Frontier, curve: PredictedCurve) -> dict[Risk, int |
 
 def test_a_predicted_entry_has_its_largest_batch_at_every_risk(make_curve: Any, predicted: Any) -> None:
     off = Residuals(measured={}, factor=1.0, extra_share=0.2)
-    curve = make_curve(num_channels=16, mib_per_sample=1, residuals=off)
+    curve = make_curve(num_channels=32, mib_per_sample=1, residuals=off)
     scan = {
         risk: largest_fitting_batch(curve.at_risk(risk), BUDGET_BYTES, max_batch=300).largest_batch
         for risk in Risk

@@ -330,3 +330,11 @@ def test_curves_at_other_risks_are_the_same_curve(make_curve: Any) -> None:
     curve = make_curve(num_channels=256, residuals=OFF)
     assert curve.at_risk(Risk.LIKELY)(8) == curve(8)
     assert curve.risk is Risk.SAFE
+
+
+def test_near_the_limit_the_smallest_plans_may_let_a_size_run(make_curve: Any) -> None:
+    """Without its workspace a step of eight holds 260 MiB, a fifth more at the high end."""
+    curve = make_curve(num_channels=256, residuals=OFF)
+    assert curve.peak_reserved_bytes(8) > 312 * MIB
+    assert curve.runs_with_smallest_plans(8, 312 * MIB)
+    assert not curve.runs_with_smallest_plans(8, 311 * MIB)

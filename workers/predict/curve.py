@@ -8,7 +8,7 @@ Workspaces are formulas of such shapes. No torch is needed here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -242,8 +242,13 @@ class PeakCurve:
 
     def _distinct_workspaces(
         self, batch_size: int, conditions: Conditions, level: Level = Level.HIGH
-    ) -> list[_Workspaces]:
-        return list(dict.fromkeys(self._workspaces(batch_size, conditions, one) for one in level.up_to))
+    ) -> Iterator[_Workspaces]:
+        seen = set()
+        for one in level.up_to:
+            workspaces = self._workspaces(batch_size, conditions, one)
+            if workspaces not in seen:
+                seen.add(workspaces)
+                yield workspaces
 
     def runs_within(
         self, batch_size: int, conditions: Conditions, limit_bytes: int, level: Level = Level.HIGH

@@ -288,22 +288,45 @@ def test_a_cpu_answer_speaks_of_resident_memory_and_of_no_card(rendered, cpu_ans
 
 @pytest.fixture
 def at_every_risk(results):
-    """An answer whose entries know their largest batch at each risk."""
+    """Makes an answer whose entries know their largest batch at each risk, and what comes of it."""
     sizes = {"cudnn": (94, 110, 80), "cudnn-benchmark": (91, 92, 80), "native": (118, 121, 118)}
-    frontier = tuple(
-        results.entry(name, safe, safe + 1, largest_by_risk=dict(zip(Risk, (safe, *others), strict=True)))
-        for name, (safe, *others) in sizes.items()
-    )
-    return results.answer(frontier=frontier)
+
+    def make(still_runs):
+        return results.answer(
+            frontier=tuple(
+                results.entry(
+                    name,
+                    by_risk[0],
+                    by_risk[0] + 1,
+                    largest_by_risk=dict(zip(Risk, by_risk, strict=True)),
+                    likely_still_runs=still_runs,
+                )
+                for name, by_risk in sizes.items()
+            )
+        )
+
+    return make
+
+
+def risks_told(text):
+    return flat(text.split("At every --risk")[1].split("The same on")[0])
 
 
 def test_every_risk_is_shown_with_what_happens_between_safe_and_likely(rendered, at_every_risk):
-    text = flat(rendered(at_every_risk).split("At every --risk")[1].split("The same on")[0])
+    text = risks_told(rendered(at_every_risk(still_runs=True)))
     assert "safe likely worst" in text
-    assert "cudnn 94 110 80 from 95 to 110 cuDNN falls back to a smaller, slower plan" in text
-    assert text.count("falls back") == 1
-    assert "cudnn-benchmark 91 92 80 at 92 benchmark mode makes the allocator release its cache" in text
-    assert "native 118 121 118 from 119 to 121 there is no other plan: it runs out of memory" in text
+    assert "cudnn 94 110 80 from 95 to 110 cuDNN falls back to a smaller, slower plan instead of" in text
+    assert "cudnn-benchmark 91 92 80 at 92 benchmark mode does not fall back quietly: it would thrash" in text
+    assert "native 118 121 118 from 119 to 121 there is no smaller plan: it would thrash" in text
+    assert "memory" not in text
+
+
+def test_where_smaller_plans_would_not_suffice_nothing_else_is_said(rendered, at_every_risk):
+    text = risks_told(rendered(at_every_risk(still_runs=False)))
+    assert "cuDNN falls back to smaller, slower plans, and may run out of memory all the same" in text
+    assert "benchmark mode does not fall back quietly: it would thrash or run out of memory" in text
+    assert "there is no smaller plan: it would run out of memory" in text
+    assert "instead of failing" not in text
 
 
 def test_where_no_risk_changes_the_answer_there_is_no_such_section(rendered, results):
