@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, `estimate`, `peak_curve`.
+"""The Python interface: `tune`, `estimate`, `check`, `peak_curve`.
 
 This is where the parts are put together: settings, target, predictor, study, dispatcher, tuner.
 Nothing of the caller's process is changed: workloads run in child processes.
@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any, Self
 import workers
 from autofit import gpus
 from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
+from autofit.checking import check_settings, run_check
+from autofit.confidence import Risk, shipped_residuals
+from autofit.curve_set import CurveSet
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.errors import AutofitError, UnknownModelError, UsageError, WorkloadFailedError
-from autofit.prediction import UNPREDICTABLE, Card, CurveSet, PredictedCurve, Predictor
+from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
 from autofit.report.cards import card_answers
+from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
+from autofit.report.risks import with_risks
 from autofit.search.boundary import largest_fitting_batch
 from autofit.self_test import checked, told_version
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
@@ -54,7 +59,7 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         workload: a `Workload`, or what `Workload.load` takes.
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
-            `device`, `probe`, `conv_algo`, `precision`, `optimizer`, `mode`, `max_batch`, …
+            `device`, `probe`, `conv_algo`, `precision`, `optimizer`, `mode`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -94,6 +99,24 @@ def estimate(
     knobs = _knobs(conv_algo, precision, optimizer)
     predictor = local_predictor(_referred(workload), mode=mode)
     return predictor.estimate(knobs, card_named(gpu), batch_size)
+
+
+def check(workload: Workload | str, *, batch_size: int, **options: Any) -> CheckResult:
+    """Says whether one configuration fits: surely, surely not, or neither; from one trace.
+
+    Args:
+        workload: a `Workload`, or what `Workload.load` takes.
+        options: those of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
+            the local card; `conv_algo`, `precision`, `optimizer`, `mode`, `margin`, `reserve`, …
+
+    Raises:
+        UsageError: an option is wrong, or neither a card nor its memory is known.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    model = workload if isinstance(workload, str) else workload.name or "workload"
+    settings = check_settings({**options, "model": model})
+    reference = _referred(workload, settings.input_shape, settings.num_classes)
+    return run_check(settings, local_predictor(reference, mode=settings.mode), batch_size)
 
 
 def peak_curve(
@@ -136,7 +159,7 @@ def run(
             start_predictor()
         predictor = local_predictor(workload, mode=settings.mode, emit=emit)
         space = _search_space(settings, algos, predictor)
-        curves, notes = _predict(predictor, target, space)
+        curves, notes = _predict(predictor, target, space, settings.risk)
         with _open_study(settings, workload, target, space, curves) as study:
             emit(
                 TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
@@ -155,7 +178,14 @@ def run(
                 budget=target.budget,
                 device=target.device if target.probe is None else trials[-1].device,
                 best=best,
-                frontier=frontier.entries(),
+                frontier=with_risks(
+                    frontier.entries(),
+                    curves.by_knobs,
+                    budget_bytes=target.budget.usable_bytes,
+                    min_batch=space.min_batch,
+                    max_batch=space.max_batch,
+                    emit=emit,
+                ),
                 trials=trials,
                 wall_seconds=time.monotonic() - started,
                 study=study.name,
@@ -164,6 +194,7 @@ def run(
                 estimate=_estimate(curves, space, best),
                 cards=_cards(settings, space, curves, best, emit),
                 notes=notes,
+                risk=settings.risk,
             )
     emit(
         TuneFinished(
@@ -302,6 +333,8 @@ def _identity(
         "workload": dataclasses.asdict(dataclasses.replace(workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
+        "risk": settings.risk,
+        "residuals_sha256": shipped_residuals().digest,
         "probe": Probe.PREDICT if target.probe is None else target.probe,
         "card": target.card.name,
         "architecture": target.card.architecture,
@@ -330,18 +363,20 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
     )
 
 
-def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[CurveSet, tuple[str, ...]]:
+def _predict(
+    predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
+) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them."""
     curves = CurveSet(on_host=target.probe is Probe.CPU)
     try:
         for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card))
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
     except AutofitError as error:
         if target.probe is None or error.kind not in UNPREDICTABLE:
             raise
         return curves, (f"no prediction guided the search: {error.message}",)
     if target.probe is None:
-        _confirm(predictor, target, space, curves)
+        _confirm(predictor, target, space, curves, risk)
     if not curves.needs_traces:
         return curves, ()
     differs = "the step allocates differently at every batch size"
@@ -352,7 +387,7 @@ def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[
     )
 
 
-def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet) -> None:
+def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
     """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
     answers: dict[int, Knobs] = {}
     for knobs in space.settings:
@@ -364,7 +399,7 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
             answers.setdefault(scan.largest_batch or space.min_batch, knobs)
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card))
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:

@@ -101,6 +101,21 @@ GPU = setting(
     complete=_complete_gpu,
 )
 
+GPU_MEM = setting(
+    "gpu-mem",
+    "The device's total memory: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
+    metavar="SIZE",
+)
+
+KEPT_FREE = combined(
+    setting("margin", "Share of the device's memory to keep free.  [default: 3%]", metavar="PERCENT"),
+    setting("reserve", "What other processes on the device are left.", metavar="SIZE"),
+)
+
+BATCH_SIZE = click.option(
+    "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
+)
+
 CONV_ALGOS_OPTION = setting(
     "conv-algo",
     f"Convolution algorithms to choose from, of {', '.join(CONV_ALGOS)}.  [default: all]",

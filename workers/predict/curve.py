@@ -8,7 +8,7 @@ Workspaces are formulas of such shapes. No torch is needed here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,11 +31,27 @@ class BatchDependentEventsError(ValueError):
 
 
 class Level(StrEnum):
-    """Which end of a workspace estimate a replay assumes."""
+    """What a replay assumes of the workspaces.
+
+    `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
+    """
 
     LOW = "low"
     LIKELY = "likely"
     HIGH = "high"
+    WORST = "worst"
+
+    @property
+    def up_to(self) -> tuple[Level, ...]:
+        """The levels that a peak "up to" this one covers, this one first.
+
+        A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
+        ones; the likely peak is one assumption alone.
+        """
+        if self is Level.LIKELY:
+            return (self,)
+        order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
+        return tuple(reversed(order[: order.index(self) + 1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +89,8 @@ class PeakEstimate:
     Attributes:
         allocated_bytes, reserved_bytes: with the likely workspaces.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
+        workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
+            any one convolution call; they follow each other, so never two at a time.
         breakdown: bytes alive at the allocated peak, by category, adding up to it.
         live: what is alive at the allocated peak, largest first.
     """
@@ -82,6 +100,9 @@ class PeakEstimate:
     reserved_bytes: int
     low_bytes: int
     high_bytes: int
+    workspace_low_bytes: int
+    workspace_likely_bytes: int
+    workspace_high_bytes: int
     breakdown: dict[Category, int]
     live: tuple[LiveAllocation, ...]
 
@@ -222,40 +243,63 @@ class PeakCurve:
         )
         return result
 
-    def high_bytes(
-        self, batch_size: int, conditions: Conditions, *, stop_above_bytes: int | None = None
+    def reserved_bytes(
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        level: Level = Level.HIGH,
+        *,
+        stop_above_bytes: int | None = None,
     ) -> int:
-        """The high end of the reserved peak, with `stop_above_bytes` as soon as it is above that.
-
-        A workspace can also lower the peak, by the segment it leaves behind, hence all levels.
-        """
+        """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
         highest = 0
-        for workspaces in self._distinct_workspaces(batch_size, conditions):
+        for workspaces in self._distinct_workspaces(batch_size, conditions, level):
             result = self._replay(batch_size, workspaces, conditions, stop_above_bytes=stop_above_bytes)
             highest = max(highest, result.peak_reserved_bytes)
             if stop_above_bytes is not None and highest > stop_above_bytes:
                 break
         return highest
 
-    def _distinct_workspaces(self, batch_size: int, conditions: Conditions) -> list[_Workspaces]:
-        levels = (Level.HIGH, Level.LIKELY, Level.LOW)
-        return list(dict.fromkeys(self._workspaces(batch_size, conditions, level) for level in levels))
+    def _distinct_workspaces(
+        self, batch_size: int, conditions: Conditions, level: Level = Level.HIGH
+    ) -> Iterator[_Workspaces]:
+        seen = set()
+        for one in level.up_to:
+            workspaces = self._workspaces(batch_size, conditions, one)
+            if workspaces not in seen:
+                seen.add(workspaces)
+                yield workspaces
 
-    def verdict(self, batch_size: int, conditions: Conditions, budget_bytes: int | None) -> Verdict:
+    def runs_within(
+        self, batch_size: int, conditions: Conditions, limit_bytes: int, level: Level = Level.HIGH
+    ) -> bool:
+        """Whether a size runs under a limit with the workspaces of a level, retries allowed."""
+        return self.replay(batch_size, conditions, level, limit_bytes=limit_bytes).completed
+
+    def verdict(
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        budget_bytes: int | None,
+        level: Level = Level.HIGH,
+    ) -> Verdict:
         """Whether a size fits a budget without a retry of the allocator, fits thrashing, or fails."""
         if budget_bytes is None:
             return Verdict.FITS
-        if self.high_bytes(batch_size, conditions, stop_above_bytes=budget_bytes) <= budget_bytes:
+        if self.reserved_bytes(batch_size, conditions, level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
-        limited = self.replay(batch_size, conditions, Level.HIGH, limit_bytes=budget_bytes)
-        return Verdict.THRASH if limited.completed else Verdict.OOM
+        runs = self.runs_within(batch_size, conditions, budget_bytes, level)
+        return Verdict.THRASH if runs else Verdict.OOM
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""
-        likely = self.replay(batch_size, conditions)
+        low, likely_workspaces, high = spans = [
+            self._workspaces(batch_size, conditions, level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+        ]
+        likely = self._replay(batch_size, likely_workspaces, conditions)
         reserved = [
             self._replay(batch_size, workspaces, conditions).peak_reserved_bytes
-            for workspaces in self._distinct_workspaces(batch_size, conditions)
+            for workspaces in dict.fromkeys(spans)
         ]
         live = self._live_at(likely.peak_allocated_position, batch_size, conditions)
         breakdown = dict.fromkeys(Category, 0)
@@ -269,6 +313,9 @@ class PeakCurve:
             reserved_bytes=likely.peak_reserved_bytes,
             low_bytes=min(reserved),
             high_bytes=max(reserved),
+            workspace_low_bytes=max(low, default=0),
+            workspace_likely_bytes=max(likely_workspaces, default=0),
+            workspace_high_bytes=max(high, default=0),
             breakdown=breakdown,
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )

@@ -20,14 +20,21 @@ _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Bytes beside the output: what the policy may get by with, likely takes, and may take."""
+    """Bytes beside the output.
+
+    Attributes:
+        low_bytes: what the policy may get by with.
+        likely_bytes, high_bytes: what it takes; they differ where the plan is not known for sure.
+        worst_bytes: the largest that any plan wants, whatever plan the policy takes.
+    """
 
     low_bytes: int
     likely_bytes: int
     high_bytes: int
+    worst_bytes: int
 
 
-NO_WORKSPACE = Workspace(0, 0, 0)
+NO_WORKSPACE = Workspace(0, 0, 0, 0)
 
 
 def workspace(
@@ -52,8 +59,8 @@ def workspace(
         and (plan.is_deterministic or conv_algo != "cudnn-deterministic")
     ] or [plan.workspace_bytes for plan in plans]
     if conv_algo == "cudnn-benchmark":
-        return Workspace(sizes[0], max(sizes), max(sizes))
-    return Workspace(min(sizes), sizes[0], sizes[0])
+        return Workspace(sizes[0], max(sizes), max(sizes), max(sizes))
+    return Workspace(min(sizes), sizes[0], sizes[0], max(sizes))
 
 
 def native_workspace(call: Convolution) -> Workspace:
@@ -67,7 +74,7 @@ def native_workspace(call: Convolution) -> Workspace:
         return NO_WORKSPACE
     columns = call.element_bytes * (call.input_shape[1] // call.groups) * math.prod(call.weight_shape[2:])
     num_bytes = columns * math.prod(call.output_shape[2:])
-    return Workspace(num_bytes, num_bytes, num_bytes)
+    return Workspace(num_bytes, num_bytes, num_bytes, num_bytes)
 
 
 def is_depthwise(call: Convolution) -> bool:

@@ -66,6 +66,11 @@ def test_a_card_is_named_with_its_assumptions(autofit, asked):
     assert "CUDA context of 585 MiB assumed for sm_89" in text
 
 
+def test_what_the_interval_rests_on_is_told(autofit, asked):
+    text = " ".join(autofit(*ESTIMATE, estimate=asked[0]).out.split())
+    assert "95% interval: the span of the workspaces, and -2.0% and +3.0% for what 120 real runs" in text
+
+
 def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
     text = autofit(*ESTIMATE, estimate=asked[0]).out
     assert max(map(len, text.splitlines())) <= 80
@@ -75,6 +80,8 @@ def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
 def test_json_prints_the_estimate(autofit, asked, results):
     finished = autofit(*ESTIMATE, "--json", estimate=asked[0])
     assert finished.document["schema"] == "autofit.estimate/1"
+    assert finished.document["workspace_bytes"] == {"low": 0, "likely": 1024**3, "high": 2 * 1024**3}
+    assert finished.document["calibration"]["model_class"] == "convolutional-dense"
     assert finished.document["breakdown"] == dataclasses.asdict(results.estimate().breakdown)
 
 

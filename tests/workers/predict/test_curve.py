@@ -162,17 +162,54 @@ def test_native_convolutions_need_a_workspace_that_does_not_grow_with_the_batch(
 
 def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
     curve = curve_of("davenet-audio")
-    exact = curve.high_bytes(200, Conditions())
+    exact = curve.reserved_bytes(200, Conditions())
     budget_bytes = exact // 2
-    stopped = curve.high_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
+    stopped = curve.reserved_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
     assert budget_bytes < stopped <= exact
-    assert curve.high_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+    assert curve.reserved_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+
+
+def test_the_worst_is_no_less_than_the_high_end_and_the_same_for_every_policy_of_cudnn(curve_of):
+    curve = curve_of("vgg16")
+    peaks = {}
+    for conv_algo in POLICIES:
+        conditions = Conditions(conv_algo=conv_algo)
+        likely, high, worst = (
+            curve.reserved_bytes(40, conditions, level) for level in (Level.LIKELY, Level.HIGH, Level.WORST)
+        )
+        assert likely <= high <= worst
+        assert likely == curve.estimate(40, conditions).reserved_bytes
+        peaks[conv_algo] = high, worst
+    assert peaks["cudnn"][0] < peaks["cudnn"][1] == peaks["cudnn-benchmark"][1]
+    assert peaks["native"][0] == peaks["native"][1]
+
+
+def test_each_level_has_its_verdict(curve_of):
+    curve = curve_of("vgg16")
+    conditions = Conditions()
+    likely_bytes = curve.reserved_bytes(40, conditions, Level.LIKELY)
+    assert curve.verdict(40, conditions, likely_bytes, Level.LIKELY) is Verdict.FITS
+    assert curve.verdict(40, conditions, likely_bytes, Level.HIGH) is not Verdict.FITS
+    assert curve.runs_within(40, conditions, likely_bytes, Level.LOW)
+
+
+def test_an_estimate_names_the_largest_workspace_at_each_level(curve_of):
+    curve = curve_of("vgg16")
+    told = curve.estimate(40, Conditions())
+    for level, num_bytes in (
+        (Level.LOW, told.workspace_low_bytes),
+        (Level.LIKELY, told.workspace_likely_bytes),
+        (Level.HIGH, told.workspace_high_bytes),
+    ):
+        sizes = zip(curve.sizes(40, Conditions(), level), curve.trace.allocations, strict=True)
+        assert num_bytes == max(size for size, a in sizes if a.category is Category.WORKSPACE)
+    assert 0 == told.workspace_low_bytes < told.workspace_likely_bytes < told.workspace_high_bytes
 
 
 def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
     curve = curve_of("davenet-audio")
     conditions = Conditions(conv_algo="cudnn-benchmark")
-    high_bytes = curve.high_bytes(64, conditions)
+    high_bytes = curve.reserved_bytes(64, conditions)
     assert curve.verdict(64, conditions, None) is Verdict.FITS
     assert curve.verdict(64, conditions, high_bytes) is Verdict.FITS
     assert curve.verdict(64, conditions, high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
@@ -181,7 +218,7 @@ def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
 
 def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
     curve = curve_of("davenet-audio")
-    high_bytes = curve.high_bytes(64, Conditions())
+    high_bytes = curve.reserved_bytes(64, Conditions())
     verdicts = [
         curve.verdict(64, Conditions(), budget_bytes)
         for budget_bytes in range(high_bytes, high_bytes // 4, -(high_bytes // 40))
