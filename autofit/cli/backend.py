@@ -11,7 +11,7 @@ from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
-from workers.protocol import Knobs, WorkloadRef
+from workers.protocol import WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.doctor import Check
@@ -25,10 +25,9 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
     (conv_algo,) = settings.conv_algos
-    knobs = Knobs(conv_algo=conv_algo, precision=settings.precision, optimizer=settings.optimizer)
     predictor = api.local_predictor(workload, mode=settings.mode, emit=emit)
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return predictor.estimate(knobs, card, batch_size)
+    return predictor.estimate(settings.knobs(conv_algo), card, batch_size)
 
 
 def examine() -> tuple[Check, ...]:

@@ -140,6 +140,7 @@ def install() -> None:
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
     _let_modules_convert_fake_parameters()
+    _let_scalers_step_without_values()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
@@ -201,6 +202,26 @@ def _let_modules_convert_fake_parameters() -> None:
             swap(old, new)
 
     utils.swap_tensors = swap_or_set
+
+
+def _let_scalers_step_without_values() -> None:
+    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
+
+    The step with the optimizer in it is the one that needs the most memory. The question copies
+    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
+    """
+    scaler: Any = torch.amp.GradScaler
+
+    def step(
+        _self: torch.amp.GradScaler,
+        optimizer: torch.optim.Optimizer,
+        _state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    scaler._maybe_opt_step = step
 
 
 @contextmanager

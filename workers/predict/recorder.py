@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from workers.predict.layouts import convolution_format
 from workers.predict.shapes import extent
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 
@@ -334,7 +335,7 @@ def _convolutions(
             groups=groups,
             dtype=str(input.dtype).removeprefix("torch."),
             element_bytes=input.element_size(),
-            channels_last=input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last),
+            channels_last=convolution_format(input, weight) is not torch.contiguous_format,
         )
         for conv_pass in passes
     ]
