@@ -81,7 +81,7 @@ def _step_lines(knobs: Knobs, device_kind: str, conversions: str, *, training: b
     if dtype is None:
         return
     yield f'with torch.autocast("{device_kind}", dtype=torch.{dtype}):'
-    yield "    loss = ...  # forward pass and loss; backward outside"
+    yield "    loss = ...  # forward pass and loss; backward outside" if training else "    output = ..."
     if training and dtype == "float16":
         yield "scaler.scale(loss).backward()"
         yield "scaler.step(optimizer)"

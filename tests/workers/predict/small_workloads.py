@@ -119,6 +119,13 @@ convolutional = _workload(_convolutional, shape=(3, 10, 12))
 transposed = _workload(
     lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 5, 4, stride=2)), shape=(3, 8, 9)
 )
+one_channel = _workload(lambda: nn.Conv2d(1, 3, 3), shape=(1, 8, 9))
+volumes = _workload(
+    lambda: nn.Sequential(nn.Conv3d(3, 5, 3), nn.ReLU(), nn.Conv3d(5, 2, 3)), shape=(3, 6, 7, 8)
+)
+double_images = _workload(
+    lambda: nn.Conv2d(3, 5, 3).double(), shape=(3, 8, 9), loss=lambda m, b: _mean_square(m, b.double())
+)
 
 
 # Sums of gradients.
@@ -172,6 +179,18 @@ def _accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Ten
 
 
 accumulating = _workload(_perceptron, step=_accumulating)
+
+
+def _scaling(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer.zero_grad()
+    scaler.scale(_mean_square(model, batch)).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+scaled_by_itself = _workload(_perceptron, step=_scaling)
 
 
 # Modules.
