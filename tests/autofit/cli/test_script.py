@@ -30,7 +30,7 @@ def test_the_flags_are_those_of_the_trial(precision):
         assert flags() == expected
 
 
-@pytest.mark.parametrize(("precision", "memory_format"), itertools.product(PRECISIONS, MEMORY_FORMATS))
+@pytest.mark.parametrize(("precision", "memory_format"), [*itertools.product(PRECISIONS, MEMORY_FORMATS)])
 def test_the_conversions_are_those_of_the_trial(precision, memory_format):
     knobs = Knobs(precision=precision, memory_format=memory_format)
     names = {"torch": torch, "model": torch.nn.Conv2d(3, 4, 3), "inputs": torch.ones(2, 3, 5, 5)}
@@ -44,7 +44,7 @@ def test_the_conversions_are_those_of_the_trial(precision, memory_format):
     assert (names["inputs"].dtype, names["inputs"].stride()) == (inputs.dtype, inputs.stride())
 
 
-@pytest.mark.parametrize(("optimizer", "implementation"), itertools.product(OPTIMIZERS, OPTIMIZER_IMPLS))
+@pytest.mark.parametrize(("optimizer", "implementation"), [*itertools.product(OPTIMIZERS, OPTIMIZER_IMPLS)])
 def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
     if implementation == "fused" and optimizer in ("rmsprop", "adagrad"):
         pytest.skip("PyTorch has none")
