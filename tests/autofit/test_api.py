@@ -343,7 +343,7 @@ def test_the_keywords_are_the_knobs() -> None:
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),
-        (lambda: autofit.estimate(SMALL, batch_size=8, memory_layout="nhwc"), UsageError, "memory_format"),
+        (lambda: autofit.estimate(SMALL, batch_size=8, memory_formt="nhwc"), UsageError, "memory_format"),
         (lambda: autofit.peak_curve(SMALL, optimizer_impl="apex"), UsageError, "foreach, fused, loop"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", memory_format="nhwc"), UsageError, "channels_last"),
         (lambda: autofit.estimate(SMALL, batch_size=8, gpu="rtx-309"), UnknownGpuError, "rtx-3090"),
