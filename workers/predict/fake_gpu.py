@@ -57,6 +57,7 @@ class FakeGpuMode(TorchDispatchMode):
         self._shapes = ShapeCache(self.fake_mode)
         self._observer = observer
         self._named_devices = NamedDevices()
+        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
 
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
@@ -270,6 +271,8 @@ def move_to_gpu(mode: FakeGpuMode, model: torch.nn.Module) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(GPU)
+        if isinstance(module, torch.nn.RNNBase):
+            module._init_flat_weights()
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -140,6 +140,7 @@ class _TracedStep:
             set_to_none=knobs.set_to_none,
             phase=self._begin_phase,
         )
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
         recorder.recategorize(_gradients(model), Category.GRADIENT)
         recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from workers.predict.layouts import convolution_format
+from workers.predict.library_memory import LIBRARY_MEMORY
 from workers.predict.shapes import extent
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 
@@ -105,6 +106,10 @@ class Recorder:
         self._settle_pending()
         origin = self._origin()
         operator = str(func).removesuffix(".default")
+        if func is LIBRARY_MEMORY:
+            _num_bytes, taker, kept = args
+            self._allocate(result, taker, origin, self.category if kept else Category.WORKSPACE)
+            return
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
             return
         convolutions = iter(_convolutions(func, args, result))
@@ -116,7 +121,9 @@ class Recorder:
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)
 
-    def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
+    def _allocate(
+        self, tensor: torch.Tensor, operator: str, origin: _Origin, category: Category | None = None
+    ) -> bool:
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
@@ -126,7 +133,7 @@ class Recorder:
             self._freed(key)  # resized in place
         if not storage.nbytes():
             return False
-        self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
+        self._ids[key] = self._append(_allocation(tensor, category or self.category, operator, origin))
         self._watch(storage)
         return True
 
