@@ -46,6 +46,11 @@ class Gpu:
     def is_mig_slice(self) -> bool:
         return "-mig-" in self.key
 
+    @property
+    def whole_card_key(self) -> str:
+        """The key of the card that a slice is a part of; of a whole card, its own."""
+        return self.key.partition("-mig-")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:

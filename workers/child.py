@@ -30,10 +30,7 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platst
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
     """Answers one JSON line after another until an empty line comes."""
-    for fd in (specs_fd, outcomes_fd):
-        os.set_inheritable(fd, False)
-    specs: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(specs_fd, specs), daemon=True).start()
+    specs = received(specs_fd, outcomes_fd)
     with suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
     with os.fdopen(outcomes_fd, "w", encoding="utf-8") as outcomes:
@@ -42,15 +39,24 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
             outcomes.flush()
 
 
-def _receive(specs_fd: int, specs: queue.SimpleQueue[str]) -> None:
-    """Passes the specs on; a supervisor that is gone takes the whole process group with it.
+def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
+    """The lines that the supervisor sends, as they come; an empty one is the last."""
+    for fd in (requests_fd, answers_fd):
+        os.set_inheritable(fd, False)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests_fd, lines), daemon=True).start()
+    return lines
+
+
+def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
+    """Passes the lines on; a supervisor that is gone takes the whole process group with it.
 
     The pipe is read all the time, so that this is seen during a long operator too: PyTorch's
     operators run without the interpreter's lock.
     """
-    with os.fdopen(specs_fd, encoding="utf-8") as pipe:
+    with os.fdopen(requests_fd, encoding="utf-8") as pipe:
         for line in pipe:
-            specs.put(line.strip())
+            lines.put(line.strip())
             if not line.strip():
                 return
     os.killpg(0, signal.SIGKILL)

@@ -32,15 +32,14 @@ from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 # `workers` is a common name, so the child takes this very package by its path, before any search
 # of the import path, and nothing is put in front of that path.
 _BOOTSTRAP = """
-import importlib.util, sys
-_, folder, specs, outcomes = sys.argv
+import importlib, importlib.util, sys
+_, folder, module, requests, answers = sys.argv
 del sys.argv[1:]
 spec = importlib.util.spec_from_file_location(
     "workers", folder + "/__init__.py", submodule_search_locations=[folder])
 package = sys.modules["workers"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
-from workers.child import main
-main(int(specs), int(outcomes))
+importlib.import_module(module).main(int(requests), int(answers))
 """
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
@@ -79,7 +78,7 @@ class Child:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._process: _Process | None = None
+        self._process: ChildProcess | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -139,13 +138,13 @@ class Child:
             process.log.close()
         return outcome
 
-    def _started(self) -> _Process:
+    def _started(self) -> ChildProcess:
         if self._process is not None and self._process.has_exited():
             process, self._process = self._process, None
             process.kill()
             process.log.close()
         if self._process is None:
-            self._process = _Process({**os.environ, **self._environment})
+            self._process = ChildProcess("workers.child", self._environment)
         return self._process
 
 
@@ -162,22 +161,27 @@ def _unfinished(spec: TrialSpec, error: BaseException, death: str) -> TrialOutco
     return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
 
 
-class _Process:
-    """One started child with its pipes and its log, from birth to reaping."""
+class ChildProcess:
+    """One started child with its pipes and its log, from birth to reaping.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    Args:
+        module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
+        environment: variables set for the process, over a copy of this process's own.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
         self.log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        child_specs, self._specs = os.pipe()
-        self._outcomes, child_outcomes = os.pipe()
+        child_requests, self._requests = os.pipe()
+        self._answers, child_answers = os.pipe()
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
         try:
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                [*command, str(Path(__file__).parent), str(child_specs), str(child_outcomes)],
-                env=environment,
+                [*command, str(Path(__file__).parent), module, str(child_requests), str(child_answers)],
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,
-                pass_fds=(child_specs, child_outcomes),
+                pass_fds=(child_requests, child_answers),
                 start_new_session=True,
             )
         except BaseException:
@@ -185,8 +189,8 @@ class _Process:
             self.log.close()
             raise
         finally:
-            os.close(child_specs)
-            os.close(child_outcomes)
+            os.close(child_requests)
+            os.close(child_answers)
 
     def ask(self, message: str, deadline: float) -> str:
         """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.
@@ -197,10 +201,10 @@ class _Process:
         """
         outgoing = memoryview(message.encode() + b"\n")
         incoming = bytearray()
-        os.set_blocking(self._specs, False)
+        os.set_blocking(self._requests, False)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._specs, selectors.EVENT_WRITE)
-            selector.register(self._outcomes, selectors.EVENT_READ)
+            selector.register(self._requests, selectors.EVENT_WRITE)
+            selector.register(self._answers, selectors.EVENT_READ)
             while not incoming.endswith(b"\n"):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -209,12 +213,12 @@ class _Process:
                 # not tell of its death. What it wrote before it died is already in the pipe.
                 died = self.has_exited()
                 ready = {key.fd for key, _ in selector.select(0 if died else min(remaining, _POLL_SECONDS))}
-                if self._specs in ready:
+                if self._requests in ready:
                     outgoing = outgoing[self._write_some(outgoing) :]
                     if not outgoing:
-                        selector.unregister(self._specs)
-                if self._outcomes in ready:
-                    chunk = os.read(self._outcomes, 1 << 20)
+                        selector.unregister(self._requests)
+                if self._answers in ready:
+                    chunk = os.read(self._answers, 1 << 20)
                     if not chunk:
                         self._wait_for_exit()
                         raise EOFError
@@ -225,9 +229,9 @@ class _Process:
 
     def _write_some(self, outgoing: memoryview) -> int:
         try:
-            return os.write(self._specs, outgoing)
+            return os.write(self._requests, outgoing)
         except BrokenPipeError:
-            return len(outgoing)  # nobody reads any more: the outcomes pipe tells why
+            return len(outgoing)  # nobody reads any more: the answers pipe tells why
 
     def has_exited(self) -> bool:
         """Whether the process is dead; it is not reaped, so that its group's number stays taken."""
@@ -244,7 +248,7 @@ class _Process:
     def dismiss(self) -> None:
         """Lets the process end by itself, then kills whatever is left of its group."""
         with suppress(BrokenPipeError):
-            os.write(self._specs, b"\n")
+            os.write(self._requests, b"\n")
         self._wait_for_exit()
         self.kill()
         self.log.close()
@@ -262,14 +266,14 @@ class _Process:
         """Waits for the end of what the child forked: the last copy of its pipe is then closed."""
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
         with selectors.DefaultSelector() as selector:
-            selector.register(self._outcomes, selectors.EVENT_READ)
+            selector.register(self._answers, selectors.EVENT_READ)
             while (remaining := give_up - time.monotonic()) > 0:
-                if selector.select(remaining) and not os.read(self._outcomes, 1 << 20):
+                if selector.select(remaining) and not os.read(self._answers, 1 << 20):
                     return
 
     def _close_pipes(self) -> None:
-        os.close(self._specs)
-        os.close(self._outcomes)
+        os.close(self._requests)
+        os.close(self._answers)
 
     @property
     def log_bytes(self) -> int:

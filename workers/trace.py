@@ -208,10 +208,11 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         source=strings[source],
         dtype=strings[dtype],
         shape=tuple(shape),
-        convolution=None if convolution is None else _convolution(convolution),
+        convolution=None if convolution is None else convolution_from_dict(convolution),
     )
 
 
-def _convolution(data: dict[str, Any]) -> Convolution:
+def convolution_from_dict(data: dict[str, Any]) -> Convolution:
+    """The inverse of `dataclasses.asdict`, after a passage through JSON."""
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return Convolution(**{**fields, "conv_pass": ConvPass(data["conv_pass"])})

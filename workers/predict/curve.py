@@ -15,7 +15,16 @@ from enum import StrEnum
 from workers.allocator import AllocatorSettings, Replay, live_peak_bytes, replay
 from workers.allocator.settings import DEFAULT_SETTINGS
 from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
-from workers.predict.workspace import workspace
+from workers.predict.formula_plans import FormulaPlans
+from workers.predict.plans import PlanSource
+from workers.predict.workspace import (
+    NATIVE,
+    NO_WORKSPACE,
+    Workspace,
+    goes_to_cudnn,
+    native_workspace,
+    workspace,
+)
 from workers.protocol import Verdict
 from workers.trace import Allocation, Category, Convolution, Trace
 
@@ -41,11 +50,15 @@ class Conditions:
     Attributes:
         conv_algo: the backend policy, of `workers.protocol.CONV_ALGOS`.
         architecture: `sm_XY` of the card.
+        plans: knows what cuDNN would do on the card; without any, formulas for its architecture.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         settings: of PyTorch's caching allocator.
     """
 
     conv_algo: str = "cudnn"
     architecture: str = "sm_80"
+    plans: PlanSource | None = None
+    allow_tf32: bool = True
     settings: AllocatorSettings = DEFAULT_SETTINGS
 
 
@@ -75,6 +88,21 @@ class PeakEstimate:
     high_bytes: int
     breakdown: dict[Category, int]
     live: tuple[LiveAllocation, ...]
+
+
+def workspaces(calls: Sequence[Convolution], conditions: Conditions) -> list[Workspace]:
+    """The workspace of each call under the conditions; plans are asked for all calls at once."""
+    if conditions.conv_algo == NATIVE:
+        return [native_workspace(call) for call in calls]
+    source = conditions.plans or FormulaPlans(conditions.architecture)
+    planned = [call for call in calls if goes_to_cudnn(call)]
+    plans = dict(zip(planned, source.plans(planned), strict=True))
+    return [
+        workspace(call, plans[call], conditions.conv_algo, allow_tf32=conditions.allow_tf32)
+        if call in plans
+        else NO_WORKSPACE
+        for call in calls
+    ]
 
 
 class PeakCurve:
@@ -115,6 +143,7 @@ class PeakCurve:
         self._convolutions = [(index, numbers[call]) for index, call in lines.items()]
         self._replays: dict[tuple[object, ...], Replay] = {}
         self._last_shapes: tuple[int, tuple[list[int], list[Convolution]]] | None = None
+        self._last_spans: tuple[object, list[Workspace]] | None = None
 
     def at(self, batch_size: int) -> PeakCurve:
         """The curve that knows this batch size: this one, where `TracedCurve` makes one."""
@@ -136,9 +165,14 @@ class PeakCurve:
 
     def _workspaces(self, batch_size: int, conditions: Conditions, level: Level) -> _Workspaces:
         """The workspace of every different convolution call: with the batch, all that sizes depend on."""
-        _, calls = self._shapes(batch_size)
-        spans = (workspace(call, conditions.conv_algo, conditions.architecture) for call in calls)
-        return tuple(getattr(span, f"{level}_bytes") for span in spans)
+        return tuple(getattr(span, f"{level}_bytes") for span in self._spans(batch_size, conditions))
+
+    def _spans(self, batch_size: int, conditions: Conditions) -> list[Workspace]:
+        """The workspace of every different call at all levels; those of the last conditions are kept."""
+        key = (batch_size, conditions.conv_algo, conditions.architecture, conditions.allow_tf32, id(conditions.plans))
+        if self._last_spans is None or self._last_spans[0] != key:
+            self._last_spans = key, workspaces(self._shapes(batch_size)[1], conditions)
+        return self._last_spans[1]
 
     def _sizes(self, batch_size: int, workspaces: _Workspaces) -> list[int]:
         sizes = self._shapes(batch_size)[0].copy()
@@ -158,7 +192,7 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        return live_peak_bytes(self._events, self.sizes(batch_size, Conditions(), Level.LOW))
+        return live_peak_bytes(self._events, self._shapes(batch_size)[0])
 
     def replay(
         self,

@@ -142,6 +142,7 @@ def install() -> None:
     _let_optimizers_take_fake_tensors()
     _let_modules_convert_fake_parameters()
     _let_scalers_step_without_values()
+    _let_initializers_leave_fake_parameters()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
@@ -223,6 +224,17 @@ def _let_scalers_step_without_values() -> None:
         return optimizer.step(*args, **kwargs)
 
     scaler._maybe_opt_step = step
+
+
+def _let_initializers_leave_fake_parameters() -> None:
+    """The truncated normal draws until all values are within its bounds, and here are no values."""
+    init: Any = torch.nn.init
+    draw = init._no_grad_trunc_normal_
+
+    def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
+
+    init._no_grad_trunc_normal_ = draw_unless_fake
 
 
 @contextmanager

@@ -1,23 +1,21 @@
 """What a convolution needs beside its output, by algorithm; no operator shows it.
 
-Formulas, until cuDNN itself is asked. Planned by cuDNN 9.27 for a VGG layer (64→64 channels, 3×3,
-batch 128, fp32 storage), the first plan of an A100 needs one copy of a feature map forward and two
-backward, that of an H200 two each, that of a T4 none, and none does without tensor cores. They are
-NHWC copies of what a tensor-core kernel reads and writes, for it wants channels last: the likely
-workspace. Deep stacks of 3×3 layers were measured to need more (VGG-16 in GPUMemNet's table),
-about what the buffers of non-fused Winograd come to: the high end. Grouped and 1×1 convolutions
-were seen to need far less in real runs than their first plan: taken as 0.
+Which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each policy;
+the plans themselves come from a `PlanSource`. PyTorch's own kernels need columns or nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.trace import Convolution, ConvPass
+from workers.predict.plans import Plan
+from workers.trace import Convolution
 
-_FFT_MAX_SIDE = 256
+NATIVE = "native"
+# Rounded, for a depthwise convolution in half precision: see `_depthwise_goes_to_cudnn`.
+_MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,104 +27,82 @@ class Workspace:
     high_bytes: int
 
 
-def workspace(convolution: Convolution, conv_algo: str, architecture: str) -> Workspace:
-    """Estimates the workspace of one convolution call.
+NO_WORKSPACE = Workspace(0, 0, 0)
+
+
+def workspace(
+    call: Convolution, plans: Sequence[Plan], conv_algo: str, *, allow_tf32: bool = True
+) -> Workspace:
+    """The workspace of one call that PyTorch hands to cuDNN.
+
+    `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
+    plan, to which it comes down when memory is short. With benchmark it first allocates the
+    largest workspace among all plans (`generate_and_filter_plans`), to time them in it.
 
     Args:
-        convolution: the call.
-        conv_algo: a backend policy of `workers.protocol.CONV_ALGOS`.
-        architecture: `sm_XY` of the card.
+        plans: of the call, in PyTorch's order.
+        conv_algo: one of the cuDNN policies of `workers.protocol.CONV_ALGOS`.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
     """
-    return _POLICIES[conv_algo](convolution, int(architecture.removeprefix("sm_")))
+    needs_ieee = call.dtype == "float32" and not allow_tf32
+    sizes = [
+        plan.workspace_bytes
+        for plan in plans
+        if not (needs_ieee and plan.uses_tensor_cores)
+        and (plan.is_deterministic or conv_algo != "cudnn-deterministic")
+    ] or [plan.workspace_bytes for plan in plans]
+    if conv_algo == "cudnn-benchmark":
+        return Workspace(sizes[0], max(sizes), max(sizes))
+    return Workspace(min(sizes), sizes[0], sizes[0])
 
 
-def _heuristic(conv: Convolution, capability: int) -> Workspace:
-    """The first plan that cuDNN offers; near the limit PyTorch takes a later one that needs less."""
-    if not _is_dense(conv) or not _uses_tensor_cores(conv, capability):
-        return Workspace(0, 0, 0)
-    both = 0 if conv.channels_last else _input_bytes(conv) + _output_bytes(conv)
-    one_copy = conv.conv_pass is ConvPass.FPROP and capability < 90
-    likely = min(both, _output_bytes(conv)) if one_copy else both
-    return Workspace(0, likely, max(both, _winograd_bytes(conv)))
-
-
-def _benchmark(conv: Convolution, capability: int) -> Workspace:
-    """Timing the plans takes one allocation of the largest workspace among them."""
-    heuristic = _heuristic(conv, capability)
-    if not _is_dense(conv):
-        return heuristic
-    likely = max(heuristic.high_bytes, _winograd_bytes(conv))
-    return Workspace(heuristic.likely_bytes, likely, max(likely, _fft_bytes(conv)))
-
-
-def _native(conv: Convolution, _capability: int) -> Workspace:
+def native_workspace(call: Convolution) -> Workspace:
     """PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
 
     Source: `slow_conv2d` and `slow_conv_dilated` of ATen; depthwise convolutions have a direct
     kernel, and 1×1 convolutions without stride or padding multiply the input as it is.
     """
-    channels, depthwise = conv.input_shape[1], conv.groups == conv.input_shape[1] > 1
-    pointwise = _filter_elements(conv) == 1 and set(conv.stride) == {1} and set(conv.padding) == {0}
-    if depthwise or pointwise:
-        return Workspace(0, 0, 0)
-    columns = conv.element_bytes * (channels // conv.groups) * _filter_elements(conv)
-    num_bytes = columns * math.prod(conv.output_shape[2:])
+    pointwise = math.prod(call.weight_shape[2:]) == 1 and set(call.stride) == {1} and set(call.padding) == {0}
+    if is_depthwise(call) or pointwise:
+        return NO_WORKSPACE
+    columns = call.element_bytes * (call.input_shape[1] // call.groups) * math.prod(call.weight_shape[2:])
+    num_bytes = columns * math.prod(call.output_shape[2:])
     return Workspace(num_bytes, num_bytes, num_bytes)
 
 
-_POLICIES: dict[str, Callable[[Convolution, int], Workspace]] = {
-    "cudnn": _heuristic,
-    # Dropping the plans that are not reproducible leaves first plans of the same kind.
-    "cudnn-deterministic": _heuristic,
-    "cudnn-benchmark": _benchmark,
-    "native": _native,
-}
+def is_depthwise(call: Convolution) -> bool:
+    """Whether every channel is convolved by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
+    return call.groups == call.input_shape[1] > 1
 
 
-def _is_dense(conv: Convolution) -> bool:
-    return conv.groups == 1 and _filter_elements(conv) > 1
+def goes_to_cudnn(call: Convolution) -> bool:
+    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own."""
+    return not is_depthwise(call) or _depthwise_goes_to_cudnn(call)
 
 
-def _uses_tensor_cores(conv: Convolution, capability: int) -> bool:
-    """TF32 came with sm_80, half precision with sm_70, bfloat16 with sm_80."""
-    return capability >= 80 or (capability >= 70 and conv.dtype == "float16")
+def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
+    """`use_cudnn_depthwise` and `check_cudnn_depthwise_workload_with_filter` of Convolution.cpp.
 
-
-def _filter_elements(conv: Convolution) -> int:
-    return math.prod(conv.weight_shape[2:])
-
-
-def _input_bytes(conv: Convolution) -> int:
-    return math.prod(conv.input_shape) * conv.element_bytes
-
-
-def _output_bytes(conv: Convolution) -> int:
-    return math.prod(conv.output_shape) * conv.element_bytes
-
-
-def _winograd_bytes(conv: Convolution) -> int:
-    """Non-fused Winograd F(4×4, 3×3): a²·(N·C·t + N·K·t + K·C) elements, a = 4 + 3 − 1.
-
-    Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
+    Always in channels last; else in half precision alone, with small square filters, and with a
+    stride of 2 only for many channels.
     """
-    if conv.weight_shape[2:] != (3, 3) or set(conv.stride) != {1} or set(conv.dilation) != {1}:
-        return 0
-    (n, c), (k, p, q) = conv.input_shape[:2], conv.output_shape[1:]
-    tiles = -(-p // 4) * -(-q // 4)
-    return conv.element_bytes * 36 * (n * c * tiles + n * k * tiles + k * c)
-
-
-def _fft_bytes(conv: Convolution) -> int:
-    """Spectra of input, filter and output: 8·H·(W/2 + 1) bytes per map for 2-D images.
-
-    Source: Mathieu, Henaff and LeCun, Fast Training of Convolutional Networks through FFTs, 2014.
-    cuDNN offers it for stride 1 and padded images of up to 256×256 (cudnnConvolutionFwdAlgo_t).
-    """
-    if len(conv.input_shape) != 4 or set(conv.stride) != {1} or set(conv.dilation) != {1}:
-        return 0
-    n, c, height, width = conv.input_shape
-    k = conv.output_shape[1]
-    padded = (height + 2 * conv.padding[0], width + 2 * conv.padding[1])
-    if max(padded) > _FFT_MAX_SIDE:
-        return 0
-    return 8 * padded[0] * (padded[1] // 2 + 1) * (n * c + k * c + n * k)
+    if call.channels_last:
+        return True
+    if call.dtype != "float16" or set(call.dilation) != {1} or len(set(call.stride)) != 1:
+        return False
+    (num_samples, channels), width = call.input_shape[:2], call.input_shape[-1]
+    stride, filter_width = call.stride[-1], call.weight_shape[-1]
+    if channels < _MIN_DEPTHWISE_CHANNELS:
+        return False
+    if len(call.stride) == 1:
+        return stride == 1
+    square = len(set(call.weight_shape[2:])) == 1 and filter_width in (1, 3, 5)
+    if not square or width < _MIN_DEPTHWISE_WIDTH or stride > 2:
+        return False
+    if stride == 1:
+        return True
+    if num_samples == 1:
+        return filter_width > 1 or width <= 28
+    if filter_width == 1:
+        return num_samples <= 16 and channels >= 128 and width <= 7
+    return channels >= 512 or (channels >= 256 and width >= 28)

@@ -223,6 +223,14 @@ def _loaded_perceptron() -> nn.Module:
     return model
 
 
+def _truncated_normal() -> nn.Module:
+    model = _perceptron()
+    for parameter in model.parameters():
+        nn.init.trunc_normal_(parameter, std=0.02)
+        nn.init.trunc_normal_(parameter, std=10.0)  # the two ways that it draws
+    return model
+
+
 def _lazy() -> nn.Module:
     model = nn.LazyLinear(3)
     model(torch.zeros(1, WIDTH))
@@ -248,6 +256,7 @@ loaded = _workload(_loaded_perceptron)
 lazy = _workload(_lazy)
 on_meta = _workload(_on_meta)
 computing = _workload(_computing)
+truncated_normal = _workload(_truncated_normal)
 half = _workload(lambda: _perceptron().to(torch.bfloat16), loss=lambda m, b: _mean_square(m, b.bfloat16()))
 on_cuda = _workload(lambda: _perceptron().cuda())
 compiled = _workload(lambda: torch.compile(_perceptron()))

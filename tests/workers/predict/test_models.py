@@ -54,6 +54,10 @@ def test_constructors_may_compute_with_tensors(steps_of):
     assert parameters(steps_of("computing")) == [(24, 16), (24,), (32, 24), (32,)]
 
 
+def test_initializers_may_draw_until_values_are_in_bounds(steps_of):
+    assert parameters(steps_of("truncated_normal")) == parameters(steps_of("perceptron"))
+
+
 def test_constructors_may_run_the_model(steps_of):
     assert parameters(steps_of("lazy")) == [(3, 16), (3,)]
 

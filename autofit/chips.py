@@ -1,0 +1,81 @@
+"""From a card of the catalogue to the properties that cuDNN plans by.
+
+What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
+`workers.predict.device_properties`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from autofit.errors import UnknownGpuError
+from autofit.gpus import Gpu, catalogue, find_gpu
+from workers.predict.device_properties import DeviceProperties
+
+# The card that stands for its architecture where only the memory is known: the one most trained on.
+TYPICAL_CARDS = {
+    "sm_70": "v100-16g",
+    "sm_75": "t4",
+    "sm_80": "a100-40g",
+    "sm_86": "rtx-3090",
+    "sm_89": "rtx-4090",
+    "sm_90": "h100-80g",
+    "sm_100": "b200",
+    "sm_120": "rtx-5090",
+}
+
+
+@functools.cache
+def _chips() -> Mapping[str, Mapping[str, Any]]:
+    text = importlib.resources.files("autofit").joinpath("data/chips.toml").read_text(encoding="utf-8")
+    return {key: entry for entries in tomllib.loads(text).values() for key, entry in entries.items()}
+
+
+def device_properties(gpu: Gpu) -> DeviceProperties:
+    """What cuDNN wants to know of that card or MIG slice."""
+    card = find_gpu(gpu.whole_card_key)
+    chip = _chips()[card.key]
+    # Bus and cache of a slice: 640 of 5120 bits and 6400 of 51200 KiB are seen on an H100's 1g.10gb
+    # (openxla/xla, h100_sxm_mig.txtpb), 2560 of 5120 bits and 20 of 40 MiB on an A100's 3g.40gb.
+    eighths = round(8 * gpu.sold_gb / card.sold_gb) if gpu.is_mig_slice else 8
+    return DeviceProperties(
+        name=gpu.name,
+        architecture=gpu.architecture,
+        num_sms=gpu.num_sms,
+        total_bytes=gpu.total_bytes,
+        sm_clock_khz=chip["sm_mhz"] * 1000,
+        memory_clock_khz=chip["memory_mhz"] * 1000,
+        memory_bus_bits=chip["bus_bits"] * eighths // 8,
+        l2_bytes=chip["l2_kib"] * 1024 * eighths // 8,
+    )
+
+
+def properties_for(architecture: str, name: str | None = None) -> DeviceProperties:
+    """What cuDNN wants to know of a card of which little is known.
+
+    Args:
+        architecture: `sm_XY`.
+        name: the card's key or CUDA name, where there is one. A card that the catalogue lacks, or
+            has under another architecture, is taken as its architecture's typical one.
+
+    Raises:
+        UnknownGpuError: for an architecture of which the catalogue has no card.
+    """
+    if name is not None:
+        try:
+            gpu = find_gpu(name)
+        except UnknownGpuError:
+            pass
+        else:
+            if gpu.architecture == architecture:
+                return device_properties(gpu)
+    if architecture not in TYPICAL_CARDS:
+        raise UnknownGpuError(
+            f"no card of {architecture} in the catalogue, so nothing is known of its multiprocessors; "
+            f"name a card of {', '.join(TYPICAL_CARDS)} with --gpu"
+        )
+    return device_properties(catalogue()[TYPICAL_CARDS[architecture]])

@@ -1,0 +1,200 @@
+"""The bench's answer as Markdown tables, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.predictions import ABLATION
+from tests.bench.scoring import Scored, Summary, quantile, summarize, summarize_other
+
+MIB = 1024**2
+_NUM_WORST = 15
+_HEADER = (
+    "| | n | failed | median | p90 | max | bias | above constant: median | p90 | unsafe | at likely "
+    "| high above real | labels | OOM labels | s |\n" + "|---" * 15 + "|"
+)
+
+
+def summaries(scored: Sequence[Scored]) -> list[Summary]:
+    """All rows, every wider class, every family, and what the other predictors said of the same rows."""
+    table = scored[0].row.table
+    classes: defaultdict[str, list[Scored]] = defaultdict(list)
+    for s in scored:
+        for group in s.row.groups:
+            classes[f"**{group}**"].append(s)
+    families: defaultdict[str, list[Scored]] = defaultdict(list)
+    for s in scored:
+        families[s.row.family].append(s)
+    found = [summarize(f"**{table}**", scored)]
+    for name, members in [*sorted(classes.items()), *sorted(families.items())]:
+        found.append(summarize(name, members))
+        if name.startswith("**"):
+            others = dict.fromkeys(other for s in members for other in s.row.others)
+            found += [summarize_other(f"{name} {other}", other, members) for other in others]
+    return found
+
+
+def markdown(scored: Sequence[Scored]) -> Iterator[str]:
+    """One table's section."""
+    table = scored[0].row.table
+    yield f"## {table}\n"
+    constants = sorted({s.constant_bytes for s in scored})
+    if constants != [0]:
+        low, high = constants[0] / MIB, constants[-1] / MIB
+        yield f"Constant, fitted leaving each family out: {low:.0f} to {high:.0f} MiB.\n"
+    yield _HEADER
+    yield from (_line(summary) for summary in summaries(scored))
+    yield from _models_above(scored, 0.06)
+    yield from _worst(scored)
+    yield from _failures(scored)
+
+
+def _line(s: Summary) -> str:
+    figures = [s.median, s.ninth_decile, s.largest]
+    shares = [s.unsafe, s.unsafe_at_likely, s.given_away, s.labels_right, s.oom_labels_right]
+    cells = [
+        s.name,
+        str(s.num_rows),
+        str(s.num_failed),
+        *(_percent(value) for value in figures),
+        _percent(s.bias, signed=True),
+        _percent(s.above_median),
+        _percent(s.above_ninth_decile),
+        *(_percent(value) for value in shares),
+        "" if s.seconds is None else f"{s.seconds:.2f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
+
+
+def _models_above(scored: Sequence[Scored], limit: float) -> Iterator[str]:
+    models: defaultdict[str, list[float]] = defaultdict(list)
+    for s in scored:
+        if s.has_error:
+            models[s.row.model].append(s.error)
+    medians = {model: statistics.median(map(abs, errors)) for model, errors in models.items()}
+    above = sorted((m for m in medians if medians[m] > limit), key=lambda m: -medians[m])
+    if above:
+        yield f"\nModels whose median is above {_percent(limit)}: {len(above)} of {len(models)}"
+        yield from (
+            f"- {model}: {_percent(medians[model])} of {len(models[model])}, bias "
+            f"{_percent(statistics.fmean(models[model]), signed=True)}"
+            for model in above[: 2 * _NUM_WORST]
+        )
+
+
+def _worst(scored: Sequence[Scored]) -> Iterator[str]:
+    compared = sorted((s for s in scored if s.has_error), key=lambda s: -abs(s.error))
+    if compared:
+        yield "\nWorst rows (MiB):"
+        for s in compared[:_NUM_WORST]:
+            assert s.row.measured_bytes is not None
+            yield (
+                f"- {s.row.name}: real {s.row.measured_bytes / MIB:.0f}, predicted "
+                f"{(s.prediction.likely_bytes + s.constant_bytes) / MIB:.0f} ({_percent(s.error, signed=True)})"
+            )
+    wrong = [
+        s for s in scored if s.row.ran is not None and not s.failed and not s.is_labelled_right
+    ]
+    if wrong:
+        yield f"\nWrong labels: {len(wrong)}"
+        yield from (f"- {_wrong_label(s)}" for s in wrong[: 2 * _NUM_WORST])
+
+
+def _wrong_label(s: Scored) -> str:
+    real = "ran" if s.row.ran else "did not run"
+    said = "runs" if s.prediction.runs["likely"] else "does not run"
+    text = f"{s.row.name}: {real}, predicted that it {said} ({s.prediction.likely_bytes / MIB:.0f} MiB)"
+    if s.prediction.next_runs.get("likely"):
+        text += f"; {s.row.failed_batch_size} did not run, predicted that it does"
+    return text
+
+
+def _failures(scored: Sequence[Scored]) -> Iterator[str]:
+    reasons: defaultdict[str, list[Scored]] = defaultdict(list)
+    for s in scored:
+        if s.failed:
+            reasons[s.row.model].append(s)
+    if reasons:
+        yield f"\nFailed: {len(reasons)} models"
+        yield from (
+            f"- {model} ({len(rows)} rows): {str(rows[0].prediction.failure)[:300]}"
+            for model, rows in sorted(reasons.items())
+        )
+
+
+def ablation(scored: Sequence[Scored]) -> Iterator[str]:
+    """The error after each step; where a table has a constant, each step has one of its own."""
+    yield f"\n### {scored[0].row.table}: what each part of the model buys\n"
+    yield "| | n | median | p90 | bias |\n|---|---|---|---|---|"
+    for name, _ in ABLATION:
+        step = ablated(scored, name)
+        errors = [s.error for s in step if s.has_error]
+        if errors:
+            sizes = [abs(error) for error in errors]
+            yield (
+                f"| {name} | {len(errors)} | {_percent(statistics.median(sizes))} "
+                f"| {_percent(quantile(sizes, 0.9))} | {_percent(statistics.fmean(errors), signed=True)} |"
+            )
+
+
+def ablated(scored: Sequence[Scored], name: str) -> list[Scored]:
+    """The rows as if the prediction had stopped after a step."""
+    from tests.bench.scoring import with_constants
+
+    step = [
+        dataclasses.replace(
+            s,
+            constant_bytes=0,
+            prediction=dataclasses.replace(
+                s.prediction, likely_bytes=s.prediction.ablation_bytes.get(name, 0)
+            ),
+        )
+        for s in scored
+    ]
+    return with_constants(step) if any(s.constant_bytes for s in scored) else step
+
+
+def as_json(scored: Sequence[Scored]) -> dict[str, Any]:
+    """The summaries of one table, and its failures."""
+    return {
+        "table": scored[0].row.table,
+        "constant_bytes": sorted({s.constant_bytes for s in scored}),
+        "summaries": [dataclasses.asdict(summary) for summary in summaries(scored)],
+        "failures": {s.row.name: s.prediction.failure for s in scored if s.failed},
+    }
+
+
+def write_rows(path: Path, scored: Sequence[Scored]) -> None:
+    """One line for every row, for whoever wants to know why."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            "table model family optimizer precision memory_format step gpu batch_size failed_batch_size "
+            "measured_bytes ran constant_bytes low_bytes likely_bytes high_bytes error error_above_constant "
+            "runs_likely next_runs_likely seconds failure".split()
+            + [name for name, _ in ABLATION]
+        )
+        for s in scored:
+            row, said = s.row, s.prediction
+            writer.writerow(
+                [row.table, row.model, row.family, row.setting.optimizer, row.setting.precision]
+                + [row.setting.memory_format, row.setting.step, row.gpu, row.batch_size]
+                + [row.failed_batch_size, row.measured_bytes, row.ran, s.constant_bytes]
+                + [said.low_bytes, said.likely_bytes, said.high_bytes]
+                + ([f"{s.error:.5f}", f"{s.error_above_constant:.5f}"] if s.has_error else ["", ""])
+                + [said.runs.get("likely"), said.next_runs.get("likely"), f"{said.seconds:.3f}"]
+                + [said.failure]
+                + [said.ablation_bytes.get(name) for name, _ in ABLATION]
+            )

@@ -1,0 +1,160 @@
+"""What the project predicts for the rows of a table, and each step of the ablation."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.bench.tables.rows import Row, Setting
+from tests.bench.traces import NotTracedError, Traces
+from workers.allocator import replay
+from workers.predict.curve import Conditions, Level, PeakCurve, TracedCurve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What is predicted of a row.
+
+    Attributes:
+        low_bytes, likely_bytes, high_bytes: of the reserved peak; 0 where only labels are asked for.
+        runs: by level, whether the row's batch size runs under its limit, thrashing or not.
+        next_runs: the same of the next size, which did not run.
+        seconds: of one estimate: one trace, one replay of each kind.
+        ablation_bytes: the likely peak after each step of the ablation, where it was asked for.
+        failure: why there is no prediction.
+    """
+
+    low_bytes: int = 0
+    likely_bytes: int = 0
+    high_bytes: int = 0
+    runs: dict[str, bool] = field(default_factory=dict)
+    next_runs: dict[str, bool] = field(default_factory=dict)
+    seconds: float = 0.0
+    ablation_bytes: dict[str, int] = field(default_factory=dict)
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """All rows that share a trace."""
+
+    setting: Setting
+    rows: tuple[tuple[int, Row], ...]
+    ablate: bool
+
+
+def conditions_of(row: Row) -> Conditions:
+    """The conditions of a row's replay."""
+    return Conditions(conv_algo=row.conv_algo, architecture=row.architecture)
+
+
+def _live_bytes(curve: PeakCurve, row: Row) -> int:
+    return curve.lower_bound_bytes(row.batch_size)
+
+
+def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
+    sizes = curve.sizes(row.batch_size, conditions_of(row), Level.LOW)
+    for index, allocation in enumerate(curve.trace.allocations):
+        if allocation.convolution is not None:
+            sizes[index] = 0
+    return replay(curve.trace.events, sizes).peak_reserved_bytes
+
+
+def _predicted_bytes(curve: PeakCurve, row: Row) -> int:
+    return curve.replay(row.batch_size, conditions_of(row)).peak_reserved_bytes
+
+
+# What each part of the model buys: every step has those before it.
+ABLATION: tuple[tuple[str, Callable[[PeakCurve, Row], int]], ...] = (
+    ("trace only", _live_bytes),
+    ("+ allocator", _without_workspaces_bytes),
+    ("+ workspaces", _predicted_bytes),
+)
+
+
+def predict(
+    rows: list[Row],
+    *,
+    cache: Path,
+    digest: str,
+    num_jobs: int,
+    ablate: bool,
+    progress: Callable[[str], None],
+) -> list[Prediction]:
+    """A prediction for every row, in their order; what fails is a prediction that says why."""
+    predictions = [Prediction(failure="not reached")] * len(rows)
+    tasks = list(_tasks(rows, ablate=ablate))
+    started = time.monotonic()
+    # Each process keeps a warm child of its own for the traces.
+    with ProcessPoolExecutor(num_jobs, get_context("spawn"), _start, (cache, digest)) as pool:
+        futures = {pool.submit(_run, task): task for task in tasks}
+        for number, future in enumerate(as_completed(futures), start=1):
+            task = futures[future]
+            for (index, _), prediction in zip(task.rows, future.result(), strict=True):
+                predictions[index] = prediction
+            failure = predictions[task.rows[0][0]].failure
+            said = "" if failure is None else f": {failure}"
+            elapsed = time.monotonic() - started
+            progress(f"[{number}/{len(tasks)} {elapsed:.0f} s] {task.rows[0][1].name}{said}")
+    return predictions
+
+
+def _tasks(rows: list[Row], *, ablate: bool) -> Iterator[_Task]:
+    by_setting: defaultdict[Setting, list[tuple[int, Row]]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        by_setting[row.setting].append((index, row))
+    for setting, numbered in by_setting.items():
+        yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate)
+
+
+_traces: Traces | None = None
+
+
+def _start(cache: Path, digest: str) -> None:
+    global _traces  # noqa: PLW0603 - one per process of the pool, made when the process starts
+    _traces = Traces(cache, digest)
+
+
+def _run(task: _Task) -> list[Prediction]:
+    assert _traces is not None
+    started = time.perf_counter()
+    try:
+        curve, trace_seconds = _traces.curve(task.setting)
+        return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
+    except NotTracedError as error:
+        seconds = time.perf_counter() - started
+        return [Prediction(failure=str(error), seconds=seconds)] * len(task.rows)
+
+
+def _predict(
+    any_size: PeakCurve | TracedCurve, row: Row, trace_seconds: float, *, ablate: bool
+) -> Prediction:
+    curve = any_size.at(row.batch_size)
+    started = time.perf_counter()
+    estimate = curve.estimate(row.batch_size, conditions_of(row))
+    seconds = trace_seconds + time.perf_counter() - started
+    return Prediction(
+        low_bytes=estimate.low_bytes,
+        likely_bytes=estimate.reserved_bytes,
+        high_bytes=estimate.high_bytes,
+        runs=_runs(curve, row, row.batch_size) if row.ran is not None else {},
+        next_runs={}
+        if row.failed_batch_size is None
+        else _runs(any_size.at(row.failed_batch_size), row, row.failed_batch_size),
+        seconds=seconds,
+        ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
+    )
+
+
+def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
+    """By level, whether a size completes under the row's limit, with or without retries."""
+    conditions, limit_bytes = conditions_of(row), row.limit_bytes
+    return {
+        level.value: curve.replay(batch_size, conditions, level, limit_bytes=limit_bytes).completed
+        for level in Level
+    }

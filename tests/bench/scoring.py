@@ -1,0 +1,202 @@
+"""Scores predictions against measurements; nothing here knows where either comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.bench.predictions import Prediction
+from tests.bench.tables.rows import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A row with its prediction.
+
+    Attributes:
+        constant_bytes: what is added to a prediction before it is held against the measurement.
+    """
+
+    row: Row
+    prediction: Prediction
+    constant_bytes: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.prediction.failure is not None
+
+    @property
+    def has_error(self) -> bool:
+        """Whether there is a number on both sides."""
+        return not self.failed and self.row.measured_bytes is not None
+
+    @property
+    def error(self) -> float:
+        """The likely prediction's, as a share of the measurement; below 0 it was too low."""
+        return self.error_of(self.prediction.likely_bytes)
+
+    def error_of(self, predicted_bytes: int) -> float:
+        assert self.row.measured_bytes is not None
+        return (predicted_bytes + self.constant_bytes) / self.row.measured_bytes - 1
+
+    @property
+    def error_above_constant(self) -> float:
+        """The same of the peak above the constant, which else would hide a part of it."""
+        assert self.row.measured_bytes is not None
+        above_bytes = max(self.row.measured_bytes - self.constant_bytes, 1)
+        return self.prediction.likely_bytes / above_bytes - 1
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether the high end is below what was measured, or says of what did not run that it runs."""
+        if self.row.measured_bytes is not None:
+            return self.error_of(self.prediction.high_bytes) < 0
+        return self._says_too_much("high")
+
+    @property
+    def is_unsafe_at_likely(self) -> bool:
+        if self.row.measured_bytes is not None:
+            return self.error < 0
+        return self._says_too_much("likely")
+
+    def _says_too_much(self, level: str) -> bool:
+        too_large = self.row.ran is False and self.prediction.runs[level]
+        return too_large or self.prediction.next_runs.get(level, False)
+
+    @property
+    def is_labelled_right(self) -> bool:
+        """Whether the likely prediction says what ran, and of a bracket what did not."""
+        return self.prediction.runs["likely"] == self.row.ran and not self.prediction.next_runs.get("likely")
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which a share of the values lies, between two of them on the line through both."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def with_constants(scored: Sequence[Scored]) -> list[Scored]:
+    """Rows whose constant is the median of what is left over in all other families.
+
+    A constant that a family had a part in would be judged by rows that it was made from. With a
+    single family there is no other, and it is taken from that one.
+    """
+    constants = {
+        family: _median_left_over([s for s in scored if s.row.family != family] or scored)
+        for family in {s.row.family for s in scored}
+    }
+    return [dataclasses.replace(s, constant_bytes=constants[s.row.family]) for s in scored]
+
+
+def _median_left_over(scored: Iterable[Scored]) -> int:
+    left_over = [
+        s.row.measured_bytes - s.prediction.likely_bytes
+        for s in scored
+        if not s.failed and s.row.measured_bytes is not None
+    ]
+    return int(statistics.median(left_over)) if left_over else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Figures of a class of rows; the shares are None where no row says anything.
+
+    Attributes:
+        num_rows, num_failed: all rows, and those without a prediction.
+        median, ninth_decile, largest, bias: of the error of the likely prediction; the first three
+            of its absolute value, the last its mean.
+        above_median, above_ninth_decile: of the peak above the constant.
+        unsafe, unsafe_at_likely: share of the rows whose high end (likely end) says too little.
+        given_away: mean of what the high end is above the measurement, as a share of it.
+        labels_right, oom_labels_right: share of the labels that are right; of those that say OOM.
+        seconds: mean of one estimate.
+    """
+
+    name: str
+    num_rows: int
+    num_failed: int
+    num_errors: int
+    median: float | None = None
+    ninth_decile: float | None = None
+    largest: float | None = None
+    bias: float | None = None
+    above_median: float | None = None
+    above_ninth_decile: float | None = None
+    unsafe: float | None = None
+    unsafe_at_likely: float | None = None
+    given_away: float | None = None
+    labels_right: float | None = None
+    oom_labels_right: float | None = None
+    seconds: float | None = None
+
+
+def summarize(name: str, scored: Sequence[Scored]) -> Summary:
+    """The figures of these rows. A failed label counts as wrong."""
+    predicted = [s for s in scored if not s.failed]
+    compared = [s for s in scored if s.has_error]
+    labels = [s for s in scored if s.row.ran is not None]
+    ooms = [s for s in labels if not s.row.ran]
+    errors = [s.error for s in compared]
+    sizes = [abs(error) for error in errors]
+    above = [abs(s.error_above_constant) for s in compared]
+    return Summary(
+        name=name,
+        num_rows=len(scored),
+        num_failed=len(scored) - len(predicted),
+        num_errors=len(compared),
+        median=_of(sizes, statistics.median),
+        ninth_decile=_of(sizes, lambda values: quantile(values, 0.9)),
+        largest=_of(sizes, max),
+        bias=_of(errors, statistics.fmean),
+        above_median=_of(above, statistics.median),
+        above_ninth_decile=_of(above, lambda values: quantile(values, 0.9)),
+        unsafe=_share(predicted, lambda s: s.is_unsafe),
+        unsafe_at_likely=_share(predicted, lambda s: s.is_unsafe_at_likely),
+        given_away=_of([s.error_of(s.prediction.high_bytes) for s in compared], statistics.fmean),
+        labels_right=_share(labels, lambda s: not s.failed and s.is_labelled_right),
+        oom_labels_right=_share(ooms, lambda s: not s.failed and s.is_labelled_right),
+        seconds=_of([s.prediction.seconds for s in predicted], statistics.fmean),
+    )
+
+
+def summarize_other(name: str, predictor: str, scored: Sequence[Scored]) -> Summary:
+    """The same figures of another predictor's numbers; what it did not answer is a failure."""
+    rows = [s for s in scored if predictor in s.row.others]
+    answered = [s for s in rows if s.row.others[predictor] is not None]
+    return dataclasses.replace(
+        summarize(name, [as_other(s, predictor) for s in answered]),
+        num_rows=len(rows),
+        num_failed=len(rows) - len(answered),
+        seconds=None,
+    )
+
+
+def as_other(scored: Scored, predictor: str) -> Scored:
+    """A row with another predictor's answer in the place of ours: one number, and no allocator.
+
+    Raises:
+        KeyError: the table has no answer of that predictor for this row.
+    """
+    said_bytes = scored.row.others[predictor]
+    assert said_bytes is not None
+    runs = said_bytes <= scored.row.limit_bytes
+    prediction = Prediction(
+        low_bytes=said_bytes,
+        likely_bytes=said_bytes,
+        high_bytes=said_bytes,
+        runs={"low": runs, "likely": runs, "high": runs},
+    )
+    return Scored(row=scored.row, prediction=prediction, constant_bytes=scored.constant_bytes)
+
+
+def _of(values: Sequence[float], figure: Callable[[Sequence[float]], float]) -> float | None:
+    return figure(values) if values else None
+
+
+def _share(scored: Sequence[Scored], holds: Callable[[Scored], bool]) -> float | None:
+    return sum(holds(s) for s in scored) / len(scored) if scored else None

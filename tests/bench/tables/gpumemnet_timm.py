@@ -1,0 +1,51 @@
+"""gpumemnet_timm.csv: the maximum GPU memory of timm models in fp32 training, as NVML saw it.
+
+Source: itu-rad/GPUMemNet, `Related_works/FakeTensor/fake_tensor.xlsx`, CC BY 4.0. A 40 GB card; the
+models' own image sizes. A constant of 1.75 to 1.8 GiB (context, monitoring) is in every row. Runs that
+crashed were dropped by whoever prepared the table; a few that read too low may remain.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from autofit.budget import assumed_context
+from autofit.gpus import find_gpu
+from tests.bench.tables.families import family_of, groups_of, timm_modules
+from tests.bench.tables.rows import Row, Setting
+
+FILE = "gpumemnet_timm.csv"
+GPU = "a100-40g"
+# The optimizer is not published. Large transformers agree with Adam where it makes no temporaries
+# for all parameters at once, as its foreach implementation does.
+OPTIMIZER = "adam-single"
+
+_MIB = 1024**2
+
+
+def read(folder: Path) -> list[Row]:
+    """The rows of the table."""
+    modules, gpu = timm_modules(), find_gpu(GPU)
+    with (folder / FILE).open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    rows = []
+    for line in lines:
+        model = line["timm_model"]
+        family = family_of(model, modules.get(model))
+        rows.append(
+            Row(
+                table="timm",
+                model=model,
+                family=family,
+                groups=groups_of(family),
+                setting=Setting(source="timm", model=model, optimizer=OPTIMIZER),
+                batch_size=int(line["batch_size"]),
+                gpu=gpu.key,
+                architecture=gpu.architecture,
+                total_bytes=gpu.total_bytes,
+                context_bytes=assumed_context(gpu.architecture)[0],
+                measured_bytes=int(float(line["real_max_gpu_mem_MiB"]) * _MIB),
+            )
+        )
+    return rows

@@ -1,0 +1,116 @@
+"""Training steps as the tables' authors wrote them, for the process that traces.
+
+What a loop keeps alive between its steps counts: names in Python hold their tensors until they are
+bound anew. Each loop here holds the same tensors as the published one, over the same stretch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Step = Callable[[torch.nn.Module, torch.optim.Optimizer, Any], None]
+
+OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": functools.partial(torch.optim.SGD, lr=0.001),
+    "adam": torch.optim.Adam,
+    # One parameter after another, and one kernel for all: neither makes temporaries for all at once.
+    "adam-single": functools.partial(torch.optim.Adam, foreach=False),
+    "adam-fused": functools.partial(torch.optim.Adam, fused=True),
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    # PyTorch 1.12, of the brackets, took one parameter after another unless it was told otherwise.
+    "sgd-nesterov-single": functools.partial(
+        torch.optim.SGD, lr=0.001, momentum=0.9, nesterov=True, foreach=False
+    ),
+}
+
+
+class XmemImages:
+    """xMem's loop for torchvision's networks: outputs, loss and predictions live until the next ones.
+
+    Args:
+        gradients_dropped: `begin` of a step, `middle` (between forward and backward) or `end`.
+    """
+
+    def __init__(self, gradients_dropped: str) -> None:
+        self._dropped = gradients_dropped
+        self._outputs: torch.Tensor | None = None
+        self._loss: torch.Tensor | None = None
+        self._predictions: object = None
+
+    def __call__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        if self._dropped == "begin":
+            optimizer.zero_grad()
+        inputs, labels = (tensor.to("cuda") for tensor in batch)
+        self._outputs = model(inputs)
+        self._loss = functional.cross_entropy(self._outputs, labels)
+        if self._dropped == "middle":
+            optimizer.zero_grad()
+        self._loss.backward()
+        optimizer.step()
+        self._predictions = torch.max(self._outputs, 1)
+        if self._dropped == "end":
+            optimizer.zero_grad()
+
+
+class XmemTokens:
+    """xMem's loop for transformers: batch, outputs and loss live until the next ones."""
+
+    def __init__(self, gradients_dropped: str) -> None:
+        self._dropped = gradients_dropped
+        self._outputs: Any = None
+        self._loss: torch.Tensor | None = None
+
+    def __call__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+    ) -> None:
+        if self._dropped == "begin":
+            optimizer.zero_grad()
+        on_gpu = {name: tensor.to("cuda") for name, tensor in batch.items()}
+        self._outputs = model(**on_gpu)
+        if self._dropped == "middle":
+            optimizer.zero_grad()
+        self._loss = self._outputs.loss
+        self._loss.backward()
+        optimizer.step()
+        if self._dropped == "end":
+            optimizer.zero_grad()
+
+
+class TimmBenchmark:
+    """The training step of timm's `benchmark.py` of 2022, all of it under autocast to fp16.
+
+    `zero_grad` then left the gradients allocated, and the inputs were made once.
+    """
+
+    def __call__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        inputs, labels = batch
+        with torch.autocast("cuda", dtype=torch.float16):
+            optimizer.zero_grad(set_to_none=False)
+            loss = functional.cross_entropy(first_output(model(inputs)), labels)
+            loss.backward()
+            optimizer.step()
+
+
+def first_output(output: Any) -> torch.Tensor:
+    """Networks with several heads return a tuple in training."""
+    return output[0] if isinstance(output, (tuple, list)) else output
+
+
+STEPS: dict[str, Callable[[], Step | None]] = {
+    "usual": lambda: None,  # the project's own: gradients dropped first, nothing kept
+    "xmem-begin": lambda: XmemImages("begin"),
+    "xmem-middle": lambda: XmemImages("middle"),
+    "xmem-end": lambda: XmemImages("end"),
+    "xmem-tokens-begin": lambda: XmemTokens("begin"),
+    "xmem-tokens-middle": lambda: XmemTokens("middle"),
+    "xmem-tokens-end": lambda: XmemTokens("end"),
+    "timm-benchmark": TimmBenchmark,
+}

@@ -1,0 +1,2 @@
+"""placeholder"""
+class SyntheticNet: pass

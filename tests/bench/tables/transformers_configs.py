@@ -1,0 +1,76 @@
+"""The language models of xMem's table as values, because nothing may be downloaded to make them.
+
+Values: each model's `config.json` on the Hugging Face hub, `model_type` included. What is not listed
+has the default of its configuration class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+SEQUENCE_LENGTH = 128  # wikitext-2 truncated at 128 tokens, padded to the longest of the batch
+
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "EleutherAI/gpt-neo-125M": {
+        "model_type": "gpt_neo",
+        "attention_types": [[["global", "local"], 6]],
+        "attention_dropout": 0.0,
+        "embed_dropout": 0.0,
+        "resid_dropout": 0.0,
+        "hidden_size": 768,
+        "num_heads": 12,
+        "num_layers": 12,
+        "max_position_embeddings": 2048,
+        "vocab_size": 50257,
+        "window_size": 256,
+    },
+    "T5-small": {
+        "model_type": "t5",
+        "d_ff": 2048,
+        "d_kv": 64,
+        "d_model": 512,
+        "dropout_rate": 0.1,
+        "num_heads": 8,
+        "num_layers": 6,
+        "vocab_size": 32128,
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+    },
+    "distilbert/distilgpt2": {
+        "model_type": "gpt2",
+        "n_ctx": 1024,
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 6,
+        "n_positions": 1024,
+        "attn_pdrop": 0.1,
+        "embd_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "vocab_size": 50257,
+    },
+    "facebook/opt-125m": {
+        "model_type": "opt",
+        "attention_dropout": 0.0,
+        "dropout": 0.1,
+        "ffn_dim": 3072,
+        "hidden_size": 768,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": 768,
+    },
+}
+
+
+def build(name: str) -> torch.nn.Module:
+    """The model with random weights, in training mode, as `from_config` makes it."""
+    import transformers
+
+    values = dict(_CONFIGS[name])
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    auto = transformers.AutoModelForSeq2SeqLM if name == "T5-small" else transformers.AutoModelForCausalLM
+    model: torch.nn.Module = auto.from_config(config)
+    return model

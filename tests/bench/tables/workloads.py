@@ -1,0 +1,167 @@
+"""Makes the workload of a setting, in the process that traces it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tests.bench.tables import steps, transformers_configs
+from tests.bench.tables.rows import Setting
+from tests.bench.tables.steps import Batch
+from tests.bench.tables.synthetic_net import SyntheticNet
+from workers.workload import Workload
+
+
+def workload_of(setting: Setting) -> Workload:
+    """The workload of a setting.
+
+    Raises:
+        Exception: whatever the library that defines the model raises when it knows no such model.
+    """
+    task = _TASKS[setting.source](setting)
+    return Workload(
+        build_model=task.build,
+        make_batch=task.batch,
+        loss=task.loss,
+        optimizer=steps.OPTIMIZERS[setting.optimizer],
+        step=steps.STEPS[setting.step](),
+        mode=setting.mode,
+        name=setting.model,
+    )
+
+
+class _Images:
+    """A classifier of images; a subclass builds the network."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._input_shape: tuple[int, ...] = (3, setting.image_size or 224, setting.image_size or 224)
+        self._batch: tuple[int, Batch] | None = None
+
+    def build(self) -> torch.nn.Module:
+        model = self._model()
+        if self._setting.memory_format == "channels_last":
+            model = model.to(memory_format=torch.channels_last)
+        return model
+
+    def _model(self) -> torch.nn.Module:
+        raise NotImplementedError
+
+    def batch(self, batch_size: int, device: torch.device) -> Batch:
+        """A batch where the setting's step expects it: xMem's loop moves it to the GPU itself."""
+        if self._setting.step.startswith("xmem"):
+            device = torch.device("cpu")
+        if self._setting.precision == "fp32":
+            return self._new_batch(batch_size, device)
+        if self._batch is None or self._batch[0] != batch_size:  # timm's benchmark makes it once
+            self._batch = batch_size, self._new_batch(batch_size, device)
+        return self._batch[1]
+
+    def _new_batch(self, batch_size: int, device: torch.device) -> Batch:
+        images = torch.empty(batch_size, *self._input_shape, device=device)
+        if self._setting.memory_format == "channels_last":
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images, torch.zeros(batch_size, dtype=torch.int64, device=device)
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        if self._setting.mode == "infer":
+            with torch.autocast("cuda", torch.float16, enabled=self._setting.precision == "amp-fp16"):
+                return steps.first_output(model(images))
+        return functional.cross_entropy(steps.first_output(model(images)), labels)
+
+
+class _Timm(_Images):
+    """A model of timm, at its own image size unless the setting says another."""
+
+    def _model(self) -> torch.nn.Module:
+        with _without_missing_operators():
+            import timm
+            from timm.layers import set_fused_attn
+        set_fused_attn(enable=self._setting.fused_attention)
+        options: dict[str, Any] = {}
+        if self._setting.num_classes is not None:
+            options["num_classes"] = self._setting.num_classes
+        model: Any = timm.create_model(self._setting.model, **options)
+        own_shape = model.pretrained_cfg["input_size"]
+        size = self._setting.image_size
+        if size not in (None, own_shape[-1]) and model.pretrained_cfg.get("fixed_input_size"):
+            model = timm.create_model(self._setting.model, img_size=size, **options)
+        self._input_shape = own_shape if size is None else (own_shape[0], size, size)
+        return model
+
+
+class _Torchvision(_Images):
+    def _model(self) -> torch.nn.Module:
+        with _without_missing_operators():
+            from torchvision import models
+        return models.get_model(self._setting.model, num_classes=self._setting.num_classes)
+
+
+class _Synthetic(_Images):
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._network = SyntheticNet.shape_of(setting.model)
+        self._input_shape = self._network.input_shape
+
+    def _model(self) -> torch.nn.Module:
+        return SyntheticNet(self._network, self._setting.layers)
+
+
+class _Tokens:
+    """A language model of `transformers`, made from its configuration, with random weights."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def build(self) -> torch.nn.Module:
+        with _without_missing_operators():
+            return transformers_configs.build(self._setting.model)
+
+    def batch(self, batch_size: int, _device: torch.device) -> dict[str, torch.Tensor]:
+        shape = (batch_size, transformers_configs.SEQUENCE_LENGTH)
+        return {
+            name: torch.ones(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")
+        }
+
+    def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = model(**batch).loss
+        return loss
+
+
+_TASKS: dict[str, Any] = {
+    "timm": _Timm,
+    "torchvision": _Torchvision,
+    "transformers": _Tokens,
+    "synthetic": _Synthetic,
+}
+
+
+@contextmanager
+def _without_missing_operators() -> Iterator[None]:
+    """Lets torchvision be imported beside a PyTorch without its compiled operators.
+
+    Its wheels are built for CUDA; beside a CPU wheel its import stops where it describes `nms` and
+    others of its operators, none of which a classifier uses.
+    """
+    library: Any = torch.library
+    register_fake = library.register_fake
+
+    def register_if_there(op: Any, *args: Any, **kwargs: Any) -> Any:
+        def decorate(function: Any) -> Any:
+            try:
+                return register_fake(op, *args, **kwargs)(function)
+            except RuntimeError:
+                return function
+
+        return decorate
+
+    library.register_fake = register_if_there
+    try:
+        yield
+    finally:
+        library.register_fake = register_fake

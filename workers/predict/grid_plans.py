@@ -1,0 +1,78 @@
+"""Plans between the batch sizes at which they were asked for.
+
+A workspace is copies of feature maps, so it grows in a line with the batch as long as cuDNN keeps
+to the same kernels. A search over batch sizes then asks at a few sizes, and at those in between
+where the kernels change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from workers.predict.plans import Plan, PlanSource
+from workers.trace import Convolution
+
+
+class GridPlans:
+    """Asks another source at powers of two and halfway between them; a `PlanSource`."""
+
+    def __init__(self, source: PlanSource) -> None:
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`; the first plan of a call is always a plan of its own size."""
+        ends = [neighbours(call.input_shape[0]) for call in calls]
+        lower = self._source.plans([_of_samples(c, low) for c, (low, _) in zip(calls, ends, strict=True)])
+        upper = self._source.plans([_of_samples(c, high) for c, (_, high) in zip(calls, ends, strict=True)])
+        between = [
+            _interpolated(call.input_shape[0], *end, *plans)
+            for call, end, *plans in zip(calls, ends, lower, upper, strict=True)
+        ]
+        exact = iter(
+            self._source.plans([c for c, plans in zip(calls, between, strict=True) if plans is None])
+        )
+        return [next(exact) if plans is None else plans for plans in between]
+
+
+def neighbours(num_samples: int) -> tuple[int, int]:
+    """The sizes of 1, 2, 3, 4, 6, 8, 12, 16, … that a number lies between; itself twice if it is one."""
+    power = 1 << (num_samples.bit_length() - 1)
+    middle = power + power // 2
+    if num_samples in (power, middle):
+        return num_samples, num_samples
+    return (power, middle) if num_samples < middle else (middle, 2 * power)
+
+
+def _of_samples(call: Convolution, num_samples: int) -> Convolution:
+    return dataclasses.replace(
+        call,
+        input_shape=(num_samples, *call.input_shape[1:]),
+        output_shape=(num_samples, *call.output_shape[1:]),
+    )
+
+
+def _interpolated(
+    num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
+) -> tuple[Plan, ...] | None:
+    """The plans at a size between two; None where the first choices differ, and it has to be asked."""
+    if low == high:
+        return at_low
+    if at_low[0].engine != at_high[0].engine:
+        return None
+    by_engine: dict[int, list[int]] = {}
+    for plan in at_high:
+        by_engine.setdefault(plan.engine, []).append(plan.workspace_bytes)
+    plans = []
+    for plan in at_low:
+        there = by_engine.get(plan.engine)
+        # A kernel that the larger size does without grows with the samples.
+        end = there.pop(0) if there else plan.workspace_bytes * high // low
+        rise = (end - plan.workspace_bytes) * (num_samples - low)
+        size = plan.workspace_bytes + -(-rise // (high - low))
+        plans.append(dataclasses.replace(plan, workspace_bytes=size))
+    return tuple(plans)

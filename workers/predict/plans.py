@@ -1,0 +1,46 @@
+"""How cuDNN would run a convolution: its plans, in the order in which PyTorch tries them.
+
+PyTorch takes the first plan that can be built and whose workspace can be allocated, and keeps it
+(`run_single_conv` of aten/src/ATen/native/cudnn/Conv_v8.cpp). Where plans come from is a
+`PlanSource`: libcudnn itself, a table of its answers, or formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from workers.trace import Convolution
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way in which cuDNN can compute a convolution.
+
+    Attributes:
+        engine: cuDNN's number of the kernel family, -1 where no cuDNN was asked.
+        workspace_bytes: scratch memory while it runs.
+        uses_tensor_cores: for fp32 that is TF32.
+        is_deterministic: gives the same bits on every run.
+    """
+
+    engine: int
+    workspace_bytes: int
+    uses_tensor_cores: bool = False
+    is_deterministic: bool = True
+
+
+class PlanSource(Protocol):
+    """Knows the plans of convolutions on one card.
+
+    Attributes:
+        name: where the plans come from, for reports.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """The plans of each call, in PyTorch's order; never empty."""
+        ...
