@@ -161,7 +161,11 @@ class PredictedCurve:
         self._knobs = knobs
         self._card = card
         self._curve = curve
-        self._conditions = Conditions(conv_algo=knobs.conv_algo, architecture=card.architecture)
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            allow_tf32=knobs.tf32_in_convolutions,
+        )
         self._digests: dict[int, str] = {}  # by the trace's batch size; a digest takes longer than a replay
 
     @property

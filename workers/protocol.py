@@ -94,6 +94,11 @@ class Knobs:
         if self.set_to_none not in (True, False):
             raise ValueError(f"set_to_none must be True or False; got {self.set_to_none!r}")
 
+    @property
+    def tf32_in_convolutions(self) -> bool:
+        """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
+        return self.precision != "ieee-fp32"
+
     def to_dict(self) -> dict[str, str | bool | None]:
         return dataclasses.asdict(self)
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from workers.protocol import Knobs
 
-TRACE_SCHEMA = "autofit.trace/1"
+TRACE_SCHEMA = "autofit.trace/2"
 
 
 class Category(StrEnum):
@@ -80,6 +80,8 @@ class Allocation:
         operator: the ATen operator that asked, or the part of the step outside any operator.
         module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
         source: innermost line of the user's code, `file:line:function`.
+        span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
+            library asks for, each a line in the batch size; None where it is exact.
     """
 
     num_bytes: int
@@ -90,6 +92,7 @@ class Allocation:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     convolution: Convolution | None = None
+    span_bytes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,7 @@ class Trace:
                 strings.index(a.dtype),
                 list(a.shape),
                 None if a.convolution is None else dataclasses.asdict(a.convolution),
+                a.span_bytes,
             ]
             for a in self.allocations
         ]
@@ -199,7 +203,7 @@ class _StringTable:
 
 
 def _allocation(row: list[Any], strings: list[str]) -> Allocation:
-    num_bytes, category, operator, module, source, dtype, shape, convolution = row
+    num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes = row
     return Allocation(
         num_bytes=num_bytes,
         category=Category(category),
@@ -209,6 +213,7 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         dtype=strings[dtype],
         shape=tuple(shape),
         convolution=None if convolution is None else convolution_from_dict(convolution),
+        span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
     )
 
 

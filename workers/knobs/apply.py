@@ -22,10 +22,6 @@ from workers.errors import UnsupportedError
 from workers.knobs import conv
 from workers.protocol import Knobs
 
-# Whether TF32 may be used in convolutions and recurrent networks; the precision of matrix products.
-# Source: "TensorFloat-32" in PyTorch's CUDA notes. Precisions that are not named have the defaults.
-_TF32 = {"ieee-fp32": (False, "highest"), "tf32": (True, "high")}
-_DEFAULT_TF32 = (True, "highest")
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 
@@ -43,15 +39,15 @@ def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
             f"conv_algo {policy.name} does not apply to {device_kind}: "
             f"use {', '.join(conv.applicable(device_kind))}"
         )
-    tf32_in_convolutions, matmul_precision = _TF32.get(knobs.precision, _DEFAULT_TF32)
+    # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
     with (
         torch.backends.cudnn.flags(
             enabled=policy.enabled,
             benchmark=policy.benchmark,
             deterministic=policy.deterministic,
-            allow_tf32=tf32_in_convolutions,
+            allow_tf32=knobs.tf32_in_convolutions,
         ),
-        _matmul_precision(matmul_precision),
+        _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
     ):
         yield
 

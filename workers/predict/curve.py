@@ -134,6 +134,11 @@ class PeakCurve:
                 for index, column in enumerate(columns)
                 if column[0].convolution is not None
             }
+            self._estimated = {
+                index: _SpanLines.through(batch_sizes, column)
+                for index, column in enumerate(columns)
+                if column[0].span_bytes is not None
+            }
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
                 f"a tensor's size is no polynomial of the batch size: {error}"
@@ -164,8 +169,12 @@ class PeakCurve:
         return self._sizes(batch_size, self._workspaces(batch_size, conditions, level))
 
     def _workspaces(self, batch_size: int, conditions: Conditions, level: Level) -> _Workspaces:
-        """The workspace of every different convolution call: with the batch, all that sizes depend on."""
-        return tuple(getattr(span, f"{level}_bytes") for span in self._spans(batch_size, conditions))
+        """The workspace of every different convolution call, and every other size that is an estimate.
+
+        With the batch, all that sizes depend on.
+        """
+        of_calls = [getattr(span, f"{level}_bytes") for span in self._spans(batch_size, conditions)]
+        return (*of_calls, *(lines.at(batch_size, level) for lines in self._estimated.values()))
 
     def _spans(self, batch_size: int, conditions: Conditions) -> list[Workspace]:
         """The workspace of every different call at all levels; those of the last conditions are kept."""
@@ -178,6 +187,8 @@ class PeakCurve:
         sizes = self._shapes(batch_size)[0].copy()
         for index, call in self._convolutions:
             sizes[index] = workspaces[call]
+        for index, num_bytes in zip(self._estimated, workspaces[len(self._calls) :], strict=True):
+            sizes[index] = num_bytes
         return sizes
 
     def _shapes(self, batch_size: int) -> tuple[list[int], list[Convolution]]:
@@ -192,7 +203,10 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        return live_peak_bytes(self._events, self._shapes(batch_size)[0])
+        sizes = self._shapes(batch_size)[0].copy()
+        for index, lines in self._estimated.items():
+            sizes[index] = lines.at(batch_size, Level.LOW)
+        return live_peak_bytes(self._events, sizes)
 
     def replay(
         self,
@@ -341,6 +355,25 @@ class _ConvolutionLines:
             input_shape=tuple(value_at(line, batch_size) for line in self.input_shape),
             output_shape=tuple(value_at(line, batch_size) for line in self.output_shape),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _SpanLines:
+    """The ends of an estimated size, as lines of the batch size."""
+
+    likely: tuple[int, int]
+    low: tuple[int, int]
+    high: tuple[int, int]
+
+    @classmethod
+    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _SpanLines:
+        ends = zip(*(a.span_bytes for a in column if a.span_bytes is not None), strict=True)
+        likely = line_through(batch_sizes, [a.num_bytes for a in column])
+        return cls(likely, *(line_through(batch_sizes, end) for end in ends))
+
+    def at(self, batch_size: int, level: Level) -> int:
+        lines = {Level.LOW: self.low, Level.LIKELY: self.likely}
+        return value_at(lines.get(level, self.high), batch_size)
 
 
 def _require_equal_events(traces: Sequence[Trace]) -> None:

@@ -12,31 +12,35 @@ import torch
 from torch import Tensor
 
 from workers.predict.devices import GPU
+from workers.predict.workspace import Workspace
 
 _LIBRARY = torch.library.Library("autofit", "DEF")
-_LIBRARY.define("library_memory(int num_bytes, str operator, bool kept, *, Device device) -> Tensor")
+_LIBRARY.define("library_memory(int[] span_bytes, str operator, bool kept, *, Device device) -> Tensor")
 
 
 def _library_memory(
-    num_bytes: int,
+    span_bytes: list[int],
     operator: str,  # noqa: ARG001 - for the recorder
     kept: bool,  # noqa: ARG001 - likewise
     *,
     device: torch.device,
 ) -> Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    return torch.empty(span_bytes[1], dtype=torch.uint8, device=device)
 
 
 _LIBRARY.impl("library_memory", _library_memory, "CompositeExplicitAutograd")
 LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
 
 
-def library_memory(num_bytes: int, operator: str, *, kept: bool = False) -> Tensor:
-    """So many bytes on the fake GPU.
+def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
+    """The likely of so many bytes on the fake GPU; a replay may assume the other ends.
 
     Args:
+        span: what is known of the size.
         operator: the ATen operator that takes them, such as `aten._cudnn_rnn`.
         kept: they are kept for backward, as activations are, and not workspace.
     """
-    taken: Tensor = LIBRARY_MEMORY(num_bytes, operator, kept, device=GPU)
+    taken: Tensor = LIBRARY_MEMORY(
+        [span.low_bytes, span.likely_bytes, span.high_bytes], operator, kept, device=GPU
+    )
     return taken

@@ -46,7 +46,11 @@ def predict(spec: TrialSpec) -> TrialOutcome:
     """
     trace = trace_workload(resolve(spec.workload), spec)
     curve = PeakCurve([trace])
-    conditions = Conditions(conv_algo=spec.knobs.conv_algo, architecture=spec.architecture)
+    conditions = Conditions(
+        conv_algo=spec.knobs.conv_algo,
+        architecture=spec.architecture,
+        allow_tf32=spec.knobs.tf32_in_convolutions,
+    )
     estimate = curve.estimate(spec.batch_size, conditions)
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
     return TrialOutcome(

@@ -107,8 +107,7 @@ class Recorder:
         origin = self._origin()
         operator = str(func).removesuffix(".default")
         if func is LIBRARY_MEMORY:
-            _num_bytes, taker, kept = args
-            self._allocate(result, taker, origin, self.category if kept else Category.WORKSPACE)
+            self._take(result, origin, *args)
             return
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
             return
@@ -121,9 +120,19 @@ class Recorder:
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)
 
-    def _allocate(
-        self, tensor: torch.Tensor, operator: str, origin: _Origin, category: Category | None = None
-    ) -> bool:
+    def _take(
+        self, tensor: torch.Tensor, origin: _Origin, span_bytes: list[int], operator: str, kept: bool
+    ) -> None:
+        """Records what a library asked for; see `library_memory`."""
+        if self._allocate(tensor, operator, origin):
+            low, _, high = span_bytes
+            self.allocations[-1] = dataclasses.replace(
+                self.allocations[-1],
+                span_bytes=(low, high),
+                category=self.category if kept else Category.WORKSPACE,
+            )
+
+    def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
@@ -133,7 +142,7 @@ class Recorder:
             self._freed(key)  # resized in place
         if not storage.nbytes():
             return False
-        self._ids[key] = self._append(_allocation(tensor, category or self.category, operator, origin))
+        self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
         self._watch(storage)
         return True
 

@@ -20,6 +20,7 @@ from workers.predict import recurrent_sizes
 from workers.predict.devices import GPU
 from workers.predict.library_memory import library_memory
 from workers.predict.recurrent_sizes import RecurrentNetwork
+from workers.predict.workspace import NO_WORKSPACE, Workspace
 
 aten: Any = torch.ops.aten
 
@@ -29,7 +30,7 @@ _NUM_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
 # `CUDNN_TENSOR_DTYPES` of torch/backends/cudnn: others keep their weights apart
 _FLATTENED_DTYPES = (torch.float16, torch.float32, torch.float64)
 # "slightly over 2MB", says `get_dropout_state` of RNN.cpp; kept for the life of the process.
-_DROPOUT_STATE_BYTES = 2 * 2**20 + 512
+_DROPOUT_STATE = Workspace(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
 def register(library: torch.library.Library) -> None:
@@ -188,7 +189,7 @@ def _dropout_state() -> Tensor:
     kept: dict[str, Tensor] = mode.kept
     if "dropout state" not in kept:
         with torch.no_grad():
-            kept["dropout state"] = library_memory(_DROPOUT_STATE_BYTES, "aten._cudnn_init_dropout_state")
+            kept["dropout state"] = library_memory(_DROPOUT_STATE, "aten._cudnn_init_dropout_state")
     return kept["dropout state"]
 
 
@@ -240,14 +241,8 @@ def _cudnn_rnn(  # noqa: PLR0917 - the operator's own signature
         weight_buf = input.new_empty(network.num_weights)
     workspace = _workspace(network, input, batch_first, "aten._cudnn_rnn")  # noqa: F841 - likewise
     num_steps, batch_size = _steps_first(input, batch_first).shape[:2]
-    reserve_bytes = 0
-    if train:
-        has_dropout = dropout > 0
-        span = recurrent_sizes.reserve(
-            network, num_steps, batch_size, input.element_size(), dropout=has_dropout
-        )
-        reserve_bytes = span.likely_bytes
-    reserve = library_memory(reserve_bytes, "aten._cudnn_rnn", kept=True)
+    kept = recurrent_sizes.reserve(network, num_steps, batch_size, input.element_size(), dropout=dropout > 0)
+    reserve = library_memory(kept if train else NO_WORKSPACE, "aten._cudnn_rnn", kept=True)
     return output, hy, cy, reserve, weight_buf
 
 
@@ -344,7 +339,7 @@ def _workspace(
 ) -> Tensor:
     num_steps, batch_size = _steps_first(input, batch_first).shape[:2]
     span = recurrent_sizes.workspace(network, num_steps, batch_size, input.element_size())
-    return library_memory(span.likely_bytes, operator)
+    return library_memory(span, operator)
 
 
 WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {

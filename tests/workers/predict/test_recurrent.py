@@ -47,6 +47,12 @@ def test_the_workspace_is_freed_and_the_reserve_kept_until_backward(steps_of):
     assert [a for a in steps.live("step 2 optimizer") if "cudnn" in a.operator] == []
 
 
+def test_what_is_estimated_says_its_span(steps_of):
+    spans = [(reserve(LSTM, 5, 4, 4, dropout=False)), workspace(LSTM, 5, 4, 4)]
+    made = [a for a in steps_of("lstm").allocations("forward") if a.span_bytes is not None]
+    assert [a.span_bytes for a in reversed(made)] == [(s.low_bytes, s.high_bytes) for s in spans]
+
+
 def test_backward_runs_twice_with_a_workspace_for_data_and_for_weights(steps_of):
     steps = steps_of("lstm")
     assert taken(steps, "backward") == [("aten._cudnn_rnn_backward", WORKSPACE_BYTES, "workspace")] * 2
