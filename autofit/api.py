@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import workers
 from autofit import gpus
@@ -23,7 +23,13 @@ from autofit.checking import check_settings, run_check
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet
 from autofit.dispatch.base import Devices, Dispatcher
-from autofit.errors import AutofitError, UnknownModelError, UsageError, WorkloadFailedError
+from autofit.errors import (
+    AutofitError,
+    UnknownModelError,
+    UsageError,
+    WorkloadFailedError,
+    did_you_mean,
+)
 from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.check import CheckResult
@@ -52,6 +58,17 @@ def _ray(address: str) -> Dispatcher:
     return RayDispatcher(address)
 
 
+class KnobOptions(TypedDict, total=False):
+    """The fields of `Knobs`, as keyword arguments of `estimate` and `peak_curve`."""
+
+    conv_algo: str
+    precision: str
+    memory_format: str
+    optimizer: str | None
+    optimizer_impl: str
+    set_to_none: bool
+
+
 def tune(workload: Workload | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
     """Finds the largest batch that fits, for every convolution algorithm asked for.
 
@@ -59,7 +76,8 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         workload: a `Workload`, or what `Workload.load` takes.
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
-            `device`, `probe`, `conv_algo`, `precision`, `optimizer`, `mode`, `max_batch`, `risk`, …
+            `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
+            `set_to_none`, `mode`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -82,23 +100,24 @@ def estimate(
     *,
     batch_size: int,
     gpu: str | None = None,
-    conv_algo: str = "cudnn",
-    precision: str = "fp32",
-    optimizer: str | None = None,
     mode: str | None = None,
+    **knobs: Unpack[KnobOptions],
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
         gpu: a card of the catalogue; without it an sm_80 card is assumed.
+        mode: `train` or `infer`, instead of the workload's own.
+        knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
+            `optimizer_impl`, `set_to_none`.
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    knobs = _knobs(conv_algo, precision, optimizer)
+    setting = _knobs(knobs)
     predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.estimate(knobs, card_named(gpu), batch_size)
+    return predictor.estimate(setting, card_named(gpu), batch_size)
 
 
 def check(workload: Workload | str, *, batch_size: int, **options: Any) -> CheckResult:
@@ -123,19 +142,17 @@ def peak_curve(
     workload: Workload | str,
     *,
     gpu: str | None = None,
-    conv_algo: str = "cudnn",
-    precision: str = "fp32",
-    optimizer: str | None = None,
     mode: str | None = None,
+    **knobs: Unpack[KnobOptions],
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
 
     The curve costs three traces; after that a batch size costs milliseconds. Arguments and errors
     are those of `estimate`.
     """
-    knobs = _knobs(conv_algo, precision, optimizer)
+    setting = _knobs(knobs)
     predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.curve(knobs, card_named(gpu))
+    return predictor.curve(setting, card_named(gpu))
 
 
 def run(
@@ -282,7 +299,7 @@ def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:
     from autofit.search.space import SearchSpace
 
-    fixed = Knobs(precision=settings.precision, optimizer=settings.optimizer)
+    fixed = settings.knobs()
     return SearchSpace(
         choices={"conv_algo": algos},
         fixed=fixed,
@@ -442,9 +459,12 @@ def _referred(
         raise UsageError(str(error)) from error
 
 
-def _knobs(conv_algo: str, precision: str, optimizer: str | None) -> Knobs:
+def _knobs(given: KnobOptions) -> Knobs:
+    names = [knob.name for knob in dataclasses.fields(Knobs)]
+    if unknown := sorted(given.keys() - names):
+        raise UsageError(f"unknown option {unknown[0]!r}.{did_you_mean(unknown[0], names)}")
     try:
-        return Knobs(conv_algo=conv_algo, precision=precision, optimizer=optimizer)
+        return Knobs(**given)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

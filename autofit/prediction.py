@@ -197,7 +197,11 @@ class PredictedCurve:
         self._card = card
         self._curve = curve
         self._residuals = residuals
-        self._conditions = Conditions(conv_algo=knobs.conv_algo, architecture=card.architecture)
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            allow_tf32=knobs.tf32_in_convolutions,
+        )
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
         self._digests: dict[int, str] = {}
         self._calibrations: dict[int, Calibration] = {}

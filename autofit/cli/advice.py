@@ -41,7 +41,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
         yield f"a smaller --margin or --reserve, which keep {format_bytes(kept_bytes)} free"
-    if settings.precision == "fp32":
+    if settings.precision in ("fp32", "ieee-fp32", "tf32"):
         yield "--precision amp-bf16, which keeps most activations in half the bytes"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if state_bytes and settings.optimizer != "sgd":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
@@ -12,12 +12,12 @@ from autofit.cli import output
 from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
+from autofit.cli.script import script_lines
 from autofit.cli.words import configuration, evidence_phrase
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.knobs.conv import POLICIES
 from workers.protocol import Evidence, Knobs, Verdict
 
 _DEFAULT_ALGO = "cudnn"
@@ -282,33 +282,17 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 def _apply(console: Console, result: TuneResult, best: Best) -> None:
     heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
-    code(console, _python_lines(result, best))
+    lines = script_lines(
+        best.knobs,
+        batch_size=best.batch_size,
+        device_kind=result.device.kind,
+        training=_mode(result) != "infer",
+    )
+    code(console, lines)
 
 
 def _mode(result: TuneResult) -> str | None:
     return None if result.estimate is None else result.estimate.mode
-
-
-def _python_lines(result: TuneResult, best: Best) -> Iterator[str]:
-    kind = result.device.kind
-    if kind == "cuda":
-        yield from POLICIES[best.knobs.conv_algo].python_lines
-    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={best.batch_size})"
-    if best.knobs.optimizer is not None:
-        yield f"optimizer = {_OPTIMIZER_CALLS[best.knobs.optimizer]}"
-    if best.knobs.precision == "amp-bf16":
-        yield f'with torch.autocast("{kind}", dtype=torch.bfloat16):'
-        yield "    loss = ...  # forward pass and loss; backward outside"
-
-
-_OPTIMIZER_CALLS = {
-    "sgd": "torch.optim.SGD(model.parameters())",
-    "sgd-momentum": "torch.optim.SGD(model.parameters(), momentum=0.9)",
-    "adam": "torch.optim.Adam(model.parameters())",
-    "adamw": "torch.optim.AdamW(model.parameters())",
-    "rmsprop": "torch.optim.RMSprop(model.parameters())",
-    "adagrad": "torch.optim.Adagrad(model.parameters())",
-}
 
 
 def _record(console: Console, result: TuneResult) -> None:

@@ -79,7 +79,14 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
     assert budget["context"]["high_bytes"] == budget["context_bytes"]
     assert document["device"] == {"kind": "cuda", "name": "a-card", "driver": "570.1"}
     best = document["best"]
-    assert best["knobs"] == {"conv_algo": "native", "precision": "fp32", "optimizer": "adam"}
+    assert best["knobs"] == {
+        "conv_algo": "native",
+        "precision": "fp32",
+        "memory_format": "contiguous",
+        "optimizer": "adam",
+        "optimizer_impl": "default",
+        "set_to_none": True,
+    }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)
     assert best["workspace_bytes"] == {"low": 0, "likely": 4, "high": 5}

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from workers.protocol import Knobs
+
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
 
 
@@ -24,7 +26,8 @@ def asked(results):
 def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, asked):
     predict, seen = asked
     options = (
-        "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4 --method simulate"
+        "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4 --method simulate "
+        "--memory-format channels_last --optimizer-impl fused --set-to-none false"
     )
     assert autofit(*ESTIMATE, *options.split(), estimate=predict).code == 0
     ((settings, workload, batch_size),) = seen
@@ -32,6 +35,23 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
     assert settings.conv_algos == ("native",)
     assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
     assert settings.gpu.key == "t4"
+    assert settings.knobs("native") == Knobs(
+        conv_algo="native",
+        precision="amp-bf16",
+        memory_format="channels_last",
+        optimizer="adam",
+        optimizer_impl="fused",
+        set_to_none=False,
+    )
+
+
+def test_the_text_names_the_knobs_that_are_not_the_default(autofit, results):
+    def predict(settings, _workload, batch_size, _emit):
+        return dataclasses.replace(results.estimate(batch_size), knobs=settings.knobs("cudnn"))
+
+    options = "--memory-format channels_last --optimizer adam --optimizer-impl fused --set-to-none no"
+    text = " ".join(autofit(*ESTIMATE, *options.split(), estimate=predict).out.split())
+    assert "cudnn · fp32 · channels_last · adam (fused) · gradients kept as zeros · train" in text
 
 
 def test_unless_told_it_is_pytorchs_default_algorithm(autofit, asked):

@@ -34,6 +34,9 @@ SMALL = (
     "small:dropout",
     "small:all_pairs",
     "small:language",
+    "small:lstm",
+    "small:batch_first",
+    "small:deep_lstm",
 )
 
 
@@ -72,8 +75,19 @@ def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curv
         assert curve.lower_bound_bytes(batch_size) == concrete.lower_bound_bytes(batch_size)
 
 
-@pytest.mark.parametrize("settings", [{"precision": "amp-bf16"}, {"mode": "infer"}, {"optimizer": "adam"}])
-@pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "amp-bf16"},
+        {"precision": "amp-fp16", "optimizer": "adam", "optimizer_impl": "fused"},
+        {"precision": "bf16", "memory_format": "channels_last", "set_to_none": False},
+        {"mode": "infer"},
+        {"optimizer": "adam"},
+    ],
+)
+@pytest.mark.parametrize(
+    "workload", ["small:convolutional", "small:attention", "small:lstm", "davenet-audio"]
+)
 def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
     curve = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
     for batch_size in (3, 20):
@@ -252,3 +266,27 @@ def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
     )
     assert pascal.high_bytes < ampere.high_bytes
     assert pascal.breakdown[Category.WORKSPACE] == 0
+
+
+def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
+    curve = PeakCurve([trace_of("small:lstm", batch_size) for batch_size in TRACED])
+    (reserve,) = {
+        index
+        for index, allocation in enumerate(curve.trace.allocations)
+        if allocation.operator == "aten._cudnn_rnn" and allocation.category == Category.ACTIVATION
+    } & set(range(len(curve.trace.allocations) // 3))  # of the first step
+    low, likely, high = (
+        curve.sizes(20, Conditions(), level)[reserve] for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    units = 5 * 20 * 6 * 4  # steps × sequences × units, four bytes each
+    assert (low, likely, high) == (5 * units, 5 * units, 6 * units)
+
+
+def test_estimated_sizes_widen_the_interval(trace_of):
+    curve = PeakCurve([trace_of("lstm", 32)])
+    low, likely, high = (
+        curve.replay(32, Conditions(), level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    assert low.peak_allocated_bytes < likely.peak_allocated_bytes < high.peak_allocated_bytes
+    estimate = curve.estimate(32, Conditions())
+    assert estimate.low_bytes < estimate.high_bytes
