@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.bench.tables.rows import Row, Setting
 from tests.bench.traces import NotTracedError, Traces
 from workers.allocator import replay
-from workers.predict.curve import Conditions, Level, PeakCurve, TracedCurve
+from workers.predict.conditions import Conditions, Level
+from workers.predict.curve import PeakCurve, TracedCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +170,7 @@ def _predict(
 def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
     """By level, whether a size completes under the row's limit, with or without retries."""
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
-    return {
-        level.value: curve.replay(batch_size, conditions, level, limit_bytes=limit_bytes).completed
-        for level in Level
-    }
+    return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 
 def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
@@ -181,7 +179,7 @@ def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        high_bytes = any_size.at(batch_size).high_bytes(
+        high_bytes = any_size.at(batch_size).reserved_bytes(
             batch_size, conditions_of(row), stop_above_bytes=row.limit_bytes
         )
         if high_bytes <= row.limit_bytes:

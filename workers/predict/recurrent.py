@@ -20,7 +20,7 @@ from workers.predict import recurrent_sizes
 from workers.predict.devices import GPU
 from workers.predict.library_memory import library_memory
 from workers.predict.recurrent_sizes import RecurrentNetwork
-from workers.predict.workspace import NO_WORKSPACE, Workspace
+from workers.predict.workspace import NO_WORKSPACE, between
 
 aten: Any = torch.ops.aten
 
@@ -30,7 +30,7 @@ _NUM_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
 # `CUDNN_TENSOR_DTYPES` of torch/backends/cudnn: others keep their weights apart
 _FLATTENED_DTYPES = (torch.float16, torch.float32, torch.float64)
 # "slightly over 2MB", says `get_dropout_state` of RNN.cpp; kept for the life of the process.
-_DROPOUT_STATE = Workspace(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
+_DROPOUT_STATE = between(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
 def register(library: torch.library.Library) -> None:
