@@ -4,6 +4,9 @@ A build without cuDNN unrolls them into hundreds of small operators. Here each r
 `aten/src/ATen/native/cudnn/RNN.cpp` and `aten/src/ATen/cudnn/AutocastRNN.cpp` of PyTorch allocate, in
 their order: one buffer for all weights, the outputs, cuDNN's workspace and its reserve. The sizes
 of the last two are estimates; `recurrent_sizes` says of what.
+
+Without cuDNN (`conv_algo` native) PyTorch unrolls the networks on a GPU too. That is not predicted:
+all convolution policies share one trace, which is cuDNN's.
 """
 
 from __future__ import annotations
