@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
 from tests.bench.traces import NotTracedError, Traces
 from workers.allocator import replay
 from workers.predict.curve import Conditions, Level, PeakCurve, TracedCurve
@@ -55,7 +57,18 @@ class _Task:
 
 def conditions_of(row: Row) -> Conditions:
     """The conditions of a row's replay."""
-    return Conditions(conv_algo=row.conv_algo, architecture=row.architecture)
+    return Conditions(
+        conv_algo=row.conv_algo,
+        architecture=row.architecture,
+        torch_release=_release(row.torch_release),
+    )
+
+
+def _release(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def _live_bytes(curve: PeakCurve, row: Row) -> int:
@@ -63,22 +76,31 @@ def _live_bytes(curve: PeakCurve, row: Row) -> int:
 
 
 def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    sizes = curve.sizes(row.batch_size, conditions_of(row), Level.LOW)
+    sizes = curve.sizes(row.batch_size, _without_corrections(row), Level.LOW)
     for index, allocation in enumerate(curve.trace.allocations):
         if allocation.convolution is not None:
             sizes[index] = 0
     return replay(curve.trace.events, sizes).peak_reserved_bytes
 
 
-def _predicted_bytes(curve: PeakCurve, row: Row) -> int:
+def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
+    return curve.replay(row.batch_size, _without_corrections(row)).peak_reserved_bytes
+
+
+def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
     return curve.replay(row.batch_size, conditions_of(row)).peak_reserved_bytes
+
+
+def _without_corrections(row: Row) -> Conditions:
+    return dataclasses.replace(conditions_of(row), corrections=frozenset())
 
 
 # What each part of the model buys: every step has those before it.
 ABLATION: tuple[tuple[str, Callable[[PeakCurve, Row], int]], ...] = (
     ("trace only", _live_bytes),
     ("+ allocator", _without_workspaces_bytes),
-    ("+ workspaces", _predicted_bytes),
+    ("+ convolution workspaces", _with_workspaces_bytes),
+    ("+ the rest", _with_everything_bytes),
 )
 
 

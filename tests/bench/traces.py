@@ -21,7 +21,7 @@ import workers
 from autofit.errors import AutofitError
 from autofit.paths import write_atomically
 from autofit.prediction import TRACED_BATCH_SIZES, raise_if_failed
-from tests.bench.tables.rows import Setting
+from tests.bench.tables.setting import Setting
 from workers.predict.curve import BatchDependentEventsError, PeakCurve, TracedCurve
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.trace import Trace
