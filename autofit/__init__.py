@@ -11,8 +11,9 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 """
 
 from autofit import errors
-from autofit.api import estimate, peak_curve, tune
+from autofit.api import check, estimate, peak_curve, tune
 from autofit.prediction import PredictedCurve
+from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
@@ -21,6 +22,7 @@ from workers.workload import Workload
 __all__ = [
     "Best",
     "Breakdown",
+    "CheckResult",
     "Estimate",
     "FrontierEntry",
     "Interval",
@@ -28,6 +30,7 @@ __all__ = [
     "PredictedCurve",
     "TuneResult",
     "Workload",
+    "check",
     "errors",
     "estimate",
     "peak_curve",

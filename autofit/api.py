@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, `estimate`, `peak_curve`.
+"""The Python interface: `tune`, `estimate`, `check`, `peak_curve`.
 
 This is where the parts are put together: settings, target, predictor, study, dispatcher, tuner.
 Nothing of the caller's process is changed: workloads run in child processes.
@@ -14,17 +14,28 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import workers
 from autofit import gpus
 from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
+from autofit.checking import check_settings, run_check
+from autofit.confidence import Risk, shipped_residuals
+from autofit.curve_set import CurveSet
 from autofit.dispatch.base import Devices, Dispatcher
-from autofit.errors import AutofitError, UnknownModelError, UsageError, WorkloadFailedError
-from autofit.prediction import UNPREDICTABLE, Card, CurveSet, PredictedCurve, Predictor
+from autofit.errors import (
+    AutofitError,
+    UnknownModelError,
+    UsageError,
+    WorkloadFailedError,
+    did_you_mean,
+)
+from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
 from autofit.report.cards import card_answers
+from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
+from autofit.report.risks import with_risks
 from autofit.search.boundary import largest_fitting_batch
 from autofit.self_test import checked, told_version
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
@@ -47,6 +58,17 @@ def _ray(address: str) -> Dispatcher:
     return RayDispatcher(address)
 
 
+class KnobOptions(TypedDict, total=False):
+    """The fields of `Knobs`, as keyword arguments of `estimate` and `peak_curve`."""
+
+    conv_algo: str
+    precision: str
+    memory_format: str
+    optimizer: str | None
+    optimizer_impl: str
+    set_to_none: bool
+
+
 def tune(workload: Workload | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
     """Finds the largest batch that fits, for every convolution algorithm asked for.
 
@@ -54,7 +76,8 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         workload: a `Workload`, or what `Workload.load` takes.
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
-            `device`, `probe`, `conv_algo`, `precision`, `optimizer`, `mode`, `max_batch`, …
+            `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
+            `set_to_none`, `mode`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -77,42 +100,59 @@ def estimate(
     *,
     batch_size: int,
     gpu: str | None = None,
-    conv_algo: str = "cudnn",
-    precision: str = "fp32",
-    optimizer: str | None = None,
     mode: str | None = None,
+    **knobs: Unpack[KnobOptions],
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
         gpu: a card of the catalogue; without it an sm_80 card is assumed.
+        mode: `train` or `infer`, instead of the workload's own.
+        knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
+            `optimizer_impl`, `set_to_none`.
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    knobs = _knobs(conv_algo, precision, optimizer)
+    setting = _knobs(knobs)
     predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.estimate(knobs, card_named(gpu), batch_size)
+    return predictor.estimate(setting, card_named(gpu), batch_size)
+
+
+def check(workload: Workload | str, *, batch_size: int, **options: Any) -> CheckResult:
+    """Says whether one configuration fits: surely, surely not, or neither; from one trace.
+
+    Args:
+        workload: a `Workload`, or what `Workload.load` takes.
+        options: those of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
+            the local card; `conv_algo`, `precision`, `optimizer`, `mode`, `margin`, `reserve`, …
+
+    Raises:
+        UsageError: an option is wrong, or neither a card nor its memory is known.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    model = workload if isinstance(workload, str) else workload.name or "workload"
+    settings = check_settings({**options, "model": model})
+    reference = _referred(workload, settings.input_shape, settings.num_classes)
+    return run_check(settings, local_predictor(reference, mode=settings.mode), batch_size)
 
 
 def peak_curve(
     workload: Workload | str,
     *,
     gpu: str | None = None,
-    conv_algo: str = "cudnn",
-    precision: str = "fp32",
-    optimizer: str | None = None,
     mode: str | None = None,
+    **knobs: Unpack[KnobOptions],
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
 
     The curve costs three traces; after that a batch size costs milliseconds. Arguments and errors
     are those of `estimate`.
     """
-    knobs = _knobs(conv_algo, precision, optimizer)
+    setting = _knobs(knobs)
     predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.curve(knobs, card_named(gpu))
+    return predictor.curve(setting, card_named(gpu))
 
 
 def run(
@@ -136,7 +176,7 @@ def run(
             start_predictor()
         predictor = local_predictor(workload, mode=settings.mode, emit=emit)
         space = _search_space(settings, algos, predictor)
-        curves, notes = _predict(predictor, target, space)
+        curves, notes = _predict(predictor, target, space, settings.risk)
         with _open_study(settings, workload, target, space, curves) as study:
             emit(
                 TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
@@ -155,7 +195,14 @@ def run(
                 budget=target.budget,
                 device=target.device if target.probe is None else trials[-1].device,
                 best=best,
-                frontier=frontier.entries(),
+                frontier=with_risks(
+                    frontier.entries(),
+                    curves.by_knobs,
+                    budget_bytes=target.budget.usable_bytes,
+                    min_batch=space.min_batch,
+                    max_batch=space.max_batch,
+                    emit=emit,
+                ),
                 trials=trials,
                 wall_seconds=time.monotonic() - started,
                 study=study.name,
@@ -164,6 +211,7 @@ def run(
                 estimate=_estimate(curves, space, best),
                 cards=_cards(settings, space, curves, best, emit),
                 notes=notes,
+                risk=settings.risk,
             )
     emit(
         TuneFinished(
@@ -251,7 +299,7 @@ def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:
     from autofit.search.space import SearchSpace
 
-    fixed = Knobs(precision=settings.precision, optimizer=settings.optimizer)
+    fixed = settings.knobs()
     return SearchSpace(
         choices={"conv_algo": algos},
         fixed=fixed,
@@ -302,6 +350,8 @@ def _identity(
         "workload": dataclasses.asdict(dataclasses.replace(workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
+        "risk": settings.risk,
+        "residuals_sha256": shipped_residuals().digest,
         "probe": Probe.PREDICT if target.probe is None else target.probe,
         "card": target.card.name,
         "architecture": target.card.architecture,
@@ -330,18 +380,20 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
     )
 
 
-def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[CurveSet, tuple[str, ...]]:
+def _predict(
+    predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
+) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them."""
     curves = CurveSet(on_host=target.probe is Probe.CPU)
     try:
         for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card))
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
     except AutofitError as error:
         if target.probe is None or error.kind not in UNPREDICTABLE:
             raise
         return curves, (f"no prediction guided the search: {error.message}",)
     if target.probe is None:
-        _confirm(predictor, target, space, curves)
+        _confirm(predictor, target, space, curves, risk)
     if not curves.needs_traces:
         return curves, ()
     differs = "the step allocates differently at every batch size"
@@ -352,7 +404,7 @@ def _predict(predictor: Predictor, target: Target, space: SearchSpace) -> tuple[
     )
 
 
-def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet) -> None:
+def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
     """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
     answers: dict[int, Knobs] = {}
     for knobs in space.settings:
@@ -364,7 +416,7 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
             answers.setdefault(scan.largest_batch or space.min_batch, knobs)
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card))
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
@@ -407,9 +459,12 @@ def _referred(
         raise UsageError(str(error)) from error
 
 
-def _knobs(conv_algo: str, precision: str, optimizer: str | None) -> Knobs:
+def _knobs(given: KnobOptions) -> Knobs:
+    names = [knob.name for knob in dataclasses.fields(Knobs)]
+    if unknown := sorted(given.keys() - names):
+        raise UsageError(f"unknown option {unknown[0]!r}.{did_you_mean(unknown[0], names)}")
     try:
-        return Knobs(conv_algo=conv_algo, precision=precision, optimizer=optimizer)
+        return Knobs(**given)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -12,7 +12,8 @@
         ├── DispatchError          5   no worker can be reached, or it was lost or hung again
         └── DriverError            5   the NVIDIA driver refuses to answer
 
-That nothing fits is a result, not an exception; so is an interrupted study.
+That nothing fits is a result, not an exception: `tune` and `check` exit with 3. So is a check that is
+unsure, with 6, and an interrupted study, with 130.
 """
 
 from __future__ import annotations

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autofit import paths
+from autofit.confidence import Calibration, Residuals, Risk, classify, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
-from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor
-from autofit.search.boundary import CachedCurve, Curve
+from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.service.events import EventSink, Progress, ignore
 from workers.predict.curve import (
     BatchDependentEventsError,
     Conditions,
+    Level,
     LiveAllocation,
     PeakCurve,
+    PeakEstimate,
     TracedCurve,
 )
 from workers.protocol import (
@@ -37,9 +40,8 @@ from workers.trace import Category, Trace
 TRACED_BATCH_SIZES = (4, 6, 10)
 # Kinds of failure that say nothing against the workload: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
+_LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 _NUM_LARGEST = 8
-# A process that has imported PyTorch and run a convolution; 250 to 350 MiB were seen.
-_HOST_PROCESS_BYTES = 300 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Predictor:
         run: runs a predict trial.
         mode: `train`, `infer` or None for the workload's own.
         emit: is told of each trace before it is made.
+        residuals: how far predictions may be off; those of this version unless given.
     """
 
     def __init__(
@@ -75,16 +78,21 @@ class Predictor:
         *,
         mode: str | None = None,
         emit: EventSink = ignore,
+        residuals: Residuals | None = None,
     ) -> None:
         self._workload = workload
         self._run = run
         self._mode = mode
         self._emit = emit
+        self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
 
-    def curve(self, knobs: Knobs, card: Card) -> PredictedCurve:
+    def curve(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedCurve:
         """The curve of a knob setting on a card; the first of its kind costs three traces.
+
+        Args:
+            risk: the level that the curve's peaks, verdicts and outcomes are of.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
@@ -92,7 +100,7 @@ class Predictor:
         traced = _traced_knobs(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
-        return PredictedCurve(self._workload.name, knobs, card, self._curves[traced])
+        return self._predicted(knobs, card, self._curves[traced], risk)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -109,8 +117,16 @@ class Predictor:
 
     def estimate(self, knobs: Knobs, card: Card, batch_size: int) -> Estimate:
         """The estimate of one batch size from one trace, at that size."""
-        curve = PeakCurve([self.trace(knobs, batch_size)])
-        return PredictedCurve(self._workload.name, knobs, card, curve)(batch_size)
+        return self.curve_at(knobs, card, batch_size)(batch_size)
+
+    def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
+        """The curve that knows this batch size alone, from one trace.
+
+        Raises:
+            UsageError: there is no such batch size or mode.
+            WorkloadFailedError: the workload cannot be traced.
+        """
+        return self._predicted(knobs, card, PeakCurve([self.trace(knobs, batch_size)]), Risk.SAFE)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -139,6 +155,11 @@ class Predictor:
             _keep(trace)
         return self._traces[key]
 
+    def _predicted(
+        self, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve, risk: Risk
+    ) -> PredictedCurve:
+        return PredictedCurve(self._workload.name, knobs, card, curve, residuals=self._residuals, risk=risk)
+
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:
@@ -153,16 +174,37 @@ class Predictor:
 class PredictedCurve:
     """Predicted peaks of one knob setting on one card; call it with a batch size.
 
-    After the traces each size costs milliseconds, unless `needs_traces`.
+    After the traces each size costs milliseconds, unless `needs_traces`. An estimate has the whole
+    interval; peaks, verdicts and outcomes are those of one level of it.
+
+    Attributes:
+        risk: that level.
     """
 
-    def __init__(self, workload: str, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve) -> None:
+    def __init__(
+        self,
+        workload: str,
+        knobs: Knobs,
+        card: Card,
+        curve: PeakCurve | TracedCurve,
+        *,
+        residuals: Residuals,
+        risk: Risk = Risk.SAFE,
+    ) -> None:
+        self.risk = risk
         self._workload = workload
         self._knobs = knobs
         self._card = card
         self._curve = curve
-        self._conditions = Conditions(conv_algo=knobs.conv_algo, architecture=card.architecture)
-        self._digests: dict[int, str] = {}  # by the trace's batch size; a digest takes longer than a replay
+        self._residuals = residuals
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            allow_tf32=knobs.tf32_in_convolutions,
+        )
+        # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
+        self._digests: dict[int, str] = {}
+        self._calibrations: dict[int, Calibration] = {}
 
     @property
     def needs_traces(self) -> bool:
@@ -173,6 +215,7 @@ class PredictedCurve:
         """The estimate at a batch size; `UsageError` for one below 1."""
         curve = self._at(batch_size)
         peak = curve.estimate(batch_size, self._conditions)
+        calibration = self._calibration(curve)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -184,36 +227,59 @@ class PredictedCurve:
             context_bytes=self._card.context_bytes,
             breakdown=_breakdown(peak.breakdown),
             interval=Interval(
-                low_bytes=peak.low_bytes, likely_bytes=peak.reserved_bytes, high_bytes=peak.high_bytes
+                low_bytes=calibration.low_end(peak.low_bytes),
+                likely_bytes=peak.reserved_bytes,
+                high_bytes=calibration.high_end(peak.high_bytes),
             ),
             evidence=Evidence.PREDICTED,
             device=Device(kind="cuda", name=self._card.name),
+            calibration=calibration,
+            workspace_bytes=_workspace_span(peak),
             largest=_largest(peak.live),
             trace_digest=self._digest(curve.trace),
         )
 
     def on(self, card: Card) -> PredictedCurve:
         """The same step on another card."""
-        return PredictedCurve(self._workload, self._knobs, card, self._curve)
+        return PredictedCurve(
+            self._workload, self._knobs, card, self._curve, residuals=self._residuals, risk=self.risk
+        )
+
+    def at_risk(self, risk: Risk) -> PredictedCurve:
+        """The same curve, asked for another level."""
+        other = copy.copy(self)
+        other.risk = risk
+        return other
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """The high end of the prediction; see `autofit.search.boundary.Curve`."""
-        return self._at(batch_size).high_bytes(
-            batch_size, self._conditions, stop_above_bytes=stop_above_bytes
+        """The peak at the curve's risk; see `autofit.search.boundary.Curve`."""
+        curve = self._at(batch_size)
+        if stop_above_bytes is not None:
+            stop_above_bytes = self._before_widening(curve, stop_above_bytes)
+        return self._widened(
+            curve,
+            curve.reserved_bytes(
+                batch_size, self._conditions, _LEVELS[self.risk], stop_above_bytes=stop_above_bytes
+            ),
         )
 
     def lower_bound_bytes(self, batch_size: int) -> int:
+        """What the peak at the curve's risk cannot be below: live bytes, without any workspace."""
+        curve = self._at(batch_size)
+        return self._widened(curve, curve.lower_bound_bytes(batch_size))
+
+    def live_bytes(self, batch_size: int) -> int:
         """Live bytes at their peak, without any workspace."""
         return self._at(batch_size).lower_bound_bytes(batch_size)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
         curve = self._at(batch_size)
-        estimate = curve.estimate(batch_size, self._conditions)
+        reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
-            allocated_bytes=estimate.allocated_bytes,
-            reserved_bytes=estimate.high_bytes,
-            device_bytes=estimate.high_bytes + self._card.context_bytes,
+            allocated_bytes=curve.replay(batch_size, self._conditions).peak_allocated_bytes,
+            reserved_bytes=reserved_bytes,
+            device_bytes=reserved_bytes + self._card.context_bytes,
         )
         return TrialOutcome(
             verdict=self.verdict(batch_size, budget_bytes),
@@ -227,8 +293,28 @@ class PredictedCurve:
         )
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
-        """Whether the high end of the prediction is within the budget, or it would run thrashing."""
-        return self._at(batch_size).verdict(batch_size, self._conditions, budget_bytes)
+        """Whether the peak at the curve's risk is within the budget, or it would run thrashing."""
+        curve = self._at(batch_size)
+        within_bytes = self._before_widening(curve, budget_bytes)
+        return curve.verdict(batch_size, self._conditions, within_bytes, _LEVELS[self.risk])
+
+    def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end fails under the budget, with all that the allocator can release."""
+        curve = self._at(batch_size)
+        limit_bytes = self._calibration(curve).within_low_end(budget_bytes)
+        return not any(
+            curve.runs_within(batch_size, self._conditions, limit_bytes, level)
+            for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+        )
+
+    def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether it runs where everything but the workspaces is as large as the high end has it.
+
+        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        """
+        curve = self._at(batch_size)
+        limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
+        return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
 
     @property
     def trace_digest(self) -> str:
@@ -240,69 +326,27 @@ class PredictedCurve:
             raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")
         return self._curve.at(batch_size)
 
+    def _widened(self, curve: PeakCurve, num_bytes: int) -> int:
+        """A peak with the residuals that the curve's risk allows for."""
+        return num_bytes if self.risk is Risk.LIKELY else self._calibration(curve).high_end(num_bytes)
+
+    def _before_widening(self, curve: PeakCurve, limit_bytes: int) -> int:
+        """The largest peak that is within a limit once it is widened."""
+        if self.risk is Risk.LIKELY:
+            return limit_bytes
+        return self._calibration(curve).within_high_end(limit_bytes)
+
+    def _calibration(self, curve: PeakCurve) -> Calibration:
+        size = curve.trace.batch_size
+        if size not in self._calibrations:
+            model_class = classify(curve.trace)
+            self._calibrations[size] = self._residuals.of(model_class, self._card.architecture)
+        return self._calibrations[size]
+
     def _digest(self, trace: Trace) -> str:
         if trace.batch_size not in self._digests:
             self._digests[trace.batch_size] = trace.digest
         return self._digests[trace.batch_size]
-
-
-class CurveSet:
-    """The curves of a search, filled when its predictions are made; empty where there are none.
-
-    Args:
-        on_host: the trials measure the CPU, where curves only say where to begin.
-    """
-
-    def __init__(self, *, on_host: bool = False) -> None:
-        self._on_host = on_host
-        self._curves: dict[Knobs, PredictedCurve] = {}
-        self._priors: dict[Knobs, CachedCurve] = {}
-
-    def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
-        self._curves[knobs] = curve
-
-    def of(self, knobs: Knobs) -> PredictedCurve:
-        return self._curves[knobs]
-
-    @property
-    def by_knobs(self) -> dict[Knobs, PredictedCurve]:
-        """The curves that predict what the trials measure."""
-        return {} if self._on_host else self._curves
-
-    @property
-    def needs_traces(self) -> bool:
-        """Whether each size of some setting costs a trace, which leaves the search without a prior."""
-        return any(curve.needs_traces for curve in self._curves.values())
-
-    @property
-    def trace_digest(self) -> str | None:
-        """Names the step that the curves predict; None where there are none."""
-        return next((curve.trace_digest for curve in self._curves.values()), None)
-
-    def prior(self, knobs: Knobs) -> Curve | None:
-        """Where the search of a setting begins; None for no idea."""
-        curve = self._curves.get(knobs)
-        if curve is None or curve.needs_traces:
-            return None  # a scan over all sizes would cost a trace each
-        if knobs not in self._priors:
-            self._priors[knobs] = CachedCurve(_HostCurve(curve) if self._on_host else curve)
-        return self._priors[knobs]
-
-
-class _HostCurve:
-    """A rough idea of the resident set: the live bytes that a GPU would hold, and the process.
-
-    Nothing is claimed from it: measured trials correct it from the first on.
-    """
-
-    def __init__(self, curve: PredictedCurve) -> None:
-        self._curve = curve
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
-        return self.lower_bound_bytes(batch_size)
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._curve.lower_bound_bytes(batch_size) + _HOST_PROCESS_BYTES
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:
@@ -345,6 +389,11 @@ def _breakdown(by_category: dict[Category, int]) -> Breakdown:
         workspace=by_category[Category.WORKSPACE],
         other=by_category[Category.OTHER],
     )
+
+
+def _workspace_span(peak: PeakEstimate) -> WorkspaceSpan | None:
+    low, high = peak.workspace_low_bytes, peak.workspace_high_bytes
+    return None if low == high else WorkspaceSpan(low=low, likely=peak.workspace_likely_bytes, high=high)
 
 
 def _largest(live: Iterable[LiveAllocation]) -> tuple[LargeTensor, ...]:

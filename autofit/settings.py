@@ -24,12 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from autofit.budget import DEFAULT_MARGIN
+from autofit.confidence import Risk
 from autofit.errors import UsageError, did_you_mean
 from autofit.gpus import Gpu, find_gpu
 from autofit.paths import STATE_DIR_VARIABLE
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
-from workers.protocol import CONV_ALGOS, MODES, OPTIMIZERS, PRECISIONS
+from workers.protocol import (
+    CONV_ALGOS,
+    MEMORY_FORMATS,
+    MODES,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+    Knobs,
+)
 
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")
@@ -124,6 +133,10 @@ def _switch(value: Any) -> bool:
     return words[value.strip().lower()]
 
 
+def _risk(value: Any) -> Risk:
+    return Risk(_one_of(tuple(Risk))(value))
+
+
 def _card(value: Any) -> Gpu:
     return find_gpu(_text(value))
 
@@ -142,9 +155,11 @@ class TuneSettings:
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from.
-        optimizer, mode: None leaves the workload's own.
+        precision, memory_format, optimizer, optimizer_impl, set_to_none: see `workers.protocol.Knobs`.
+        mode: None leaves the workload's own.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
+        risk: which level of a predicted peak has to be within the budget.
         storage: an Optuna URL; None for a journal file in the state directory.
         study: the study's name; None for one that follows from the settings.
         address: a Ray cluster's address; None for a local one.
@@ -166,11 +181,15 @@ class TuneSettings:
     probe: str = "auto"
     conv_algos: tuple[str, ...] = CONV_ALGOS
     precision: str = "fp32"
+    memory_format: str = "contiguous"
     optimizer: str | None = None
+    optimizer_impl: str = "default"
+    set_to_none: bool = True
     mode: str | None = None
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
+    risk: Risk = Risk.SAFE
     storage: str | None = None
     study: str | None = None
     address: str | None = None
@@ -199,6 +218,17 @@ class TuneSettings:
             raise UsageError(
                 "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
             )
+
+    def knobs(self, conv_algo: str = "cudnn") -> Knobs:
+        """The knob setting that these settings and one of the algorithms make."""
+        return Knobs(
+            conv_algo=conv_algo,
+            precision=self.precision,
+            memory_format=self.memory_format,
+            optimizer=self.optimizer,
+            optimizer_impl=self.optimizer_impl,
+            set_to_none=self.set_to_none,
+        )
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
@@ -240,11 +270,15 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "probe": ("probe", _one_of(PROBES)),
     "conv-algo": ("conv_algos", _conv_algos),
     "precision": ("precision", _one_of(PRECISIONS)),
+    "memory-format": ("memory_format", _one_of(MEMORY_FORMATS)),
     "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
+    "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
+    "set-to-none": ("set_to_none", _switch),
     "mode": ("mode", _one_of(MODES)),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),
     "reserve": ("reserve_bytes", _size_or_zero),
+    "risk": ("risk", _risk),
     "storage": ("storage", _text),
     "study": ("study", _text),
     "address": ("address", _text),

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autofit.curve_set import CurveSet
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError
-from autofit.prediction import CurveSet, raise_if_failed
+from autofit.prediction import raise_if_failed
 from autofit.report.frontier import Frontier
 from autofit.service.events import EventSink, SettingSettled, TrialFinished, TrialStarted
 from workers.protocol import Knobs, Peaks, TrialOutcome, TrialSpec, Verdict

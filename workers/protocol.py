@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
-PRECISIONS = ("fp32", "amp-bf16")
+PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
+MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 MODES = ("train", "infer")
 
 
@@ -62,21 +64,42 @@ class Knobs:
     Attributes:
         conv_algo: one of `CONV_ALGOS`.
         precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
-            not in matrix products.
+            not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
+            autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
+        memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
         optimizer: one of `OPTIMIZERS`, or None for the workload's own.
+        optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
+            takes `foreach` on a GPU; `loop` updates one parameter after the other.
+        set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
+            gradients of zeros.
+
+    Raises:
+        ValueError: a knob has no such value.
     """
 
     conv_algo: str = "cudnn"
     precision: str = "fp32"
+    memory_format: str = "contiguous"
     optimizer: str | None = None
+    optimizer_impl: str = "default"
+    set_to_none: bool = True
 
     def __post_init__(self) -> None:
         _require_one_of("conv_algo", self.conv_algo, CONV_ALGOS)
         _require_one_of("precision", self.precision, PRECISIONS)
+        _require_one_of("memory_format", self.memory_format, MEMORY_FORMATS)
         if self.optimizer is not None:
             _require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _require_one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
+        if self.set_to_none not in (True, False):
+            raise ValueError(f"set_to_none must be True or False; got {self.set_to_none!r}")
 
-    def to_dict(self) -> dict[str, str | None]:
+    @property
+    def tf32_in_convolutions(self) -> bool:
+        """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
+        return self.precision != "ieee-fp32"
+
+    def to_dict(self) -> dict[str, str | bool | None]:
         return dataclasses.asdict(self)
 
 

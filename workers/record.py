@@ -37,8 +37,10 @@ BATCH_SIZES: dict[str, tuple[int, int, int]] = {
     "gpt2": (1, 4, 16),
     "davenet-audio": (8, 64, 256),
     "davenet-image": (8, 32, 128),
+    "lstm": (16, 64, 256),
+    "wavenet": (1, 4, 12),
 }
-_WITHOUT_CONVOLUTIONS = ("gpt2",)
+_WITHOUT_CONVOLUTIONS = ("gpt2", "lstm")
 _SMALL, _MIDDLE, _LARGE = range(3)
 # What to learn of every model, the most telling first: (which batch size, knobs).
 _ROUNDS: tuple[tuple[int, Knobs], ...] = (
@@ -50,6 +52,12 @@ _ROUNDS: tuple[tuple[int, Knobs], ...] = (
     (_SMALL, Knobs()),
     (_MIDDLE, Knobs(conv_algo="cudnn-deterministic")),
     (_MIDDLE, Knobs(optimizer="adam")),
+    (_MIDDLE, Knobs(memory_format="channels_last")),
+    (_MIDDLE, Knobs(precision="amp-fp16", memory_format="channels_last")),
+    (_MIDDLE, Knobs(precision="bf16")),
+    (_MIDDLE, Knobs(precision="ieee-fp32")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_impl="fused")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_impl="loop", set_to_none=False)),
     (_LARGE, Knobs(precision="amp-bf16")),
     (_LARGE, Knobs(conv_algo="cudnn-benchmark")),
     (_LARGE, Knobs(conv_algo="cudnn-deterministic")),

@@ -100,6 +100,8 @@ class Allocation:
         source: innermost line of the user's code, `file:line:function`.
         correction: the name in `workers.predict.corrections` of what put it there, where that is
             no operator's output.
+        span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
+            library asks for, each a line in the batch size; None where it is exact.
     """
 
     num_bytes: int
@@ -112,6 +114,7 @@ class Allocation:
     convolution: Convolution | None = None
     correction: str = ""
     scratch: Scratch | None = None
+    span_bytes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,7 @@ class Trace:
                 strings.index(a.dtype),
                 list(a.shape),
                 None if a.convolution is None else dataclasses.asdict(a.convolution),
+                a.span_bytes,
                 *_encoded_correction(a, strings),
             ]
             for a in self.allocations
@@ -235,7 +239,7 @@ def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[A
 
 
 def _allocation(row: list[Any], strings: list[str]) -> Allocation:
-    num_bytes, category, operator, module, source, dtype, shape, convolution, *rest = row
+    num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     return Allocation(
         num_bytes=num_bytes,
@@ -248,6 +252,7 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         convolution=None if convolution is None else convolution_from_dict(convolution),
         correction=correction,
         scratch=None if scratch is None else _scratch(scratch, strings),
+        span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
     )
 
 

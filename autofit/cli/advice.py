@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autofit.budget import make_budget
+from autofit.confidence import Risk
 from autofit.errors import BudgetError
 from autofit.gpus import Gpu, catalogue
 from autofit.report.result import TuneResult
@@ -29,7 +30,8 @@ def needed_at_least(result: TuneResult) -> int | None:
     budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
     peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
     if result.estimate is not None and result.estimate.batch_size == smallest:
-        peaks.append(result.estimate.interval.high_bytes)
+        interval = result.estimate.interval
+        peaks.append(interval.likely_bytes if result.risk is Risk.LIKELY else interval.high_bytes)
     # What ran out of memory had reached no more than the budget: that says nothing of its need.
     return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)
 
@@ -39,7 +41,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
         yield f"a smaller --margin or --reserve, which keep {format_bytes(kept_bytes)} free"
-    if settings.precision == "fp32":
+    if settings.precision in ("fp32", "ieee-fp32", "tf32"):
         yield "--precision amp-bf16, which keeps most activations in half the bytes"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if state_bytes and settings.optimizer != "sgd":

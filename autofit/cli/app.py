@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.check import check
 from autofit.cli.completion import completion
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
@@ -35,7 +36,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-for _command in (tune, estimate, models, gpus, conv_algos, doctor, completion):
+for _command in (tune, estimate, check, models, gpus, conv_algos, doctor, completion):
     autofit.add_command(_command)
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit import api, gpus
+from autofit.checking import run_check
+from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
-from workers.protocol import Knobs, WorkloadRef
+from workers.protocol import WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.doctor import Check
@@ -25,10 +27,14 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
     (conv_algo,) = settings.conv_algos
-    knobs = Knobs(conv_algo=conv_algo, precision=settings.precision, optimizer=settings.optimizer)
     predictor = api.local_predictor(workload, mode=settings.mode, emit=emit)
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return predictor.estimate(knobs, card, batch_size)
+    return predictor.estimate(settings.knobs(conv_algo), card, batch_size)
+
+
+def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
+    """Holds the prediction of one configuration against its budget."""
+    return run_check(settings, api.local_predictor(workload, mode=settings.mode, emit=emit), batch_size)
 
 
 def examine() -> tuple[Check, ...]:
@@ -44,5 +50,6 @@ class Backend:
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

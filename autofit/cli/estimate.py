@@ -8,7 +8,7 @@ import click
 
 from autofit import api
 from autofit.cli.backend import Backend
-from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
+from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
 from autofit.errors import UsageError
 from autofit.settings import resolve_settings
 
@@ -17,7 +17,7 @@ _METHODS = ("simulate",)
 
 @click.command()
 @MODEL
-@click.option("--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step.")
+@BATCH_SIZE
 @CONV_ALGO
 @KNOBS
 @GPU

@@ -44,4 +44,4 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     )
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
-    bullets(console, (f"{card}; predicted, not measured", *context, *unverified))
+    bullets(console, (f"{card}; predicted, not measured", *context, *unverified, estimate.calibration.note))

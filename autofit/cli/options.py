@@ -14,7 +14,14 @@ from click.shell_completion import CompletionItem
 
 from autofit.gpus import catalogue
 from workers.models import BUILTINS
-from workers.protocol import CONV_ALGOS, MODES, OPTIMIZERS, PRECISIONS
+from workers.protocol import (
+    CONV_ALGOS,
+    MEMORY_FORMATS,
+    MODES,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -101,6 +108,21 @@ GPU = setting(
     complete=_complete_gpu,
 )
 
+GPU_MEM = setting(
+    "gpu-mem",
+    "The device's total memory: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
+    metavar="SIZE",
+)
+
+KEPT_FREE = combined(
+    setting("margin", "Share of the device's memory to keep free.  [default: 3%]", metavar="PERCENT"),
+    setting("reserve", "What other processes on the device are left.", metavar="SIZE"),
+)
+
+BATCH_SIZE = click.option(
+    "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
+)
+
 CONV_ALGOS_OPTION = setting(
     "conv-algo",
     f"Convolution algorithms to choose from, of {', '.join(CONV_ALGOS)}.  [default: all]",
@@ -111,8 +133,22 @@ CONV_ALGOS_OPTION = setting(
 CONV_ALGO = setting("conv-algo", "Convolution algorithm.  [default: cudnn]", choices=CONV_ALGOS)
 
 KNOBS = combined(
-    setting("precision", "fp32 is PyTorch's: TF32 in convolutions.  [default: fp32]", choices=PRECISIONS),
+    setting(
+        "precision",
+        "fp32 is PyTorch's, with TF32 in convolutions; ieee-fp32 has it nowhere, tf32 in matrix products "
+        "too; amp-fp16 is with a GradScaler; bf16 converts model and inputs.  [default: fp32]",
+        choices=PRECISIONS,
+    ),
+    setting("memory-format", "Layout of weights and inputs.  [default: contiguous]", choices=MEMORY_FORMATS),
     setting("optimizer", "Instead of the workload's own.", metavar="NAME", choices=OPTIMIZERS),
+    setting(
+        "optimizer-impl",
+        "How a named optimizer is computed; default is PyTorch's choice, foreach on a GPU.",
+        choices=OPTIMIZER_IMPLS,
+    ),
+    setting(
+        "set-to-none", "Whether zero_grad drops the gradients.  [default: true]", choices=("true", "false")
+    ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
 )
 

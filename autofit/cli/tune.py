@@ -13,7 +13,19 @@ import click
 
 from autofit import api
 from autofit.cli.backend import Backend
-from autofit.cli.options import CONV_ALGOS_OPTION, GPU, JSON, KNOBS, MODEL, QUIET, combined, setting
+from autofit.cli.options import (
+    CONV_ALGOS_OPTION,
+    GPU,
+    GPU_MEM,
+    JSON,
+    KEPT_FREE,
+    KNOBS,
+    MODEL,
+    QUIET,
+    combined,
+    setting,
+)
+from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
 from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
@@ -28,8 +40,13 @@ _SEARCH = combined(
     CONV_ALGOS_OPTION,
     KNOBS,
     setting("max-batch", "Do not look beyond this batch.  [default: 65536]", metavar="N"),
-    setting("margin", "Share of the device's memory to keep free.  [default: 3%]", metavar="PERCENT"),
-    setting("reserve", "What other processes on the device are left.", metavar="SIZE"),
+    KEPT_FREE,
+    setting(
+        "risk",
+        "Which level of a prediction has to fit: the high end of its 95 % interval, its likely peak, or the "
+        "largest workspace of every convolution.  [default: safe]",
+        choices=tuple(Risk),
+    ),
     setting("deadline", "How long one trial may take.  [default: 600]", metavar="SECONDS"),
     setting("threads", "Intra-op threads of a CPU trial.", metavar="N"),
 )
@@ -55,11 +72,7 @@ class SearchInterruptedError(AutofitError):
 
 @click.command()
 @MODEL
-@setting(
-    "gpu-mem",
-    "The device's total memory: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
-    metavar="SIZE",
-)
+@GPU_MEM
 @GPU
 @_SEARCH
 @_RECORD

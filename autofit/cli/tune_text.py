@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
@@ -11,11 +11,13 @@ from rich.text import Text
 from autofit.cli import output
 from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
+from autofit.cli.risks_text import print_risks
+from autofit.cli.script import script_lines
 from autofit.cli.words import configuration, evidence_phrase
+from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.knobs.conv import POLICIES
 from workers.protocol import Evidence, Knobs, Verdict
 
 _DEFAULT_ALGO = "cudnn"
@@ -39,9 +41,10 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
     _why_not_larger(console, result)
+    print_risks(console, result)
     if result.best is not None:
         _cards(console, result, result.best)
-    if said := (*result.budget.assumptions, *result.notes):
+    if said := (*result.budget.assumptions, *_calibration(result), *result.notes):
         heading(console, "Assumed and noted")
         bullets(console, said)
     if result.best is not None:
@@ -147,7 +150,7 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
     console.print()
     console.print(
         Text.assemble(
-            f"{result.workload} fits at ",
+            f"{result.workload} {_fits(result, best)} at ",
             (f"batch {best.batch_size}", "bold green"),
             f" in {format_bytes(result.budget.device_total_bytes)}",
             "" if result.device.kind == "cpu" else " with ",
@@ -165,6 +168,17 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
         f"PyTorch's default, {_DEFAULT_ALGO}, reaches {reached}{faster}; "
         f"--conv-algo {_DEFAULT_ALGO} keeps to it."
     )
+
+
+def _fits(result: TuneResult, best: Best) -> str:
+    is_likely = best.evidence is Evidence.PREDICTED and result.risk is Risk.LIKELY
+    return "likely fits" if is_likely else "fits"
+
+
+def _calibration(result: TuneResult) -> tuple[str, ...]:
+    """What the interval of a predicted answer rests on."""
+    is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
+    return (result.estimate.calibration.note,) if result.estimate is not None and is_predicted else ()
 
 
 def _peak(result: TuneResult, best: Best) -> str:
@@ -268,33 +282,17 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 def _apply(console: Console, result: TuneResult, best: Best) -> None:
     heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
-    code(console, _python_lines(result, best))
+    lines = script_lines(
+        best.knobs,
+        batch_size=best.batch_size,
+        device_kind=result.device.kind,
+        training=_mode(result) != "infer",
+    )
+    code(console, lines)
 
 
 def _mode(result: TuneResult) -> str | None:
     return None if result.estimate is None else result.estimate.mode
-
-
-def _python_lines(result: TuneResult, best: Best) -> Iterator[str]:
-    kind = result.device.kind
-    if kind == "cuda":
-        yield from POLICIES[best.knobs.conv_algo].python_lines
-    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={best.batch_size})"
-    if best.knobs.optimizer is not None:
-        yield f"optimizer = {_OPTIMIZER_CALLS[best.knobs.optimizer]}"
-    if best.knobs.precision == "amp-bf16":
-        yield f'with torch.autocast("{kind}", dtype=torch.bfloat16):'
-        yield "    loss = ...  # forward pass and loss; backward outside"
-
-
-_OPTIMIZER_CALLS = {
-    "sgd": "torch.optim.SGD(model.parameters())",
-    "sgd-momentum": "torch.optim.SGD(model.parameters(), momentum=0.9)",
-    "adam": "torch.optim.Adam(model.parameters())",
-    "adamw": "torch.optim.AdamW(model.parameters())",
-    "rmsprop": "torch.optim.RMSprop(model.parameters())",
-    "adagrad": "torch.optim.Adagrad(model.parameters())",
-}
 
 
 def _record(console: Console, result: TuneResult) -> None:

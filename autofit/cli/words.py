@@ -6,8 +6,17 @@ from workers.protocol import Device, Evidence, Knobs
 
 
 def configuration(knobs: Knobs, mode: str | None) -> str:
-    """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`."""
-    parts = [knobs.precision, knobs.optimizer or "the workload's optimizer"]
+    """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
+
+    Those of memory format, optimizer implementation and gradients are named where they are not the default.
+    """
+    optimizer = knobs.optimizer or "the workload's optimizer"
+    parts = [knobs.precision]
+    if knobs.memory_format != "contiguous":
+        parts.append(knobs.memory_format)
+    parts.append(optimizer if knobs.optimizer_impl == "default" else f"{optimizer} ({knobs.optimizer_impl})")
+    if not knobs.set_to_none:
+        parts.append("gradients kept as zeros")
     return " · ".join(parts if mode is None else [*parts, mode])
 
 

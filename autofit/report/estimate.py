@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from autofit.confidence import Calibration
 from workers.protocol import Device, Evidence, Knobs
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
@@ -14,11 +15,23 @@ ESTIMATE_SCHEMA = "autofit.estimate/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The reserved peak: at least, likely, at most."""
+    """The reserved peak: at least, likely, at most, with 95 % confidence; see `autofit.confidence`."""
 
     low_bytes: int
     likely_bytes: int
     high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSpan:
+    """The largest workspace of any one convolution call, in bytes: at least, likely, at most.
+
+    Calls follow each other, so that no two of them are held at a time.
+    """
+
+    low: int
+    likely: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +78,10 @@ class Estimate:
         peak_allocated_bytes: live blocks at their peak.
         peak_reserved_bytes: the allocator's segments, the likely one of `interval`.
         device_peak_bytes: what nvidia-smi would show for the process: reserved and context.
-        interval: the reserved peak over what convolution workspaces may come to.
+        interval: the reserved peak over what convolution workspaces may come to and what real runs
+            of such models left over.
+        workspace_bytes: what convolution workspaces may come to; None where they have one size.
+        calibration: the real runs that the interval rests on, or that there are none.
         device: the card that was assumed.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
@@ -83,6 +99,8 @@ class Estimate:
     interval: Interval
     evidence: Evidence
     device: Device
+    calibration: Calibration
+    workspace_bytes: WorkspaceSpan | None = None
     largest: tuple[LargeTensor, ...] = ()
     trace_digest: str = ""
 

@@ -6,11 +6,18 @@ import bisect
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from autofit.confidence import Risk
 from autofit.prediction import PredictedCurve
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.units import format_bytes
 from workers.protocol import CONV_ALGOS, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+
+_PREDICTED = {
+    Risk.SAFE: "predicted to reserve up to",
+    Risk.LIKELY: "likely to reserve",
+    Risk.WORST: "predicted to reserve, at worst,",
+}
 
 
 class Frontier:
@@ -87,6 +94,7 @@ class Frontier:
         )
         peaks = self._peaks(outcome)
         curve = self._curves.get(outcome.knobs)
+        estimate = None if curve is None else curve(outcome.batch_size)
         return Best(
             batch_size=outcome.batch_size,
             knobs=outcome.knobs,
@@ -94,13 +102,14 @@ class Frontier:
             peak_reserved_bytes=peaks.reserved_bytes,
             device_peak_bytes=peaks.device_bytes,
             evidence=outcome.evidence,
-            interval=None if curve is None else curve(outcome.batch_size).interval,
+            interval=None if estimate is None else estimate.interval,
+            workspace_bytes=None if estimate is None else estimate.workspace_bytes,
             step_seconds=outcome.step_seconds,
             samples_per_second=outcome.samples_per_second,
         )
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
-        """Of a prediction the likely peaks; its outcome has the high ones, which the budget bounds."""
+        """Of a prediction the likely peaks; its outcome has those at its risk, which the budget bounds."""
         if outcome.evidence is not Evidence.PREDICTED:
             return outcome.peaks
         likely = self._curves[outcome.knobs](outcome.batch_size)
@@ -112,7 +121,8 @@ class Frontier:
         if fails.evidence is Evidence.PREDICTED:
             assert peak_bytes is not None
             return (
-                f"batch {fails.batch_size} is predicted to reserve up to {format_bytes(peak_bytes)}, "
+                f"batch {fails.batch_size} is {_PREDICTED[self._curves[fails.knobs].risk]} "
+                f"{format_bytes(peak_bytes)}, "
                 f"{format_bytes(peak_bytes - self._budget_bytes)} over the budget"
             )
         if fails.verdict is Verdict.THRASH:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autofit.budget import Budget
-from autofit.report.estimate import Estimate, Interval
+from autofit.confidence import Risk
+from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"
@@ -23,6 +24,7 @@ class Best:
             allocator, was measured.
         device_peak_bytes: on CUDA reserved and context; on the CPU the peak resident set.
         interval: of the prediction; None where the CPU was measured.
+        workspace_bytes: of the prediction, where convolution workspaces have more than one size.
         step_seconds, samples_per_second: of measured steps.
     """
 
@@ -33,6 +35,7 @@ class Best:
     device_peak_bytes: int | None
     evidence: Evidence
     interval: Interval | None = None
+    workspace_bytes: WorkspaceSpan | None = None
     step_seconds: float | None = None
     samples_per_second: float | None = None
 
@@ -48,6 +51,10 @@ class FrontierEntry:
         reason: why the next size fails, and how that is known.
         largest_thrashing_batch: the largest size beyond that would still run, with the allocator
             releasing and asking again; None where there is none or it is not known.
+        largest_by_risk: of a prediction, the largest batch at each `Risk`; None where it was measured
+            or a size costs a trace.
+        likely_still_runs: whether the largest batch at the likely risk would run with the smallest
+            plans of its convolutions, should the rest take as much as the high end has it.
     """
 
     knobs: Knobs
@@ -58,6 +65,8 @@ class FrontierEntry:
     reason: str
     evidence: Evidence
     largest_thrashing_batch: int | None = None
+    largest_by_risk: dict[Risk, int | None] | None = None
+    likely_still_runs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,7 @@ class TuneResult:
         estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
         notes: what to know beside the answer, one sentence each.
+        risk: the level of the predicted peak that had to be within the budget.
         fingerprint: of all that decides the answer; equal fingerprints have equal answers.
     """
 
@@ -96,6 +106,7 @@ class TuneResult:
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
     notes: tuple[str, ...] = ()
+    risk: Risk = Risk.SAFE
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
@@ -103,6 +114,7 @@ class TuneResult:
         return {
             "schema": TUNE_SCHEMA,
             "workload": self.workload,
+            "risk": self.risk,
             "budget": budget,
             "device": dataclasses.asdict(self.device),
             "best": None if self.best is None else dataclasses.asdict(self.best),

@@ -39,7 +39,7 @@ class Curve(Protocol):
     """Predicted peak memory as a function of the batch size, for one knob setting."""
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """What the allocator reserves at most, the high end of the prediction.
+        """What the allocator reserves, at the level that has to be within the budget.
 
         With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
         and return any value above it that the peak reaches.
@@ -47,7 +47,7 @@ class Curve(Protocol):
         ...
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """Bytes of live blocks at their peak: never more than reserved, never falling in the batch."""
+        """From the live blocks at their peak: never more than that peak, never falling in the batch."""
         ...
 
 

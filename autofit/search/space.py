@@ -31,7 +31,7 @@ class SearchSpace:
         ValueError: for a knob or value that does not exist, no values, or a value given twice.
     """
 
-    choices: Mapping[str, tuple[str | None, ...]]
+    choices: Mapping[str, tuple[str | bool | None, ...]]
     fixed: Knobs = field(default_factory=Knobs)
     min_batch: int = MIN_BATCH
     max_batch: int = MAX_BATCH
@@ -69,7 +69,7 @@ class SearchSpace:
         """The knob setting of a trial's parameters."""
         return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
 
-    def to_params(self, knobs: Knobs) -> dict[str, str | None]:
+    def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
         """The parameters that give a trial this knob setting."""
         return {name: getattr(knobs, name) for name in self.choices}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from autofit.confidence import Residuals, Risk
 from autofit.prediction import Card, PredictedCurve, Predictor
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
@@ -31,6 +32,8 @@ from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB
 PARAMETER_MIB = 100
+# Predictions that are never off, so that tests can say to the byte what fits.
+EXACT = Residuals(measured={}, factor=1.0, extra_share=0.0)
 
 
 def step_trace(
@@ -194,6 +197,11 @@ def card() -> Card:
 
 
 @pytest.fixture
+def exact() -> Residuals:
+    return EXACT
+
+
+@pytest.fixture
 def workload() -> WorkloadRef:
     return WorkloadRef(kind="builtin", target="step")
 
@@ -202,9 +210,15 @@ def workload() -> WorkloadRef:
 def make_curve(card: Card, workload: WorkloadRef) -> Callable[..., PredictedCurve]:
     """Makes the curve of a step with the arguments of `step_trace`."""
 
-    def make(knobs: Knobs = Knobs(), **step: Any) -> PredictedCurve:  # noqa: B008 - frozen
+    def make(
+        knobs: Knobs = Knobs(),  # noqa: B008 - frozen
+        *,
+        residuals: Residuals = EXACT,
+        risk: Risk = Risk.SAFE,
+        **step: Any,
+    ) -> PredictedCurve:
         worker = FakeWorker(lambda batch_size: step_trace(batch_size, **step))
-        return Predictor(workload, worker).curve(knobs, card)
+        return Predictor(workload, worker, residuals=residuals).curve(knobs, card, risk=risk)
 
     return make
 

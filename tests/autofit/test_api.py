@@ -17,11 +17,12 @@ from torch import nn
 
 import autofit
 from autofit import api
+from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
 from autofit.service.events import Event, TrialStarted, TuneFinished, TuneStarted
 from autofit.settings import resolve_settings
-from workers.protocol import Evidence, Verdict
+from workers.protocol import Evidence, Knobs, Verdict
 
 WORKLOADS = Path(__file__).with_name("tiny_workloads.py")
 SMALL = f"{WORKLOADS}:small"
@@ -310,6 +311,24 @@ def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: 
     assert not (state_dir / "studies").exists()
 
 
+def test_every_knob_is_a_keyword_of_an_estimate_and_is_told_in_its_json() -> None:
+    knobs = Knobs(
+        conv_algo="cudnn-benchmark",
+        precision="amp-fp16",
+        memory_format="channels_last",
+        optimizer="adam",
+        optimizer_impl="fused",
+        set_to_none=False,
+    )
+    estimate = autofit.estimate(SMALL, batch_size=8, **knobs.to_dict())
+    assert estimate.knobs == knobs
+    assert json.loads(estimate.to_json())["knobs"] == knobs.to_dict()
+
+
+def test_the_keywords_are_the_knobs() -> None:
+    assert list(KnobOptions.__annotations__) == [knob.name for knob in dataclasses.fields(Knobs)]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -324,6 +343,9 @@ def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: 
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),
+        (lambda: autofit.estimate(SMALL, batch_size=8, memory_formt="nhwc"), UsageError, "memory_format"),
+        (lambda: autofit.peak_curve(SMALL, optimizer_impl="apex"), UsageError, "foreach, fused, loop"),
+        (lambda: autofit.tune(SMALL, gpu_mem="16G", memory_format="nhwc"), UsageError, "channels_last"),
         (lambda: autofit.estimate(SMALL, batch_size=8, gpu="rtx-309"), UnknownGpuError, "rtx-3090"),
         (lambda: autofit.peak_curve(SMALL, conv_algo="fft"), UsageError, "cudnn-benchmark"),
     ],

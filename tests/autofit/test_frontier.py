@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from autofit.confidence import Residuals, Risk
 from autofit.prediction import PredictedCurve, Predictor
 from autofit.report.frontier import Frontier
-from autofit.search.boundary import Boundary
+from autofit.report.risks import with_risks
+from autofit.search.boundary import Boundary, largest_fitting_batch
+from autofit.service.events import ignore
 from workers.protocol import (
     Device,
     Evidence,
@@ -223,14 +226,67 @@ def test_a_measurement_that_the_prediction_contradicts_says_nothing_of_retries(m
 
 
 def test_a_curve_that_costs_a_trace_a_size_is_not_asked_for_retries(
-    worker: Any, make_trace: Any, card: Any, workload: Any
+    worker: Any, make_trace: Any, card: Any, workload: Any, exact: Any
 ) -> None:
     worker.trace_at = lambda batch_size: make_trace(
         batch_size, scratch_mib_per_sample=11, num_extra=batch_size % 5
     )
-    curve = Predictor(workload, worker).curve(CUDNN, card)
+    curve = Predictor(workload, worker, residuals=exact).curve(CUDNN, card)
     outcomes = [curve.outcome(batch_size, BUDGET_BYTES) for batch_size in (13, 14)]
     num_traces = len(worker.specs)
     frontier = frontier_of(*outcomes, curves={CUDNN: curve})
     assert frontier.entries()[0].largest_thrashing_batch is None
     assert len(worker.specs) == num_traces
+
+
+@pytest.mark.parametrize(
+    ("risk", "said"),
+    [
+        (Risk.SAFE, "batch 21 is predicted to reserve up to 520.00 MiB"),
+        (Risk.LIKELY, "batch 21 is likely to reserve 520.00 MiB"),
+        (Risk.WORST, "batch 21 is predicted to reserve, at worst, 520.00 MiB"),
+    ],
+)
+def test_the_reason_says_at_which_risk_a_size_does_not_fit(
+    make_curve: Any, predicted: Any, risk: Risk, said: str
+) -> None:
+    curve = make_curve(risk=risk)
+    frontier = frontier_of(predicted(curve, 20), predicted(curve, 21), curves={CUDNN: curve})
+    assert frontier.entry(CUDNN).reason == f"{said}, 8.00 MiB over the budget"
+
+
+def at_every_risk(frontier: Frontier, curve: PredictedCurve) -> dict[Risk, int | None] | None:
+    (entry,) = with_risks(
+        frontier.entries(),
+        {CUDNN: curve},
+        budget_bytes=BUDGET_BYTES,
+        min_batch=1,
+        max_batch=300,
+        emit=ignore,
+    )
+    return entry.largest_by_risk
+
+
+def test_a_predicted_entry_has_its_largest_batch_at_every_risk(make_curve: Any, predicted: Any) -> None:
+    off = Residuals(measured={}, factor=1.0, extra_share=0.2)
+    curve = make_curve(num_channels=32, mib_per_sample=1, residuals=off)
+    scan = {
+        risk: largest_fitting_batch(curve.at_risk(risk), BUDGET_BYTES, max_batch=300).largest_batch
+        for risk in Risk
+    }
+    safe, likely, worst = (scan[risk] or 0 for risk in (Risk.SAFE, Risk.LIKELY, Risk.WORST))
+    assert 0 < worst < safe < likely
+    frontier = frontier_of(predicted(curve, safe), predicted(curve, safe + 1), curves={CUDNN: curve})
+    assert at_every_risk(frontier, curve) == scan
+
+
+def test_what_was_measured_is_no_matter_of_risk(make_curve: Any) -> None:
+    frontier = frontier_of(measured(8, FITS, 500), measured(9, OOM))
+    assert at_every_risk(frontier, make_curve()) is None
+
+
+def test_the_best_says_what_the_workspaces_may_come_to(make_curve: Any, predicted: Any) -> None:
+    curve = make_curve(num_channels=256, mib_per_sample=1)
+    best = frontier_of(predicted(curve, 8), predicted(curve, 9), curves={CUDNN: curve}).best()
+    assert best is not None
+    assert best.workspace_bytes == curve(best.batch_size).workspace_bytes is not None

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from autofit.confidence import Calibration, ModelClass, Residuals, Risk
+from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.prediction import (
     TRACED_BATCH_SIZES,
     Card,
-    CurveSet,
     PredictedCurve,
     Predictor,
     raise_if_failed,
@@ -27,9 +28,28 @@ MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
 
 
+# Real runs of any class lay up to a tenth below and a fifth above what was predicted.
+OFF = Residuals(
+    measured={
+        (model_class, "ampere-ada"): Calibration(
+            model_class=model_class,
+            cards="ampere-ada",
+            low_share=-0.1,
+            high_share=0.2,
+            num_rows=40,
+            num_families=4,
+            sources=("a-table",),
+        )
+        for model_class in ModelClass
+    },
+    factor=2.0,
+    extra_share=0.05,
+)
+
+
 @pytest.fixture
-def predictor(workload: Any, worker: Any) -> Predictor:
-    return Predictor(workload, worker)
+def predictor(workload: Any, worker: Any, exact: Residuals) -> Predictor:
+    return Predictor(workload, worker, residuals=exact)
 
 
 def loops(make_trace: Any) -> Callable[[int], Trace]:
@@ -235,3 +255,86 @@ def test_a_set_of_curves_is_named_by_what_was_traced(make_curve: Any) -> None:
         digests.append(curves.trace_digest)
     assert digests[0] == digests[1] != digests[2]
     assert CurveSet().trace_digest is None
+
+
+def test_the_interval_is_the_span_of_the_workspaces_widened_by_what_real_runs_left_over(
+    make_curve: Any,
+) -> None:
+    plain = make_curve(num_channels=256)(8).interval
+    widened = make_curve(num_channels=256, residuals=OFF)(8)
+    assert plain.low_bytes < plain.likely_bytes <= plain.high_bytes
+    assert widened.interval.likely_bytes == plain.likely_bytes == widened.peak_reserved_bytes
+    assert widened.interval.low_bytes == plain.low_bytes * 9 // 10
+    assert widened.interval.high_bytes == -(-plain.high_bytes * 12 // 10)
+    assert widened.calibration.num_rows == 40
+
+
+def test_an_estimate_says_what_the_workspaces_may_come_to_where_they_span_a_range(make_curve: Any) -> None:
+    span = make_curve(num_channels=256)(8).workspace_bytes
+    assert span is not None
+    assert 0 == span.low < span.likely <= span.high
+    assert make_curve()(8).workspace_bytes is None
+
+
+def test_a_card_without_real_runs_has_the_wider_interval(make_curve: Any, card: Card) -> None:
+    curve = make_curve(residuals=OFF)
+    hopper = curve.on(Card(name="other", architecture="sm_90", context_bytes=0))
+    assert hopper(8).calibration.num_rows == 0
+    assert (hopper(8).calibration.low_share, hopper(8).calibration.high_share) == (-0.25, 0.45)
+    assert hopper(8).interval.high_bytes > curve(8).interval.high_bytes
+    assert hopper.risk is curve.risk
+
+
+@pytest.mark.parametrize("risk", Risk)
+def test_peaks_and_verdicts_are_those_of_the_risk_and_agree(make_curve: Any, risk: Risk) -> None:
+    curve = make_curve(num_channels=256, residuals=OFF).at_risk(risk)
+    estimate = curve(8)
+    peak = curve.peak_reserved_bytes(8)
+    if risk is Risk.SAFE:
+        assert peak == estimate.interval.high_bytes
+    elif risk is Risk.LIKELY:
+        assert peak == estimate.interval.likely_bytes
+    else:
+        assert peak > estimate.interval.high_bytes
+    assert curve.lower_bound_bytes(8) <= peak
+    assert curve.verdict(8, peak) is Verdict.FITS
+    assert curve.verdict(8, peak - 1) is not Verdict.FITS
+    outcome = curve.outcome(8, peak - 1)
+    assert outcome.peaks.reserved_bytes == peak
+    assert outcome.peaks.allocated_bytes == estimate.peak_allocated_bytes
+
+
+@pytest.mark.parametrize("risk", Risk)
+def test_an_evaluation_that_stops_early_says_above_exactly_where_the_peak_is(
+    make_curve: Any, risk: Risk
+) -> None:
+    """The bound is divided by what the peak is multiplied with; neither rounds across the budget."""
+    exact = make_curve(num_channels=256, residuals=OFF, risk=risk).peak_reserved_bytes(8)
+    for budget_bytes in (exact - 1, exact, exact + 1):
+        curve = make_curve(num_channels=256, residuals=OFF, risk=risk)
+        stopped = curve.peak_reserved_bytes(8, stop_above_bytes=budget_bytes)
+        assert (stopped > budget_bytes) == (exact > budget_bytes)
+        assert stopped <= exact
+
+
+def test_what_cannot_run_fails_at_the_low_end_with_all_that_can_be_released(make_curve: Any) -> None:
+    """200 MiB beside a freed scratch of 110: 300 suffice with retries, and a tenth less at the low end."""
+    curve = make_curve(mib_per_sample=20, scratch_mib_per_sample=11, residuals=OFF)
+    low_end = 300 * MIB * 9 // 10
+    assert not curve.cannot_run(10, low_end)
+    assert curve.cannot_run(10, low_end - MIB)
+    assert curve.at_risk(Risk.LIKELY).verdict(10, 300 * MIB) is Verdict.THRASH
+
+
+def test_curves_at_other_risks_are_the_same_curve(make_curve: Any) -> None:
+    curve = make_curve(num_channels=256, residuals=OFF)
+    assert curve.at_risk(Risk.LIKELY)(8) == curve(8)
+    assert curve.risk is Risk.SAFE
+
+
+def test_near_the_limit_the_smallest_plans_may_let_a_size_run(make_curve: Any) -> None:
+    """Without its workspace a step of eight holds 260 MiB, a fifth more at the high end."""
+    curve = make_curve(num_channels=256, residuals=OFF)
+    assert curve.peak_reserved_bytes(8) > 312 * MIB
+    assert curve.runs_with_smallest_plans(8, 312 * MIB)
+    assert not curve.runs_with_smallest_plans(8, 311 * MIB)

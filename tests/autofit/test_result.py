@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from autofit.budget import make_budget
+from autofit.confidence import Risk
 from autofit.gpus import gpus_sold_as
 from autofit.prediction import Card
 from autofit.report.cards import card_answers
-from autofit.report.estimate import Estimate
+from autofit.report.estimate import Estimate, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
 from autofit.service.events import Event, Progress
 from workers.protocol import Device, Evidence, Knobs
@@ -40,6 +41,7 @@ def result(estimate: Estimate) -> TuneResult:
             device_peak_bytes=3,
             evidence=Evidence.PREDICTED,
             interval=estimate.interval,
+            workspace_bytes=WorkspaceSpan(low=0, likely=4, high=5),
         ),
         frontier=(
             FrontierEntry(
@@ -50,6 +52,7 @@ def result(estimate: Estimate) -> TuneResult:
                 first_failing_batch=9,
                 reason="batch 9 is predicted to fail",
                 evidence=Evidence.PREDICTED,
+                largest_by_risk={Risk.SAFE: 8, Risk.LIKELY: 9, Risk.WORST: None},
             ),
         ),
         trials=(),
@@ -76,10 +79,20 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
     assert budget["context"]["high_bytes"] == budget["context_bytes"]
     assert document["device"] == {"kind": "cuda", "name": "a-card", "driver": "570.1"}
     best = document["best"]
-    assert best["knobs"] == {"conv_algo": "native", "precision": "fp32", "optimizer": "adam"}
+    assert best["knobs"] == {
+        "conv_algo": "native",
+        "precision": "fp32",
+        "memory_format": "contiguous",
+        "optimizer": "adam",
+        "optimizer_impl": "default",
+        "set_to_none": True,
+    }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)
+    assert best["workspace_bytes"] == {"low": 0, "likely": 4, "high": 5}
+    assert document["risk"] == "safe"
     (entry,) = document["frontier"]
+    assert entry["largest_by_risk"] == {"safe": 8, "likely": 9, "worst": None}
     assert (entry["largest_batch"], entry["first_failing_batch"]) == (8, 9)
     assert entry["reason"] == "batch 9 is predicted to fail"
     assert document["cards"] == [{"gpu": "t4", "total_bytes": 15 * GIB, "largest_batch": None}]
@@ -107,6 +120,16 @@ def test_the_document_of_an_estimate_holds_what_its_contract_names(estimate: Est
     assert document["device_peak_bytes"] == document["peak_reserved_bytes"] + document["context_bytes"]
     assert document["interval"]["likely_bytes"] == document["peak_reserved_bytes"]
     assert (document["evidence"], document["device"]["kind"]) == ("predicted", "cuda")
+    assert document["workspace_bytes"] is None
+    assert document["calibration"].keys() == {
+        "model_class",
+        "cards",
+        "low_share",
+        "high_share",
+        "num_rows",
+        "num_families",
+        "sources",
+    }
     assert {field.name for field in dataclasses.fields(estimate)} == document.keys() - {"schema"}
 
 

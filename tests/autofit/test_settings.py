@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
 from autofit.settings import TuneSettings, resolve_settings
@@ -26,11 +27,15 @@ EXAMPLES = [
     ("probe", "predict", "probe", "predict"),
     ("conv-algo", "cudnn, native", "conv_algos", ("cudnn", "native")),
     ("precision", "amp-bf16", "precision", "amp-bf16"),
+    ("memory-format", "channels_last", "memory_format", "channels_last"),
     ("optimizer", "adamw", "optimizer", "adamw"),
+    ("optimizer-impl", "fused", "optimizer_impl", "fused"),
+    ("set-to-none", "false", "set_to_none", False),
     ("mode", "infer", "mode", "infer"),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
+    ("risk", "worst", "risk", Risk.WORST),
     ("storage", "sqlite:///s.db", "storage", "sqlite:///s.db"),
     ("study", "mine", "study", "mine"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.protocol import CONV_ALGOS, PRECISIONS, Evidence, Knobs, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import (
+    CONV_ALGOS,
+    OPTIMIZER_IMPLS,
+    PRECISIONS,
+    Evidence,
+    Knobs,
+    Probe,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from workers.run import run
 
 pytestmark = [
@@ -92,6 +102,21 @@ def test_every_conv_algo_runs_in_every_precision(conv_algo, precision):
     assert outcome.error is None
     assert outcome.verdict is Verdict.FITS
     assert outcome.num_steps_done == 4
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(memory_format="channels_last", precision="amp-fp16"),
+        Knobs(set_to_none=False),
+        *(Knobs(optimizer="adam", optimizer_impl=implementation) for implementation in OPTIMIZER_IMPLS),
+    ],
+    ids=str,
+)
+def test_every_other_knob_runs(knobs):
+    outcome = run(spec_of("convolution", knobs=knobs))
+    assert outcome.error is None
+    assert outcome.verdict is Verdict.FITS
 
 
 def test_predictions_create_no_context_on_the_card():

@@ -39,6 +39,42 @@ def test_the_implementation_is_pytorchs_default(name: str) -> None:
     assert not defaults.get("fused")
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_implementation_updates_alike(name: str) -> None:
+    implementations = ["default", "foreach", "loop", *(["fused"] if "adam" in name or "sgd" in name else [])]
+    updated = []
+    for implementation in implementations:
+        parameter = torch.nn.Parameter(torch.ones(5))
+        optimizer = make_optimizer(name, [parameter], implementation)
+        parameter.square().sum().backward()
+        optimizer.step()
+        updated.append(parameter.detach())
+    for other in updated[1:]:
+        torch.testing.assert_close(other, updated[0])
+
+
+@pytest.mark.parametrize(
+    ("implementation", "foreach", "fused"),
+    [("foreach", True, None), ("fused", None, True), ("loop", False, None)],
+)
+def test_the_implementation_asked_for_is_the_one_that_runs(implementation, foreach, fused) -> None:
+    made = make_optimizer("adam", [torch.nn.Parameter(torch.ones(1))], implementation)
+    assert (made.defaults["foreach"], made.defaults["fused"]) == (foreach, fused)
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adagrad"])
+def test_what_has_no_fused_kernel_on_a_gpu_is_refused_with_what_has(name: str) -> None:
+    with pytest.raises(
+        WorkloadError, match=f"no fused CUDA kernel for {name}.*sgd, sgd-momentum, adam, adamw"
+    ):
+        make_optimizer(name, [torch.nn.Parameter(torch.ones(1))], "fused")
+
+
+def test_a_function_decides_its_implementation_itself() -> None:
+    with pytest.raises(WorkloadError, match="set foreach= or fused= in its function"):
+        make_optimizer(torch.optim.Adam, [torch.nn.Parameter(torch.ones(1))], "fused")
+
+
 def test_momentum_and_weight_decay_are_what_the_names_say() -> None:
     parameters = [torch.nn.Parameter(torch.ones(1))]
     assert make_optimizer("sgd", parameters).defaults["momentum"] == 0

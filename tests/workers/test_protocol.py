@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from workers.protocol import (
     CONV_ALGOS,
+    MEMORY_FORMATS,
     MODES,
+    OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PRECISIONS,
     PROTOCOL_VERSION,
@@ -36,7 +38,10 @@ knobs = st.builds(
     Knobs,
     conv_algo=st.sampled_from(CONV_ALGOS),
     precision=st.sampled_from(PRECISIONS),
+    memory_format=st.sampled_from(MEMORY_FORMATS),
     optimizer=st.none() | st.sampled_from(OPTIMIZERS),
+    optimizer_impl=st.sampled_from(OPTIMIZER_IMPLS),
+    set_to_none=st.booleans(),
 )
 specs = st.builds(
     TrialSpec,
@@ -112,13 +117,31 @@ def test_a_message_of_another_version_is_refused_by_name():
     ("knob", "value", "choices"),
     [
         ("conv_algo", "fft", "cudnn, cudnn-benchmark, cudnn-deterministic, native"),
-        ("precision", "fp8", "fp32, amp-bf16"),
+        ("precision", "fp8", "fp32, ieee-fp32, tf32, amp-fp16, amp-bf16, bf16"),
+        ("memory_format", "nhwc", "contiguous, channels_last"),
+        ("optimizer_impl", "apex", "default, foreach, fused, loop"),
         ("optimizer", "lion", "sgd, sgd-momentum, adam, adamw, rmsprop, adagrad"),
     ],
 )
 def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):
     with pytest.raises(ValueError, match=f"{knob} must be one of {choices}; got '{value}'"):
         Knobs(**{knob: value})
+
+
+def test_gradients_are_dropped_or_not():
+    with pytest.raises(ValueError, match="set_to_none must be True or False; got 'no'"):
+        Knobs(set_to_none="no")
+
+
+def test_knobs_are_named_in_json_one_by_one():
+    assert Knobs(precision="tf32", set_to_none=False).to_dict() == {
+        "conv_algo": "cudnn",
+        "precision": "tf32",
+        "memory_format": "contiguous",
+        "optimizer": None,
+        "optimizer_impl": "default",
+        "set_to_none": False,
+    }
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])

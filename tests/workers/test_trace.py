@@ -49,6 +49,7 @@ TRACE = Trace(
             scratch=Scratch(formula="elements", dimensions=(4, 32), element_bytes=2),
         ),
         Allocation(num_bytes=7, category=Category.WORKSPACE, correction="cublas"),
+        Allocation(num_bytes=4, category=Category.OTHER, span_bytes=(3, 8)),
     ),
     events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
@@ -97,7 +98,7 @@ def test_repeated_names_are_written_once():
     assert text.count("aten.addmm") == 1
 
 
-@pytest.mark.parametrize("schema", ["autofit.trace/1", "autofit.trial-spec/1", None])
+@pytest.mark.parametrize("schema", ["autofit.trace/99", "autofit.trial-spec/1", None])
 def test_another_schema_is_refused_by_name(schema):
     with pytest.raises(ValueError, match=rf"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}"):
         Trace.from_json(json.dumps({**document(), "schema": schema}))

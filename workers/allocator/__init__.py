@@ -7,7 +7,7 @@ segments that grow, `addresses` where segments lie; `caching` is the allocator w
 
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
 from workers.allocator.pools import AllocatorOutOfMemory, Block
-from workers.allocator.replay import Replay, live_peak_bytes, replay
+from workers.allocator.replay import Choices, Replay, live_peak_bytes, replay
 from workers.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "AllocatorSettings",
     "Block",
     "CachingAllocator",
+    "Choices",
     "Replay",
     "Segment",
     "SegmentBlock",

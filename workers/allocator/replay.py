@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from workers.allocator.caching import make_pools
-from workers.allocator.pools import AllocatorOutOfMemory, Block
+from workers.allocator.pools import AllocatorOutOfMemory, Block, BlockPools
 from workers.allocator.settings import BLOCK_BYTES, DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
+
+# By index of the request: who asks, and the sizes it tries in turn. Who was refused a size does
+# not ask for it again.
+Choices = Mapping[int, tuple[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ def replay(
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     limit_bytes: int | None = None,
     stop_above_bytes: int | None = None,
+    choices: Choices | None = None,
 ) -> Replay:
     """Replays events through an empty allocator, all on one stream.
 
@@ -51,6 +56,7 @@ def replay(
         limit_bytes: what may be reserved, with release and retry at the limit.
         stop_above_bytes: end the replay once more than this is reserved: enough where only
             "does it fit" is asked.
+        choices: requests that do with less where their size cannot be had.
 
     Raises:
         ValueError: if the events free what is not allocated.
@@ -65,14 +71,21 @@ def replay(
     allocated_bytes = peak_bytes = peak_position = 0
     failed_position = None
     position = 0
+    choosing = choices or {}
+    chooser = _Chooser(pools, settings)
     # The loop runs ten thousand times per predicted batch size: it keeps the allocated bytes itself
     # and looks at as few attributes as it can.
     try:
         for position, event in enumerate(events):
             if event >= 0:
                 size = rounded[event]
-                if size:
-                    blocks[event] = block = take(size, small if size <= SMALL_REQUEST_BYTES else large)
+                if event in choosing:
+                    block = chooser.take(*choosing[event])
+                    rounded[event] = size = 0 if block is None else block.size
+                else:
+                    block = take(size, small if size <= SMALL_REQUEST_BYTES else large) if size else None
+                if block is not None:
+                    blocks[event] = block
                     allocated_bytes += block.size
                     if allocated_bytes > peak_bytes:
                         peak_bytes = allocated_bytes
@@ -97,6 +110,29 @@ def replay(
         completed=failed_position is None,
         failed_position=failed_position,
     )
+
+
+class _Chooser:
+    """Takes the first size that can be had, for those that have a choice."""
+
+    def __init__(self, pools: BlockPools, settings: AllocatorSettings) -> None:
+        self._pools = pools
+        self._settings = settings
+        self._chosen: dict[int, int] = {}  # by asker, the place of the size it has come down to
+
+    def take(self, asker: int, sizes: Sequence[int]) -> Block | None:
+        """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
+        for place in range(self._chosen.get(asker, 0), len(sizes)):
+            self._chosen[asker] = place
+            if not sizes[place]:
+                return None
+            size = self._settings.round_size(sizes[place])
+            try:
+                return self._pools.take(size, self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES))
+            except AllocatorOutOfMemory:
+                if place == len(sizes) - 1:
+                    raise
+        return None
 
 
 def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:

@@ -1,10 +1,20 @@
-"""Applies knobs to PyTorch for the length of a trial, and puts every flag back."""
+"""Applies knobs to PyTorch for the length of a trial, and puts every flag back.
+
+    flags       TF32 and cuDNN's policy               applied
+    model       bfloat16, channels last               converted_model, before it goes to the device
+    batches     likewise                              converted_batch, on the device
+    steps       autocast, gradient scaler             autocast_factory, make_scaler
+
+The optimizer's implementation is chosen where it is made (`workers.optimizers`).
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -12,14 +22,13 @@ from workers.errors import UnsupportedError
 from workers.knobs import conv
 from workers.protocol import Knobs
 
+_AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+
 
 @contextmanager
 def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
     """Sets the flags of the convolution policy and of the precision.
-
-    Both precisions of `PRECISIONS` leave PyTorch's own defaults: TF32 in convolutions, not in
-    matrix products (documented under "TensorFloat-32" in PyTorch's CUDA notes). Autocast is
-    `autocast_factory`'s, the optimizer is chosen where it is made.
 
     Raises:
         UnsupportedError: the convolution policy means nothing on this kind of device.
@@ -30,23 +39,91 @@ def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
             f"conv_algo {policy.name} does not apply to {device_kind}: "
             f"use {', '.join(conv.applicable(device_kind))}"
         )
+    # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
     with (
         torch.backends.cudnn.flags(
             enabled=policy.enabled,
             benchmark=policy.benchmark,
             deterministic=policy.deterministic,
-            allow_tf32=True,
+            allow_tf32=knobs.tf32_in_convolutions,
         ),
-        _matmul_precision("highest"),
+        _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
     ):
         yield
 
 
 def autocast_factory(knobs: Knobs, device_kind: str) -> Callable[[], AbstractContextManager[object]]:
     """What makes the autocast context of one step under this precision."""
-    if knobs.precision == "amp-bf16":
-        return partial(torch.autocast, device_kind, dtype=torch.bfloat16)
-    return nullcontext
+    dtype = _AUTOCAST_DTYPES.get(knobs.precision)
+    return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
+
+
+def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
+    """The gradient scaler of a trial's training steps; without `amp-fp16` one that does nothing.
+
+    It begins with a scale of 1. With PyTorch's own 65536 the first steps of many models overflow,
+    and a step that overflows leaves the optimizer out; memory does not depend on the scale.
+    """
+    return torch.amp.GradScaler(device_kind, init_scale=1.0, enabled=knobs.precision == "amp-fp16")
+
+
+def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
+    """The model itself, in the type and memory format of the knobs; to be called on the CPU.
+
+    A conversion together with the move would leave temporaries of its own on the GPU.
+    """
+    if knobs.precision == "bf16":
+        model = model.to(dtype=torch.bfloat16)
+    if knobs.memory_format == "channels_last":
+        # `Module.to` converts to one of the two formats, and refuses weights of the other's kind.
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.dim() in _CHANNELS_LAST:
+                tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return model
+
+
+def converted_batch(batch: Any, knobs: Knobs) -> Any:
+    """A batch with its floating-point tensors in the type and memory format of the knobs.
+
+    Tensors are looked for where `workers.workload.check_batch` finds them; what holds them is
+    copied, not changed, for a workload may hand out the same batch again.
+    """
+    if knobs.precision != "bf16" and knobs.memory_format == "contiguous":
+        return batch
+    return _mapped(batch, partial(_converted, knobs=knobs), {})
+
+
+def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    if knobs.precision == "bf16":
+        tensor = tensor.to(dtype=torch.bfloat16)
+    if knobs.memory_format == "channels_last" and tensor.dim() in _CHANNELS_LAST:
+        tensor = tensor.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return tensor
+
+
+def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]) -> Any:
+    """A copy of a batch with its tensors converted; `made` holds the copies of objects by their id."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [_mapped(item, convert, made) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, dict):
+        made[id(value)] = mapping = copy.copy(value)
+        mapping.update({key: _mapped(item, convert, made) for key, item in value.items()})
+        return mapping
+    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+        return value
+    # Dataclasses, and classes such as `BatchEncoding` of transformers: their tensors are in attributes,
+    # which a frozen dataclass lets nobody set by other means.
+    made[id(value)] = instance = copy.copy(value)
+    for name, item in vars(value).items():
+        object.__setattr__(instance, name, _mapped(item, convert, made))
+    return instance
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
+_NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
 
 
 def no_phase(_name: str) -> None:
@@ -32,27 +33,31 @@ def train_step(
     batch: Any,
     *,
     autocast: AutocastFactory = nullcontext,
+    scaler: torch.amp.GradScaler = _NO_SCALER,
+    set_to_none: bool = True,
     phase: PhaseHook = no_phase,
 ) -> None:
     """One training step: gradients dropped, forward, loss, backward, optimizer.
 
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `phase` is
-    called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs
-    under autocast as a whole, and only its beginning (`forward`) can be seen.
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
+    scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
+    and `optimizer` as each begins. A workload's own `step` runs under autocast as a whole, drops
+    and scales its gradients itself, and only its beginning (`forward`) can be seen.
     """
     phase("forward")
     if workload.step is not None:
         with autocast():
             workload.step(model, optimizer, batch)
         return
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=set_to_none)
     with autocast():
         loss = workload.loss(model, batch)
     check_loss(loss)
     phase("backward")
-    loss.backward()  # type: ignore[no-untyped-call]
+    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     phase("optimizer")
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
 
 
 def infer_step(
@@ -115,20 +120,33 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
     """
     workload = with_overrides(workload, spec.knobs, spec.mode)
     training = workload.mode == "train"
-    autocast = apply.autocast_factory(spec.knobs, device.type)
+    knobs = spec.knobs
+    autocast = apply.autocast_factory(knobs, device.type)
+    scaler = apply.make_scaler(knobs, device.type)
     seed(spec.seed)
-    with apply.applied(spec.knobs, device.type):
-        model = workload.build_model().to(device).train(training)
-        optimizer = make_optimizer(workload.optimizer, model.parameters()) if training else None
+    with apply.applied(knobs, device.type):
+        model = apply.converted_model(workload.build_model(), knobs).to(device).train(training)
+        optimizer = None
+        if training:
+            optimizer = make_optimizer(workload.optimizer, model.parameters(), knobs.optimizer_impl)
         before = _fingerprint(model) if training else None
 
         def step() -> None:
             batch = workload.make_batch(spec.batch_size, device)
             check_batch(batch, spec.batch_size)
+            batch = apply.converted_batch(batch, knobs)
             if optimizer is None:
                 infer_step(workload, model, batch, autocast=autocast)
             else:
-                train_step(workload, model, optimizer, batch, autocast=autocast)
+                train_step(
+                    workload,
+                    model,
+                    optimizer,
+                    batch,
+                    autocast=autocast,
+                    scaler=scaler,
+                    set_to_none=knobs.set_to_none,
+                )
 
         _run_steps(step, spec, meter, progress)
         if training and _fingerprint(model) == before:

@@ -94,5 +94,23 @@ BUILTINS = {
             sample="a sequence of 1024 tokens",
             optimizer="adamw",
         ),
+        BuiltinWorkload(
+            name="wavenet",
+            description="WaveNet: gated dilated convolutions of raw audio, 256 classes a sample",
+            source="van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio",
+            module="workers.models.wavenet",
+            attribute="wavenet",
+            sample="one second of audio, 16,000 samples",
+            optimizer="adam",
+        ),
+        BuiltinWorkload(
+            name="lstm",
+            description="the large LSTM language model of Penn Treebank, 66 million parameters",
+            source="Zaremba et al. 2014, Recurrent Neural Network Regularization",
+            module="workers.models.lstm",
+            attribute="lstm",
+            sample="a sequence of 35 words",
+            optimizer="sgd",
+        ),
     )
 }

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.errors import UnsupportedError
+from workers.predict import recurrent
 from workers.predict.versions import release_of
 
 aten: Any = torch.ops.aten
@@ -29,11 +29,6 @@ _CUDA_ONLY = ("aten::_fused_rms_norm",)
 # (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
 _ADDS_A_BATCH = tuple(map(int, release_of(torch.__version__).split("."))) >= (2, 15)
 
-# cuDNN runs these whole; decomposed they would show what no GPU allocates, and not its reserve.
-_RECURRENT = tuple(
-    f"{network}.{form}" for network in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
-)
-
 
 def register() -> torch.library.Library:
     """Installs the replacements; they last as long as the returned library."""
@@ -41,8 +36,7 @@ def register() -> torch.library.Library:
     library.impl("linear", _linear, "AutogradCUDA")
     library.impl("dropout", _dropout, "AutogradCUDA")
     library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, "AutogradCUDA")
-    for name in _RECURRENT:
-        library.impl(name, _refuse, "AutogradCUDA")
+    recurrent.register(library)
     for name in _lacking_a_cuda_kernel():
         library.impl(name.removeprefix("aten::"), _never_called, "CUDA")
     return library
@@ -64,13 +58,6 @@ def _lacking_a_cuda_kernel() -> list[str]:
         and not has(name, "CUDA")
         and (has(name, "CPU") or name in _CUDA_ONLY)
     ]
-
-
-def _refuse(*_args: object, **_kwargs: object) -> None:
-    raise UnsupportedError(
-        "recurrent networks (LSTM, GRU, RNN) run in cuDNN, whose memory is not predicted yet: measure "
-        "instead (`--probe measure` on a machine with the GPU, or `--device cpu`)"
-    )
 
 
 def _never_called(*_args: object, **_kwargs: object) -> None:
@@ -198,7 +185,8 @@ def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> T
 
 
 # Operators that are the same C++ code on every device and hide what it allocates from the fake mode.
-WITH_TEMPORARIES: dict[Any, Callable[..., Tensor]] = {
+WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
+    **recurrent.WITH_TEMPORARIES,
     aten._safe_softmax.default: _safe_softmax,
     aten.logsumexp.default: _logsumexp,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,

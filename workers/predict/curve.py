@@ -2,60 +2,30 @@
 
 Every dimension of every tensor is a line in the batch size, or the traces differ in their events;
 so a tensor's bytes are a product of lines, known exactly from two traces and checked on a third.
-Workspaces are formulas of such shapes. No torch is needed here.
+Workspaces follow from such shapes. No torch is needed here.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from workers.allocator import AllocatorSettings, Replay, live_peak_bytes, replay
-from workers.allocator.settings import DEFAULT_SETTINGS
-from workers.predict.corrections import CORRECTION_NAMES
-from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
-from workers.predict.scratch import Platform, parse_release, scratch_bytes
-from workers.predict.workspace import workspace
+from workers.allocator import Choices, Replay, live_peak_bytes, replay
+from workers.predict.call_lines import call_lines
+from workers.predict.conditions import Call, Conditions, Level, demands
+from workers.predict.plans import PlanSource
+from workers.predict.polynomials import NotPolynomialError, size_polynomial, value_at
+from workers.predict.scratch import parse_release
+from workers.predict.workspace import Workspace
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Convolution, Scratch, Trace
+from workers.trace import Allocation, Category, Trace
 
-_Workspaces = tuple[int, ...]
-_Call = Convolution | tuple[str, Scratch]
+_Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
 class BatchDependentEventsError(ValueError):
     """The events themselves depend on the batch size, so a peak needs a trace at that size."""
-
-
-class Level(StrEnum):
-    """Which end of a workspace estimate a replay assumes."""
-
-    LOW = "low"
-    LIKELY = "likely"
-    HIGH = "high"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What decides a replay beside the batch size.
-
-    Attributes:
-        conv_algo: the backend policy, of `workers.protocol.CONV_ALGOS`.
-        architecture: `sm_XY` of the card.
-        settings: of PyTorch's caching allocator.
-        corrections: those of `workers.predict.corrections` that are on; what the others put into
-            the trace takes no memory.
-        torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
-    """
-
-    conv_algo: str = "cudnn"
-    architecture: str = "sm_80"
-    settings: AllocatorSettings = DEFAULT_SETTINGS
-    corrections: frozenset[str] = CORRECTION_NAMES
-    torch_release: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +43,8 @@ class PeakEstimate:
     Attributes:
         allocated_bytes, reserved_bytes: with the likely workspaces.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
+        workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
+            any one convolution call; they follow each other, so never two at a time.
         breakdown: bytes alive at the allocated peak, by category, adding up to it.
         live: what is alive at the allocated peak, largest first.
     """
@@ -82,6 +54,9 @@ class PeakEstimate:
     reserved_bytes: int
     low_bytes: int
     high_bytes: int
+    workspace_low_bytes: int
+    workspace_likely_bytes: int
+    workspace_high_bytes: int
     breakdown: dict[Category, int]
     live: tuple[LiveAllocation, ...]
 
@@ -110,21 +85,18 @@ class PeakCurve:
         columns = list(zip(*(t.allocations for t in traces), strict=True))
         try:
             self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
-            lines: dict[int, _ConvolutionLines | _ScratchLines] = {}
-            for index, column in enumerate(columns):
-                if column[0].convolution is not None:
-                    lines[index] = _ConvolutionLines.through(batch_sizes, column)
-                elif column[0].scratch is not None:
-                    lines[index] = _ScratchLines.through(batch_sizes, column)
+            found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
                 f"a tensor's size is no polynomial of the batch size: {error}"
             ) from error
+        lines = {index: call for index, call in found.items() if call is not None}
         self._calls = list(dict.fromkeys(lines.values()))
         numbers = {call: number for number, call in enumerate(self._calls)}
         self._called = [(index, numbers[call]) for index, call in lines.items()]
         self._replays: dict[tuple[object, ...], Replay] = {}
-        self._last_shapes: tuple[int, tuple[list[int], list[_Call]]] | None = None
+        self._last_shapes: tuple[int, tuple[list[int], list[Call]]] | None = None
+        self._last_demands: dict[tuple[object, ...], tuple[Workspace, ...]] = {}
         self._torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
 
     def at(self, batch_size: int) -> PeakCurve:
@@ -142,32 +114,39 @@ class PeakCurve:
         return self._events == trace.events and (sizes, calls) == there
 
     def sizes(self, batch_size: int, conditions: Conditions, level: Level) -> list[int]:
-        """Bytes of every allocation at a batch size."""
-        return self._sizes(batch_size, self._workspaces(batch_size, conditions, level))
+        """Bytes of every allocation at a batch size, by the first of the sources of plans."""
+        return self._sizes(
+            batch_size, self._demanded(batch_size, conditions, conditions.sources[0], level)
+        )
 
-    def _workspaces(self, batch_size: int, conditions: Conditions, level: Level) -> _Workspaces:
+    def _demanded(
+        self, batch_size: int, conditions: Conditions, source: PlanSource, level: Level
+    ) -> _Sizes:
         """What every different call takes beside outputs: with the batch, all that sizes depend on."""
-        _, calls = self._shapes(batch_size)
-        return tuple(self._call_bytes(call, conditions, level) for call in calls)
+        spans = self._demands(batch_size, conditions, source)
+        return tuple(getattr(span, f"{level}_bytes") for span in spans)
 
-    def _call_bytes(self, call: _Call, conditions: Conditions, level: Level) -> int:
-        if isinstance(call, Convolution):
-            span = workspace(call, conditions.conv_algo, conditions.architecture)
-            num_bytes: int = getattr(span, f"{level}_bytes")
-            return num_bytes
-        correction, scratch = call
-        if correction not in conditions.corrections:
-            return 0
-        capability = int(conditions.architecture.removeprefix("sm_"))
-        return scratch_bytes(scratch, Platform(capability, conditions.torch_release or self._torch_release))
+    def _demands(
+        self, batch_size: int, conditions: Conditions, source: PlanSource
+    ) -> tuple[Workspace, ...]:
+        """The same at all levels; those of the last batch size are kept."""
+        calls = self._shapes(batch_size)[1]
+        # Sources live as long as the conditions that hold them; formulas are made anew and equal.
+        key = (batch_size, source.name, id(source) if conditions.plans else None, conditions.conv_algo)
+        key += (conditions.architecture, conditions.allow_tf32, conditions.corrections, conditions.torch_release)
+        if key not in self._last_demands:
+            if any(known[0] != batch_size for known in self._last_demands):
+                self._last_demands.clear()
+            self._last_demands[key] = demands(calls, conditions, source, self._torch_release)
+        return self._last_demands[key]
 
-    def _sizes(self, batch_size: int, workspaces: _Workspaces) -> list[int]:
+    def _sizes(self, batch_size: int, demanded: _Sizes) -> list[int]:
         sizes = self._shapes(batch_size)[0].copy()
         for index, call in self._called:
-            sizes[index] = workspaces[call]
+            sizes[index] = demanded[call]
         return sizes
 
-    def _shapes(self, batch_size: int) -> tuple[list[int], list[_Call]]:
+    def _shapes(self, batch_size: int) -> tuple[list[int], list[Call]]:
         """Sizes without workspaces, and the different calls that take some; the last batch's are kept."""
         if self._last_shapes is None or self._last_shapes[0] != batch_size:
             sizes = [
@@ -179,8 +158,9 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        bare = Conditions(corrections=frozenset())
-        return live_peak_bytes(self._events, self.sizes(batch_size, bare, Level.LOW))
+        sizes, calls = self._shapes(batch_size)
+        bare = [call.low_bytes if isinstance(call, Workspace) else 0 for call in calls]
+        return live_peak_bytes(self._events, self._sizes(batch_size, tuple(bare)))
 
     def replay(
         self,
@@ -188,74 +168,135 @@ class PeakCurve:
         conditions: Conditions,
         level: Level = Level.LIKELY,
         *,
-        limit_bytes: int | None = None,
         stop_above_bytes: int | None = None,
     ) -> Replay:
-        """Replays the events at a batch size through the caching allocator."""
-        workspaces = self._workspaces(batch_size, conditions, level)
-        return self._replay(
-            batch_size, workspaces, conditions, limit_bytes=limit_bytes, stop_above_bytes=stop_above_bytes
-        )
+        """Replays the events at a batch size, by the first of the sources of plans."""
+        demanded = self._demanded(batch_size, conditions, conditions.sources[0], level)
+        return self._replay(batch_size, demanded, conditions, stop_above_bytes=stop_above_bytes)
+
+    def replay_within(
+        self, batch_size: int, conditions: Conditions, limit_bytes: int, *, source: PlanSource | None = None
+    ) -> Replay:
+        """Replays the events where no more than a limit can be reserved.
+
+        There the allocator releases its cache and asks again, and cuDNN comes down to the next
+        plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
+        """
+        spans = self._demands(batch_size, conditions, source or conditions.sources[0])
+        choices: Choices = {
+            index: (call, spans[call].choices_bytes)
+            for index, call in self._called
+            if len(spans[call].choices_bytes) > 1
+        }
+        key = (batch_size, spans, conditions.settings, limit_bytes)
+        if key not in self._replays:
+            self._replays[key] = replay(
+                self._events,
+                self._sizes(batch_size, tuple(span.likely_bytes for span in spans)),
+                settings=conditions.settings,
+                limit_bytes=limit_bytes,
+                choices=choices,
+            )
+        return self._replays[key]
 
     def _replay(
         self,
         batch_size: int,
-        workspaces: _Workspaces,
+        demanded: _Sizes,
         conditions: Conditions,
         *,
-        limit_bytes: int | None = None,
         stop_above_bytes: int | None = None,
     ) -> Replay:
-        """The same, remembered: policies and cards that agree in all workspaces share their replays."""
-        key = (batch_size, workspaces, conditions.settings, limit_bytes)
+        """Remembered: policies and cards that agree in all workspaces share their replays."""
+        key = (batch_size, demanded, conditions.settings)
         known = self._replays.get(key)
-        if known is not None:
-            stopped = not known.completed and limit_bytes is None
-            if not stopped or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes):
-                return known
+        if known is not None and (
+            known.completed
+            or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
+        ):
+            return known
         self._replays[key] = result = replay(
             self._events,
-            self._sizes(batch_size, workspaces),
+            self._sizes(batch_size, demanded),
             settings=conditions.settings,
-            limit_bytes=limit_bytes,
             stop_above_bytes=stop_above_bytes,
         )
         return result
 
-    def high_bytes(
-        self, batch_size: int, conditions: Conditions, *, stop_above_bytes: int | None = None
+    def reserved_bytes(
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        level: Level = Level.HIGH,
+        *,
+        stop_above_bytes: int | None = None,
     ) -> int:
-        """The high end of the reserved peak, with `stop_above_bytes` as soon as it is above that.
-
-        A workspace can also lower the peak, by the segment it leaves behind, hence all levels.
-        """
+        """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
+        if level is Level.LIKELY:
+            return self._likely_bytes(batch_size, conditions)
         highest = 0
-        for workspaces in self._distinct_workspaces(batch_size, conditions):
-            result = self._replay(batch_size, workspaces, conditions, stop_above_bytes=stop_above_bytes)
+        for demanded in self._distinct(batch_size, conditions, level.up_to):
+            result = self._replay(batch_size, demanded, conditions, stop_above_bytes=stop_above_bytes)
             highest = max(highest, result.peak_reserved_bytes)
             if stop_above_bytes is not None and highest > stop_above_bytes:
                 break
         return highest
 
-    def _distinct_workspaces(self, batch_size: int, conditions: Conditions) -> list[_Workspaces]:
-        levels = (Level.HIGH, Level.LIKELY, Level.LOW)
-        return list(dict.fromkeys(self._workspaces(batch_size, conditions, level) for level in levels))
+    def _likely_bytes(self, batch_size: int, conditions: Conditions) -> int:
+        """The mean of what the sources of plans make likely."""
+        peaks = [
+            self._replay(
+                batch_size, self._demanded(batch_size, conditions, source, Level.LIKELY), conditions
+            ).peak_reserved_bytes
+            for source in conditions.sources
+        ]
+        return sum(peaks) // len(peaks)
 
-    def verdict(self, batch_size: int, conditions: Conditions, budget_bytes: int | None) -> Verdict:
+    def _distinct(
+        self, batch_size: int, conditions: Conditions, levels: Sequence[Level]
+    ) -> Iterator[_Sizes]:
+        seen = set()
+        for level in levels:
+            for source in conditions.sources:
+                demanded = self._demanded(batch_size, conditions, source, level)
+                if demanded not in seen:
+                    seen.add(demanded)
+                    yield demanded
+
+    def runs_within(self, batch_size: int, conditions: Conditions, limit_bytes: int) -> bool:
+        """Whether a size runs under a limit whatever the sources of plans, retries allowed."""
+        return all(
+            self.replay_within(batch_size, conditions, limit_bytes, source=source).completed
+            for source in conditions.sources
+        )
+
+    def verdict(
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        budget_bytes: int | None,
+        level: Level = Level.HIGH,
+    ) -> Verdict:
         """Whether a size fits a budget without a retry of the allocator, fits thrashing, or fails."""
         if budget_bytes is None:
             return Verdict.FITS
-        if self.high_bytes(batch_size, conditions, stop_above_bytes=budget_bytes) <= budget_bytes:
+        if self.reserved_bytes(batch_size, conditions, level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
-        limited = self.replay(batch_size, conditions, Level.HIGH, limit_bytes=budget_bytes)
-        return Verdict.THRASH if limited.completed else Verdict.OOM
+        runs = self.runs_within(batch_size, conditions, budget_bytes)
+        return Verdict.THRASH if runs else Verdict.OOM
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""
-        likely = self.replay(batch_size, conditions)
+        first = conditions.sources[0]
+        low, likely_sizes, high = (
+            self._demanded(batch_size, conditions, first, level)
+            for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+        )
+        likely = self._replay(batch_size, likely_sizes, conditions)
+        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
         reserved = [
-            self._replay(batch_size, workspaces, conditions).peak_reserved_bytes
-            for workspaces in self._distinct_workspaces(batch_size, conditions)
+            self._replay(batch_size, demanded, conditions).peak_reserved_bytes
+            for demanded in self._distinct(batch_size, conditions, levels)
         ]
         live = self._live_at(likely.peak_allocated_position, batch_size, conditions)
         breakdown = dict.fromkeys(Category, 0)
@@ -266,9 +307,12 @@ class PeakCurve:
         return PeakEstimate(
             batch_size=batch_size,
             allocated_bytes=likely.peak_allocated_bytes,
-            reserved_bytes=likely.peak_reserved_bytes,
+            reserved_bytes=max(self._likely_bytes(batch_size, conditions), likely.peak_allocated_bytes),
             low_bytes=min(reserved),
             high_bytes=max(reserved),
+            workspace_low_bytes=max(low, default=0),
+            workspace_likely_bytes=max(likely_sizes, default=0),
+            workspace_high_bytes=max(high, default=0),
             breakdown=breakdown,
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
@@ -303,65 +347,11 @@ class TracedCurve:
         return self._curves[batch_size]
 
 
-@dataclass(frozen=True, slots=True)
-class _ConvolutionLines:
-    """A convolution whose feature maps have lines of the batch size for dimensions."""
-
-    convolution: Convolution
-    input_shape: tuple[tuple[int, int], ...]
-    output_shape: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ConvolutionLines:
-        convolutions = [c for c in (a.convolution for a in column) if c is not None]
-        inputs = zip(*(c.input_shape for c in convolutions), strict=True)
-        outputs = zip(*(c.output_shape for c in convolutions), strict=True)
-        return cls(
-            # The shapes are blanked so that the same layer in another step is the same key.
-            dataclasses.replace(convolutions[0], input_shape=(), output_shape=()),
-            tuple(line_through(batch_sizes, dimension) for dimension in inputs),
-            tuple(line_through(batch_sizes, dimension) for dimension in outputs),
-        )
-
-    def at(self, batch_size: int) -> Convolution:
-        return dataclasses.replace(
-            self.convolution,
-            input_shape=tuple(value_at(line, batch_size) for line in self.input_shape),
-            output_shape=tuple(value_at(line, batch_size) for line in self.output_shape),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _ScratchLines:
-    """Scratch memory whose dimensions are lines of the batch size, with what it is a correction of."""
-
-    correction: str
-    scratch: Scratch
-    dimensions: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ScratchLines:
-        pieces = [s for s in (a.scratch for a in column) if s is not None]
-        dimensions = zip(*(s.dimensions for s in pieces), strict=True)
-        return cls(
-            column[0].correction,
-            # Blanked so that the same layer in another step is the same key.
-            dataclasses.replace(pieces[0], dimensions=()),
-            tuple(line_through(batch_sizes, dimension) for dimension in dimensions),
-        )
-
-    def at(self, batch_size: int) -> tuple[str, Scratch]:
-        dimensions = tuple(value_at(line, batch_size) for line in self.dimensions)
-        return self.correction, dataclasses.replace(self.scratch, dimensions=dimensions)
-
-
 def _require_equal_events(traces: Sequence[Trace]) -> None:
     first = traces[0]
     for other in traces[1:]:
         same_calls = len(first.allocations) == len(other.allocations) and all(
-            a.operator == b.operator
-            and (a.convolution is None) == (b.convolution is None)
-            and _formula(a) == _formula(b)
+            a.operator == b.operator and _kind(a) == _kind(b)
             for a, b in zip(first.allocations, other.allocations, strict=True)
         )
         if not same_calls or first.events != other.events:
@@ -370,8 +360,10 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
             )
 
 
-def _formula(allocation: Allocation) -> str | None:
-    return None if allocation.scratch is None else allocation.scratch.formula
+def _kind(allocation: Allocation) -> tuple[object, ...]:
+    """What decides an allocation's size."""
+    formula = None if allocation.scratch is None else allocation.scratch.formula
+    return allocation.convolution is None, formula, allocation.span_bytes is None
 
 
 def _polynomial(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> tuple[int, ...]:

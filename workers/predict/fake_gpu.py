@@ -57,6 +57,7 @@ class FakeGpuMode(TorchDispatchMode):
         self._shapes = ShapeCache(self.fake_mode)
         self._observer = observer
         self._named_devices = NamedDevices()
+        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
 
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
@@ -140,6 +141,7 @@ def install() -> None:
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
     _let_modules_convert_fake_parameters()
+    _let_scalers_step_without_values()
     _let_initializers_leave_fake_parameters()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
@@ -209,6 +211,26 @@ def _let_modules_convert_fake_parameters() -> None:
     utils.swap_tensors = swap_or_set
 
 
+def _let_scalers_step_without_values() -> None:
+    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
+
+    The step with the optimizer in it is the one that needs the most memory. The question copies
+    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
+    """
+    scaler: Any = torch.amp.GradScaler
+
+    def step(
+        _self: torch.amp.GradScaler,
+        optimizer: torch.optim.Optimizer,
+        _state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    scaler._maybe_opt_step = step
+
+
 def _let_initializers_leave_fake_parameters() -> None:
     """The truncated normal draws until all values are within its bounds, and here are no values."""
     init: Any = torch.nn.init
@@ -266,6 +288,8 @@ def move_to_gpu(mode: FakeGpuMode, model: torch.nn.Module) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(GPU)
+        if isinstance(module, torch.nn.RNNBase):
+            module._init_flat_weights()
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

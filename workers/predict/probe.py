@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from workers.errors import DataDependentError, UnsupportedError
-from workers.knobs.apply import autocast_factory
+from workers.knobs import apply
 from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_gpu
@@ -46,7 +46,11 @@ def predict(spec: TrialSpec) -> TrialOutcome:
     """
     trace = trace_workload(resolve(spec.workload), spec)
     curve = PeakCurve([trace])
-    conditions = Conditions(conv_algo=spec.knobs.conv_algo, architecture=spec.architecture)
+    conditions = Conditions(
+        conv_algo=spec.knobs.conv_algo,
+        architecture=spec.architecture,
+        allow_tf32=spec.knobs.tf32_in_convolutions,
+    )
     estimate = curve.estimate(spec.batch_size, conditions)
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
     return TrialOutcome(
@@ -76,13 +80,16 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         with fake_gpu.parameters_diverted(mode):
-            model = workload.build_model()
+            model = apply.converted_model(workload.build_model(), spec.knobs)
         fake_gpu.move_to_gpu(mode, model)
         model.train(training)
-        optimizer = make_optimizer(workload.optimizer, model.parameters()) if training else None
+        optimizer = None
+        if training:
+            optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
+        step = _TracedStep(spec, recorder, workload, model, optimizer)
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
-                _step(number, spec, recorder, workload, model, optimizer)
+                step.run(number)
         recorder.close()
     return Trace(
         workload=spec.workload.name,
@@ -97,30 +104,55 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     )
 
 
-def _step(  # noqa: PLR0917 - one call, everything new in it
-    number: int,
-    spec: TrialSpec,
-    recorder: Recorder,
-    workload: Workload,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-) -> None:
-    def phase(name: str) -> None:
-        if name == "optimizer":
-            recorder.recategorize(_gradients(model), Category.GRADIENT)
-        recorder.mark(f"step {number} {name}")
-        recorder.category = _CATEGORIES[name]
+class _TracedStep:
+    """The step of a workload under its knobs, its phases marked in the recorder."""
 
-    phase("input")
-    batch = workload.make_batch(spec.batch_size, GPU)
-    check_batch(batch, spec.batch_size)
-    autocast = autocast_factory(spec.knobs, "cuda")
-    if optimizer is None:
-        steps.infer_step(workload, model, batch, autocast=autocast, phase=phase)
-        return
-    steps.train_step(workload, model, optimizer, batch, autocast=autocast, phase=phase)
-    recorder.recategorize(_gradients(model), Category.GRADIENT)
-    recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+    def __init__(
+        self,
+        spec: TrialSpec,
+        recorder: Recorder,
+        workload: Workload,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self._spec = spec
+        self._recorder = recorder
+        self._workload = workload
+        self._model = model
+        self._optimizer = optimizer
+        self._autocast = apply.autocast_factory(spec.knobs, "cuda")
+        self._scaler = apply.make_scaler(spec.knobs, "cuda")
+        self._number = 0
+
+    def run(self, number: int) -> None:
+        self._number = number
+        recorder, model, optimizer, knobs = self._recorder, self._model, self._optimizer, self._spec.knobs
+        self._begin_phase("input")
+        batch = self._workload.make_batch(self._spec.batch_size, GPU)
+        check_batch(batch, self._spec.batch_size)
+        batch = apply.converted_batch(batch, knobs)
+        if optimizer is None:
+            steps.infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
+            return
+        steps.train_step(
+            self._workload,
+            model,
+            optimizer,
+            batch,
+            autocast=self._autocast,
+            scaler=self._scaler,
+            set_to_none=knobs.set_to_none,
+            phase=self._begin_phase,
+        )
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
+        recorder.recategorize(_gradients(model), Category.GRADIENT)
+        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+
+    def _begin_phase(self, name: str) -> None:
+        if name == "optimizer":
+            self._recorder.recategorize(_gradients(self._model), Category.GRADIENT)
+        self._recorder.mark(f"step {self._number} {name}")
+        self._recorder.category = _CATEGORIES[name]
 
 
 def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:

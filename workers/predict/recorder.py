@@ -23,6 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from workers.predict import hidden
 from workers.predict.scratch import parse_release
+from workers.predict.layouts import convolution_format
+from workers.predict.library_memory import LIBRARY_MEMORY
 from workers.predict.shapes import extent
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 
@@ -110,6 +112,9 @@ class Recorder:
         self._settle_pending()
         origin = self._origin()
         operator = str(func).removesuffix(".default")
+        if func is LIBRARY_MEMORY:
+            self._take_for_library(result, origin, *args)
+            return
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
             return
         scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
@@ -145,6 +150,18 @@ class Recorder:
 
     def _give_back(self, indices: Iterable[int]) -> None:
         self._events += [~index for index in indices]
+
+    def _take_for_library(
+        self, tensor: torch.Tensor, origin: _Origin, span_bytes: list[int], operator: str, kept: bool
+    ) -> None:
+        """Records what a library asked for; see `library_memory`."""
+        if self._allocate(tensor, operator, origin):
+            low, _, high = span_bytes
+            self.allocations[-1] = dataclasses.replace(
+                self.allocations[-1],
+                span_bytes=(low, high),
+                category=self.category if kept else Category.WORKSPACE,
+            )
 
     def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
         storage = tensor.untyped_storage()
@@ -377,7 +394,7 @@ def _convolutions(
             groups=groups,
             dtype=str(input.dtype).removeprefix("torch."),
             element_bytes=input.element_size(),
-            channels_last=input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last),
+            channels_last=convolution_format(input, weight) is not torch.contiguous_format,
         )
         for conv_pass in passes
     ]

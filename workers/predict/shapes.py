@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
+from workers.predict.layouts import as_cudnn_returns
+
 _GPU = torch.device("cuda:0")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -52,7 +54,7 @@ class ShapeCache:
         if known is not None:
             return self._rebuild(*known)
         with self._fake_mode:
-            result = func(*args, **kwargs)
+            result = as_cudnn_returns(func, args, func(*args, **kwargs))
         if key is not None and key not in self._known:
             self._known[key] = _describe(result)
         return result
@@ -68,14 +70,18 @@ class ShapeCache:
 
 @functools.cache
 def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
-    """Whether the operator writes in place and leaves all shapes, as most of an optimizer does."""
+    """Whether the operator writes in place and leaves all shapes, as most of an optimizer does.
+
+    Fused optimizers and the gradient scaler write to several of their arguments.
+    """
     schema = func._schema
-    aliases = [a.alias_info for a in schema.arguments]
+    first = schema.arguments[0].alias_info if schema.arguments else None
     return (
         schema.name.endswith("_")
         and torch.Tag.inplace_view not in func.tags
         and schema.name not in ("aten::resize_", "aten::resize_as_", "aten::set_")
-        and [a is not None and a.is_write for a in aliases] == [True] + [False] * (len(aliases) - 1)
+        and first is not None
+        and first.is_write
     )
 
 

@@ -20,14 +20,29 @@ _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Bytes beside the output: what the policy may get by with, likely takes, and may take."""
+    """Bytes beside the output.
+
+    Attributes:
+        low_bytes: what the policy may get by with.
+        likely_bytes, high_bytes: what it takes; they differ where that is not known for sure.
+        worst_bytes: the largest that any plan wants, whatever plan the policy takes.
+        choices_bytes: by plan, in PyTorch's order: what it tries one after the other when memory
+            is short.
+    """
 
     low_bytes: int
     likely_bytes: int
     high_bytes: int
+    worst_bytes: int
+    choices_bytes: tuple[int, ...] = ()
 
 
-NO_WORKSPACE = Workspace(0, 0, 0)
+def certain(num_bytes: int) -> Workspace:
+    """A workspace that there is no doubt about."""
+    return Workspace(num_bytes, num_bytes, num_bytes, num_bytes)
+
+
+NO_WORKSPACE = certain(0)
 
 
 def workspace(
@@ -52,8 +67,8 @@ def workspace(
         and (plan.is_deterministic or conv_algo != "cudnn-deterministic")
     ] or [plan.workspace_bytes for plan in plans]
     if conv_algo == "cudnn-benchmark":
-        return Workspace(sizes[0], max(sizes), max(sizes))
-    return Workspace(min(sizes), sizes[0], sizes[0])
+        return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), tuple(sorted(set(sizes), reverse=True)))
+    return Workspace(min(sizes), sizes[0], sizes[0], max(sizes), tuple(dict.fromkeys(sizes)))
 
 
 def native_workspace(call: Convolution) -> Workspace:
@@ -66,8 +81,7 @@ def native_workspace(call: Convolution) -> Workspace:
     if is_depthwise(call) or pointwise:
         return NO_WORKSPACE
     columns = call.element_bytes * (call.input_shape[1] // call.groups) * math.prod(call.weight_shape[2:])
-    num_bytes = columns * math.prod(call.output_shape[2:])
-    return Workspace(num_bytes, num_bytes, num_bytes)
+    return certain(columns * math.prod(call.output_shape[2:]))
 
 
 def is_depthwise(call: Convolution) -> bool:

@@ -15,7 +15,8 @@ import pytest
 from autofit.budget import make_budget
 from autofit.cli import main
 from autofit.cli.backend import Backend
-from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor
+from autofit.confidence import Calibration, ModelClass
+from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
@@ -26,6 +27,15 @@ BUDGET = dataclasses.replace(
     make_budget(16 * GIB),
     context_bytes=512 * MIB,
     assumptions=("CUDA context of 512 MiB assumed for sm_80",),
+)
+CALIBRATION = Calibration(
+    model_class=ModelClass.DENSE,
+    cards="ampere-ada",
+    low_share=-0.02,
+    high_share=0.03,
+    num_rows=120,
+    num_families=9,
+    sources=("a-table",),
 )
 
 
@@ -117,6 +127,8 @@ def predicted_estimate(batch_size: int = 94, conv_algo: str = "cudnn") -> Estima
         interval=Interval(low_bytes=12 * GIB, likely_bytes=14 * GIB, high_bytes=15 * GIB),
         evidence=Evidence.PREDICTED,
         device=Device(kind="cuda", name="sm_80"),
+        calibration=CALIBRATION,
+        workspace_bytes=WorkspaceSpan(low=0, likely=GIB, high=2 * GIB),
         largest=(
             LargeTensor(
                 module="image.layers.0",

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from workers.protocol import Knobs
+
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
 
 
@@ -24,7 +26,8 @@ def asked(results):
 def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, asked):
     predict, seen = asked
     options = (
-        "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4 --method simulate"
+        "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4 --method simulate "
+        "--memory-format channels_last --optimizer-impl fused --set-to-none false"
     )
     assert autofit(*ESTIMATE, *options.split(), estimate=predict).code == 0
     ((settings, workload, batch_size),) = seen
@@ -32,6 +35,23 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
     assert settings.conv_algos == ("native",)
     assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
     assert settings.gpu.key == "t4"
+    assert settings.knobs("native") == Knobs(
+        conv_algo="native",
+        precision="amp-bf16",
+        memory_format="channels_last",
+        optimizer="adam",
+        optimizer_impl="fused",
+        set_to_none=False,
+    )
+
+
+def test_the_text_names_the_knobs_that_are_not_the_default(autofit, results):
+    def predict(settings, _workload, batch_size, _emit):
+        return dataclasses.replace(results.estimate(batch_size), knobs=settings.knobs("cudnn"))
+
+    options = "--memory-format channels_last --optimizer adam --optimizer-impl fused --set-to-none no"
+    text = " ".join(autofit(*ESTIMATE, *options.split(), estimate=predict).out.split())
+    assert "cudnn · fp32 · channels_last · adam (fused) · gradients kept as zeros · train" in text
 
 
 def test_unless_told_it_is_pytorchs_default_algorithm(autofit, asked):
@@ -66,6 +86,11 @@ def test_a_card_is_named_with_its_assumptions(autofit, asked):
     assert "CUDA context of 585 MiB assumed for sm_89" in text
 
 
+def test_what_the_interval_rests_on_is_told(autofit, asked):
+    text = " ".join(autofit(*ESTIMATE, estimate=asked[0]).out.split())
+    assert "95% interval: the span of the workspaces, and -2.0% and +3.0% for what 120 real runs" in text
+
+
 def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
     text = autofit(*ESTIMATE, estimate=asked[0]).out
     assert max(map(len, text.splitlines())) <= 80
@@ -75,6 +100,8 @@ def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
 def test_json_prints_the_estimate(autofit, asked, results):
     finished = autofit(*ESTIMATE, "--json", estimate=asked[0])
     assert finished.document["schema"] == "autofit.estimate/1"
+    assert finished.document["workspace_bytes"] == {"low": 0, "likely": 1024**3, "high": 2 * 1024**3}
+    assert finished.document["calibration"]["model_class"] == "convolutional-dense"
     assert finished.document["breakdown"] == dataclasses.asdict(results.estimate().breakdown)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from autofit import settings as settings_module
 from autofit.cli.tune import tune
+from autofit.confidence import Risk
 from autofit.errors import StorageError, WorkloadFailedError
 from autofit.service.events import TrialFinished, TrialStarted, TuneStarted
 from workers.protocol import Probe, TrialSpec, WorkloadRef
@@ -35,12 +36,14 @@ def test_what_is_typed_reaches_the_search_converted(autofit, results):
         return results.answer()
 
     options = "--conv-algo cudnn,native --precision amp-bf16 --margin 5% --reserve 2G --max-batch 64 --fresh"
+    options += " --risk worst"
     assert autofit(*TUNE, *options.split(), tune=search).code == 0
     assert seen["workload"] == WorkloadRef(kind="builtin", target="davenet")
     settings = seen["settings"]
     assert settings.gpu_mem_bytes == 16 * 1024**3
     assert settings.conv_algos == ("cudnn", "native")
     assert str(settings.margin) == "0.05"
+    assert settings.risk is Risk.WORST
     assert (settings.reserve_bytes, settings.max_batch, settings.fresh) == (2 * 1024**3, 64, True)
 
 

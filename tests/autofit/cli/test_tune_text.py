@@ -8,9 +8,11 @@ from decimal import Decimal
 import pytest
 
 from autofit.budget import make_budget
-from autofit.cli.advice import what_may_help
+from autofit.cli.advice import needed_at_least, what_may_help
 from autofit.cli.tune_text import print_result
+from autofit.confidence import Risk
 from autofit.gpus import find_gpu
+from autofit.report.estimate import Interval
 from autofit.settings import TuneSettings
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
 
@@ -284,6 +286,69 @@ def test_a_cpu_answer_speaks_of_resident_memory_and_of_no_card(rendered, cpu_ans
         assert of_a_card not in text
 
 
+@pytest.fixture
+def at_every_risk(results):
+    """Makes an answer whose entries know their largest batch at each risk, and what comes of it."""
+    sizes = {"cudnn": (94, 110, 80), "cudnn-benchmark": (91, 92, 80), "native": (118, 121, 118)}
+
+    def make(still_runs):
+        return results.answer(
+            frontier=tuple(
+                results.entry(
+                    name,
+                    by_risk[0],
+                    by_risk[0] + 1,
+                    largest_by_risk=dict(zip(Risk, by_risk, strict=True)),
+                    likely_still_runs=still_runs,
+                )
+                for name, by_risk in sizes.items()
+            )
+        )
+
+    return make
+
+
+def risks_told(text):
+    return flat(text.split("At every --risk")[1].split("The same on")[0])
+
+
+def test_every_risk_is_shown_with_what_happens_between_safe_and_likely(rendered, at_every_risk):
+    text = risks_told(rendered(at_every_risk(still_runs=True)))
+    assert "safe likely worst" in text
+    assert "cudnn 94 110 80 from 95 to 110 cuDNN falls back to a smaller, slower plan instead of" in text
+    assert "cudnn-benchmark 91 92 80 at 92 benchmark mode does not fall back quietly: it would thrash" in text
+    assert "native 118 121 118 from 119 to 121 there is no smaller plan: it would thrash" in text
+    assert "memory" not in text
+
+
+def test_where_smaller_plans_would_not_suffice_nothing_else_is_said(rendered, at_every_risk):
+    text = risks_told(rendered(at_every_risk(still_runs=False)))
+    assert "cuDNN falls back to smaller, slower plans, and may run out of memory all the same" in text
+    assert "benchmark mode does not fall back quietly: it would thrash or run out of memory" in text
+    assert "there is no smaller plan: it would run out of memory" in text
+    assert "instead of failing" not in text
+
+
+def test_where_no_risk_changes_the_answer_there_is_no_such_section(rendered, results):
+    same = dict.fromkeys(Risk, 118)
+    assert "--risk" not in rendered(
+        results.answer(frontier=(results.entry("native", 118, 119, largest_by_risk=same),))
+    )
+    assert "--risk" not in rendered(results.answer())
+
+
+def test_a_likely_answer_is_not_said_to_fit(rendered, results):
+    assert "davenet likely fits at batch 118" in flat(rendered(results.answer(risk=Risk.LIKELY)))
+
+
+def test_what_the_interval_rests_on_is_told_of_a_prediction_alone(rendered, results):
+    said = "120 real runs of convolutional-dense models on ampere-ada cards"
+    assert said in flat(rendered(results.answer()))
+    result = results.answer()
+    best = dataclasses.replace(result.best, evidence=Evidence.MEASURED)
+    assert said not in flat(rendered(dataclasses.replace(result, best=best)))
+
+
 # ── nothing fits ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -326,6 +391,16 @@ def test_the_advice_names_the_smallest_whole_cards_that_hold_it(results):
 
 def test_a_card_is_named_only_if_the_reserve_still_fits(results):
     assert "rtx-a4500" not in advice(results.nothing_fits(), reserve_bytes=4 * GIB)
+
+
+def test_at_the_likely_risk_the_likely_peak_is_what_is_needed(results):
+    estimate = dataclasses.replace(
+        results.estimate(1),
+        interval=Interval(low_bytes=16 * GIB, likely_bytes=17 * GIB, high_bytes=18 * GIB),
+    )
+    nothing = results.nothing_fits(estimate=estimate, trials=())
+    assert needed_at_least(nothing) == 18 * GIB
+    assert needed_at_least(dataclasses.replace(nothing, risk=Risk.LIKELY)) == 17 * GIB
 
 
 def test_what_exceeds_every_card_is_said_to(results):

@@ -47,7 +47,10 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
     assert space.to_dict() == {
         "conv_algo": ["native", "cudnn"],
         "precision": "fp32",
+        "memory_format": "contiguous",
         "optimizer": None,
+        "optimizer_impl": "default",
+        "set_to_none": True,
         "min_batch": 1,
         "max_batch": 64,
     }

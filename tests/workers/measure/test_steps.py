@@ -10,7 +10,7 @@ import torch
 
 from workers.errors import InvalidTrialError
 from workers.measure import steps
-from workers.protocol import Knobs, Peaks, Probe, TrialSpec, WorkloadRef
+from workers.protocol import OPTIMIZER_IMPLS, Knobs, Peaks, Probe, TrialSpec, WorkloadRef
 from workers.workload import Workload, WorkloadError
 
 CPU = torch.device("cpu")
@@ -208,6 +208,53 @@ def test_amp_runs_matrix_products_in_bfloat16():
     run(workload_of(loss=loss), num_steps=1, num_warmup_steps=0, knobs=Knobs(precision="amp-bf16"))
     run(workload_of(loss=loss), num_steps=1, num_warmup_steps=0)
     assert dtypes == [torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("optimizer_impl", OPTIMIZER_IMPLS)
+def test_float16_steps_update_the_model_under_a_scaler(optimizer_impl):
+    dtypes = []
+
+    def loss(model, batch):
+        output = model(batch)
+        dtypes.append((output.dtype, model.weight.grad))
+        return output.float().square().mean()
+
+    knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl=optimizer_impl)
+    _, progress = run(workload_of(loss=loss), num_steps=2, num_warmup_steps=0, knobs=knobs)
+    assert dtypes == [(torch.float16, None)] * 2
+    assert progress.num_steps_done == 2
+
+
+def test_bf16_and_channels_last_reach_the_model_and_its_batches():
+    seen = []
+
+    def loss(model, batch):
+        seen.extend(
+            (tensor.dtype, tensor.is_contiguous(memory_format=torch.channels_last))
+            for tensor in (model.weight, batch)
+        )
+        return model(batch).sum()
+
+    workload = workload_of(
+        build_model=lambda: torch.nn.Conv2d(3, 4, 3),
+        make_batch=lambda batch_size, device: torch.ones(batch_size, 3, 5, 5, device=device),
+        loss=loss,
+    )
+    knobs = Knobs(precision="bf16", memory_format="channels_last")
+    run(workload, num_steps=1, num_warmup_steps=0, knobs=knobs)
+    assert seen == [(torch.bfloat16, True)] * 2
+
+
+def test_gradients_may_be_set_to_zero_instead_of_dropped():
+    gradients = []
+
+    def loss(model, batch):
+        gradients.append(model.weight.grad)
+        return model(batch).sum()
+
+    run(workload_of(loss=loss), num_steps=2, num_warmup_steps=0, knobs=Knobs(set_to_none=False))
+    assert gradients[0] is None
+    assert gradients[1] is not None
 
 
 def test_the_same_seed_gives_the_same_model_and_batches():

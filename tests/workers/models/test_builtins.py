@@ -17,6 +17,9 @@ NUM_PARAMETERS = {
     "vgg16": 138_357_544,
     "resnet50": 25_557_032,
     "gpt2": 124_439_808,
+    # Its paper gives no widths: a look-up, 30 gated layers, 29 shortcuts, 30 skips, two layers of output.
+    "wavenet": 256 * 64 + 30 * (2 * 64 + 1) * 128 + 29 * (64 + 1) * 64 + 30 * (64 + 1) * 256 + 2 * 257 * 256,
+    "lstm": 66_034_000,
 }
 
 

@@ -5,6 +5,7 @@ With a batch of 4 and the sizes below no two tensors that a test tells apart are
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -119,6 +120,13 @@ convolutional = _workload(_convolutional, shape=(3, 10, 12))
 transposed = _workload(
     lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 5, 4, stride=2)), shape=(3, 8, 9)
 )
+one_channel = _workload(lambda: nn.Conv2d(1, 3, 3), shape=(1, 8, 9))
+volumes = _workload(
+    lambda: nn.Sequential(nn.Conv3d(3, 5, 3), nn.ReLU(), nn.Conv3d(5, 2, 3)), shape=(3, 6, 7, 8)
+)
+double_images = _workload(
+    lambda: nn.Conv2d(3, 5, 3).double(), shape=(3, 8, 9), loss=lambda m, b: _mean_square(m, b.double())
+)
 
 
 # Sums of gradients.
@@ -172,6 +180,18 @@ def _accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Ten
 
 
 accumulating = _workload(_perceptron, step=_accumulating)
+
+
+def _scaling(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer.zero_grad()
+    scaler.scale(_mean_square(model, batch)).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+scaled_by_itself = _workload(_perceptron, step=_scaling)
 
 
 # Modules.
@@ -304,11 +324,50 @@ item = _applying(lambda _, x: x * x.sum().item())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
 
 
-recurrent = Workload(
-    build_model=lambda: nn.LSTM(8, 8, batch_first=True),
-    make_batch=lambda batch_size, device: torch.randn(batch_size, 5, 8, device=device),
+# Recurrent networks: 5 steps of 8 features, 6 units.
+def _recurrent(build_model: Callable[[], nn.Module], *, steps_first: bool = True) -> Workload:
+    def make_batch(batch_size: int, device: torch.device) -> Tensor:
+        return torch.randn(*((5, batch_size) if steps_first else (batch_size, 5)), 8, device=device)
+
+    return Workload(
+        build_model=build_model, make_batch=make_batch, loss=lambda model, batch: model(batch)[0].mean()
+    )
+
+
+def _packed(model: nn.Module, batch: Tensor) -> Tensor:
+    lengths = torch.full((batch.shape[1],), 5)
+    output: Tensor = model(nn.utils.rnn.pack_padded_sequence(batch, lengths))[0].data
+    return output.mean()
+
+
+class FlattensInEveryStep(nn.Module):
+    """As many a model does that is copied to several GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.GRU(8, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.network.flatten_parameters()
+        result: tuple[Tensor, Tensor] = self.network(x)
+        return result
+
+
+lstm = _recurrent(lambda: nn.LSTM(8, 6))
+gru = _recurrent(lambda: nn.GRU(8, 6))
+rnn_tanh = _recurrent(lambda: nn.RNN(8, 6))
+rnn_relu = _recurrent(lambda: nn.RNN(8, 6, nonlinearity="relu", bias=False))
+batch_first = _recurrent(lambda: nn.LSTM(8, 6, batch_first=True), steps_first=False)
+deep_lstm = _recurrent(lambda: nn.LSTM(8, 6, num_layers=3, dropout=0.5, bidirectional=True))
+projected = _recurrent(lambda: nn.LSTM(8, 6, proj_size=3, num_layers=2))
+unbatched = Workload(
+    build_model=lambda: nn.LSTM(8, 6),
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 8, device=device),
     loss=lambda model, batch: model(batch)[0].mean(),
 )
+flattens_in_every_step = _recurrent(FlattensInEveryStep)
+packed = _recurrent(lambda: nn.LSTM(8, 6))
+packed = dataclasses.replace(packed, loss=_packed)
 
 
 # Losses and steps that depend on the batch in their own ways.

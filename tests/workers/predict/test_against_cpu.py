@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from workers.knobs import apply
 from workers.measure.steps import train_step
 from workers.optimizers import make_optimizer
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
-from workers.workload import Workload
+from workers.protocol import OPTIMIZERS, Knobs
+from workers.workload import Workload, with_overrides
 
+DEFAULT = Knobs()
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 CPU = torch.device("cpu")
 # Smaller ones are single numbers: in which of them PyTorch makes tensors depends on the device.
@@ -27,14 +30,15 @@ def load(attribute: str) -> Workload:
     return Workload.load(f"{SMALL_WORKLOADS}:{attribute}")
 
 
-def allocator_events_on_cpu(workload: Workload) -> list[int]:
+def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[int]:
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
-    model = workload.build_model()
-    optimizer = make_optimizer(workload.optimizer, model.parameters())
+    workload = with_overrides(workload, knobs)
+    model = apply.converted_model(workload.build_model(), knobs)
+    optimizer = make_optimizer(workload.optimizer, model.parameters(), knobs.optimizer_impl)
 
     def step() -> None:
-        batch = workload.make_batch(4, CPU)
-        train_step(workload, model, optimizer, batch)
+        batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
+        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none)
 
     with (
         torch.autograd.set_multithreading_enabled(False),
@@ -94,3 +98,26 @@ def canonical(sizes: list[int]) -> list[int]:
 )
 def test_allocations_and_frees_come_in_the_order_and_sizes_of_a_real_run(attribute, steps_of):
     assert predicted_events(steps_of(attribute)) == allocator_events_on_cpu(load(attribute))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optimizer, steps_of):
+    knobs = Knobs(optimizer=optimizer, optimizer_impl="loop")
+    assert predicted_events(steps_of("perceptron", **knobs.to_dict())) == allocator_events_on_cpu(
+        load("perceptron"), knobs
+    )
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(optimizer="sgd-momentum", optimizer_impl="fused"),
+        Knobs(optimizer="adam", optimizer_impl="fused"),
+        Knobs(optimizer="adamw", optimizer_impl="foreach"),
+        Knobs(set_to_none=False),
+    ],
+)
+def test_knobs_move_allocations_as_in_a_real_run(knobs, steps_of):
+    assert predicted_events(steps_of("perceptron", **knobs.to_dict())) == allocator_events_on_cpu(
+        load("perceptron"), knobs
+    )

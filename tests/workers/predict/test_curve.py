@@ -34,6 +34,9 @@ SMALL = (
     "small:dropout",
     "small:all_pairs",
     "small:language",
+    "small:lstm",
+    "small:batch_first",
+    "small:deep_lstm",
 )
 
 
@@ -72,8 +75,19 @@ def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curv
         assert curve.lower_bound_bytes(batch_size) == concrete.lower_bound_bytes(batch_size)
 
 
-@pytest.mark.parametrize("settings", [{"precision": "amp-bf16"}, {"mode": "infer"}, {"optimizer": "adam"}])
-@pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "amp-bf16"},
+        {"precision": "amp-fp16", "optimizer": "adam", "optimizer_impl": "fused"},
+        {"precision": "bf16", "memory_format": "channels_last", "set_to_none": False},
+        {"mode": "infer"},
+        {"optimizer": "adam"},
+    ],
+)
+@pytest.mark.parametrize(
+    "workload", ["small:convolutional", "small:attention", "small:lstm", "davenet-audio"]
+)
 def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
     curve = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
     for batch_size in (3, 20):
@@ -162,17 +176,54 @@ def test_native_convolutions_need_a_workspace_that_does_not_grow_with_the_batch(
 
 def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
     curve = curve_of("davenet-audio")
-    exact = curve.high_bytes(200, Conditions())
+    exact = curve.reserved_bytes(200, Conditions())
     budget_bytes = exact // 2
-    stopped = curve.high_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
+    stopped = curve.reserved_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
     assert budget_bytes < stopped <= exact
-    assert curve.high_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+    assert curve.reserved_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+
+
+def test_the_worst_is_no_less_than_the_high_end_and_the_same_for_every_policy_of_cudnn(curve_of):
+    curve = curve_of("vgg16")
+    peaks = {}
+    for conv_algo in POLICIES:
+        conditions = Conditions(conv_algo=conv_algo)
+        likely, high, worst = (
+            curve.reserved_bytes(40, conditions, level) for level in (Level.LIKELY, Level.HIGH, Level.WORST)
+        )
+        assert likely <= high <= worst
+        assert likely == curve.estimate(40, conditions).reserved_bytes
+        peaks[conv_algo] = high, worst
+    assert peaks["cudnn"][0] < peaks["cudnn"][1] == peaks["cudnn-benchmark"][1]
+    assert peaks["native"][0] == peaks["native"][1]
+
+
+def test_each_level_has_its_verdict(curve_of):
+    curve = curve_of("vgg16")
+    conditions = Conditions()
+    likely_bytes = curve.reserved_bytes(40, conditions, Level.LIKELY)
+    assert curve.verdict(40, conditions, likely_bytes, Level.LIKELY) is Verdict.FITS
+    assert curve.verdict(40, conditions, likely_bytes, Level.HIGH) is not Verdict.FITS
+    assert curve.runs_within(40, conditions, likely_bytes, Level.LOW)
+
+
+def test_an_estimate_names_the_largest_workspace_at_each_level(curve_of):
+    curve = curve_of("vgg16")
+    told = curve.estimate(40, Conditions())
+    for level, num_bytes in (
+        (Level.LOW, told.workspace_low_bytes),
+        (Level.LIKELY, told.workspace_likely_bytes),
+        (Level.HIGH, told.workspace_high_bytes),
+    ):
+        sizes = zip(curve.sizes(40, Conditions(), level), curve.trace.allocations, strict=True)
+        assert num_bytes == max(size for size, a in sizes if a.category is Category.WORKSPACE)
+    assert 0 == told.workspace_low_bytes < told.workspace_likely_bytes < told.workspace_high_bytes
 
 
 def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
     curve = curve_of("davenet-audio")
     conditions = Conditions(conv_algo="cudnn-benchmark")
-    high_bytes = curve.high_bytes(64, conditions)
+    high_bytes = curve.reserved_bytes(64, conditions)
     assert curve.verdict(64, conditions, None) is Verdict.FITS
     assert curve.verdict(64, conditions, high_bytes) is Verdict.FITS
     assert curve.verdict(64, conditions, high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
@@ -181,7 +232,7 @@ def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
 
 def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
     curve = curve_of("davenet-audio")
-    high_bytes = curve.high_bytes(64, Conditions())
+    high_bytes = curve.reserved_bytes(64, Conditions())
     verdicts = [
         curve.verdict(64, Conditions(), budget_bytes)
         for budget_bytes in range(high_bytes, high_bytes // 4, -(high_bytes // 40))
@@ -215,3 +266,27 @@ def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
     )
     assert pascal.high_bytes < ampere.high_bytes
     assert pascal.breakdown[Category.WORKSPACE] == 0
+
+
+def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
+    curve = PeakCurve([trace_of("small:lstm", batch_size) for batch_size in TRACED])
+    (reserve,) = {
+        index
+        for index, allocation in enumerate(curve.trace.allocations)
+        if allocation.operator == "aten._cudnn_rnn" and allocation.category == Category.ACTIVATION
+    } & set(range(len(curve.trace.allocations) // 3))  # of the first step
+    low, likely, high = (
+        curve.sizes(20, Conditions(), level)[reserve] for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    units = 5 * 20 * 6 * 4  # steps × sequences × units, four bytes each
+    assert (low, likely, high) == (5 * units, 5 * units, 6 * units)
+
+
+def test_estimated_sizes_widen_the_interval(trace_of):
+    curve = PeakCurve([trace_of("lstm", 32)])
+    low, likely, high = (
+        curve.replay(32, Conditions(), level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    assert low.peak_allocated_bytes < likely.peak_allocated_bytes < high.peak_allocated_bytes
+    estimate = curve.estimate(32, Conditions())
+    assert estimate.low_bytes < estimate.high_bytes

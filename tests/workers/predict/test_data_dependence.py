@@ -31,10 +31,11 @@ def test_the_operator_and_the_users_line_are_named(attribute, operator, outcome_
     assert outcome.trace_json is None
 
 
-def test_a_recurrent_network_is_refused_rather_than_guessed(outcome_of):
-    outcome = outcome_of("recurrent")
+def test_packed_sequences_are_refused_for_their_lengths_are_values(outcome_of):
+    outcome = outcome_of("packed")
     assert outcome.verdict is Verdict.FAILED
-    assert outcome.error.kind == "unsupported"
+    assert outcome.error.kind == "data-dependent"
+    assert "aten._pack_padded_sequence.default" in outcome.error.message
     assert "measure instead" in outcome.error.message
 
 

@@ -1,0 +1,103 @@
+"""`autofit check`: whether one configuration fits, for scripts that have to decide."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+
+import click
+
+from autofit import api
+from autofit.checking import check_settings
+from autofit.cli.backend import Backend
+from autofit.cli.options import (
+    BATCH_SIZE,
+    CONV_ALGO,
+    GPU,
+    GPU_MEM,
+    JSON,
+    KEPT_FREE,
+    KNOBS,
+    MODEL,
+    QUIET,
+)
+from autofit.errors import ExitCode
+from autofit.report.check import Answer, CheckResult
+from autofit.settings import TuneSettings
+from autofit.units import format_bytes
+from workers.protocol import Verdict
+
+_WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
+_LIKELY = {
+    Verdict.FITS: "it likely fits",
+    Verdict.THRASH: "it likely runs, but thrashing",
+    Verdict.OOM: "it likely runs out of memory",
+}
+
+
+@click.command()
+@MODEL
+@BATCH_SIZE
+@GPU_MEM
+@GPU
+@CONV_ALGO
+@KNOBS
+@KEPT_FREE
+@QUIET
+@JSON
+@click.pass_obj
+def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: str | None) -> ExitCode:
+    """Say whether one configuration fits.
+
+    Prints one line. No GPU is needed: the answer is predicted. Without --gpu-mem and --gpu it is about
+    the card of this machine.
+
+    Exits with 0 when it fits: the high end of the prediction is within the budget; with 3 when it does
+    not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
+    with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
+    """
+    settings = check_settings({name: value for name, value in given.items() if value is not None})
+    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.output import stderr
+        from autofit.cli.progress import ProgressLine
+        from autofit.service.events import ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        result = backend.check(settings, workload, batch_size, emit)
+    click.echo(result.to_json() if as_json else _line(result, settings))
+    return result.verdict.exit_code
+
+
+def _line(result: CheckResult, settings: TuneSettings) -> str:
+    """The answer on one line: verdict, configuration, peak, budget, what next."""
+    low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
+    peak = low if low == high else f"{low} to {high}"
+    where = f"{result.device.name} with {result.knobs.conv_algo}"
+    usable = format_bytes(result.budget.usable_bytes)
+    known = "" if result.calibration.num_rows else " (no real runs to go by)"
+    return (
+        f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
+        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, settings)}"
+    )
+
+
+def _next_step(result: CheckResult, settings: TuneSettings) -> str:
+    tune = f"`autofit tune {_tune_options(settings)}`"
+    match result.verdict:
+        case Answer.FITS:
+            return f"{tune} finds how far it goes"
+        case Answer.DOES_NOT_FIT:
+            return f"{tune} finds the largest batch that fits"
+        case Answer.UNSURE:
+            likely = _LIKELY[result.likely_verdict]
+            return f"{likely}: measure it on the card, or take a batch that {tune} calls safe"
+
+
+def _tune_options(settings: TuneSettings) -> str:
+    options = ["--model", settings.model, "--conv-algo", *settings.conv_algos]
+    if settings.gpu is not None:
+        options += ["--gpu", settings.gpu.key]
+    elif settings.gpu_mem_bytes is not None:
+        options += ["--gpu-mem", str(settings.gpu_mem_bytes)]
+    return shlex.join(options)

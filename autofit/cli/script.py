@@ -1,0 +1,88 @@
+"""What to write into a training script to run with a knob setting: only what is not the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workers.knobs.conv import POLICIES
+from workers.protocol import Knobs
+
+_TF32_LINES = {
+    "ieee-fp32": (
+        "torch.backends.cudnn.allow_tf32 = False",
+        'torch.set_float32_matmul_precision("highest")  # the default',
+    ),
+    "tf32": (
+        "torch.backends.cudnn.allow_tf32 = True  # the default",
+        'torch.set_float32_matmul_precision("high")',
+    ),
+}
+_AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
+_OPTIMIZERS = {
+    "sgd": ("SGD", ""),
+    "sgd-momentum": ("SGD", ", momentum=0.9"),
+    "adam": ("Adam", ""),
+    "adamw": ("AdamW", ""),
+    "rmsprop": ("RMSprop", ""),
+    "adagrad": ("Adagrad", ""),
+}
+_IMPLEMENTATIONS = {
+    "default": "",
+    "foreach": ", foreach=True",
+    "fused": ", fused=True",
+    "loop": ", foreach=False",
+}
+
+
+def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: bool) -> Iterator[str]:
+    """Python lines in the order in which a script needs them.
+
+    Args:
+        device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
+    """
+    if device_kind == "cuda":
+        yield from POLICIES[knobs.conv_algo].python_lines
+    yield from _TF32_LINES.get(knobs.precision, ())
+    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
+    conversions = _conversions(knobs)
+    if conversions:
+        yield f"model = model.to({conversions})  # before it is moved to the GPU"
+    if training:
+        yield from _optimizer_lines(knobs)
+    if training and knobs.precision == "amp-fp16":
+        yield f'scaler = torch.amp.GradScaler("{device_kind}")'
+    yield from _step_lines(knobs, device_kind, conversions, training=training)
+
+
+def _conversions(knobs: Knobs) -> str:
+    parts = []
+    if knobs.precision == "bf16":
+        parts.append("dtype=torch.bfloat16")
+    if knobs.memory_format == "channels_last":
+        parts.append("memory_format=torch.channels_last")
+    return ", ".join(parts)
+
+
+def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
+    implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
+    if knobs.optimizer is not None:
+        name, options = _OPTIMIZERS[knobs.optimizer]
+        yield f"optimizer = torch.optim.{name}(model.parameters(){options}{implementation})"
+    elif implementation:
+        yield f"optimizer = ...(model.parameters(){implementation})"
+
+
+def _step_lines(knobs: Knobs, device_kind: str, conversions: str, *, training: bool) -> Iterator[str]:
+    if conversions:
+        yield f"inputs = inputs.to({conversions})"
+    if training and not knobs.set_to_none:
+        yield "optimizer.zero_grad(set_to_none=False)"
+    dtype = _AUTOCAST_TYPES.get(knobs.precision)
+    if dtype is None:
+        return
+    yield f'with torch.autocast("{device_kind}", dtype=torch.{dtype}):'
+    yield "    loss = ...  # forward pass and loss; backward outside" if training else "    output = ..."
+    if training and dtype == "float16":
+        yield "scaler.scale(loss).backward()"
+        yield "scaler.step(optimizer)"
+        yield "scaler.update()"

@@ -1,0 +1,232 @@
+"""How far a prediction may be off: the risk that is taken, and what real runs left over.
+
+A predicted peak spans an interval for two reasons. The workspaces of convolutions may be smaller or
+larger than likely: a replay at each end shows that. And the model of the step is never complete:
+what is left over of real runs, by class of model and generation of cards, widens the span.
+
+        low           likely          high                 worst
+    ─────┤←─────┤───────┼──────────────┼────────→├───────────┼───── reserved peak
+      residual  │      span of the     │  residual     all workspaces at
+       (2.5 %)  └───── workspaces ─────┘  (97.5 %)     their largest plan
+
+The residuals are shares of the whole reserved peak. That is what was measured, what is held against
+the budget, and what repeated runs scatter in; a share of the activations alone would be nearer to
+the cause, but grows without bound where a small batch leaves few of them. `data/residuals.toml`
+holds them; `tests/bench/calibrate.py` writes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Self
+
+from workers.trace import Category, ConvPass, Trace
+
+SCHEMA = "autofit.residuals/1"
+
+
+class Risk(StrEnum):
+    """Which level of a predicted peak has to be within the budget.
+
+    `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the largest that
+    the workspaces may come to: every convolution takes the plan that wants most.
+    """
+
+    SAFE = "safe"
+    LIKELY = "likely"
+    WORST = "worst"
+
+
+class ModelClass(StrEnum):
+    """What a model's activations come from, which decides what a prediction may miss.
+
+    `GROUPED` covers depthwise convolutions. `OTHER` is what none of these operators dominates.
+    """
+
+    DENSE = "convolutional-dense"
+    GROUPED = "convolutional-grouped"
+    ATTENTION = "attention"
+    RECURRENT = "recurrent"
+    OTHER = "other"
+
+
+# A transformer's attention makes about a twentieth of its activations, between linear layers that
+# every class has; a patch embedding or a classifier's softmax makes far less than a hundredth.
+_LEAST_SHARE = 0.01
+# Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
+_LEAST_GROUPED_SHARE = 0.1
+_ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
+_RECURRENT = ("rnn", "lstm", "gru")
+# Where the workload brings its own step, all that it allocates counts as activations.
+_NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
+
+
+def classify(trace: Trace) -> ModelClass:
+    """The class of a model by the operators that produce its activations; its name does not count."""
+    convolutions, grouped = _convolution_output_bytes(trace)
+    total = attention = recurrent = 0
+    for allocation in trace.allocations:
+        if allocation.category is not Category.ACTIVATION or _names(_NOT_FORWARD, allocation.operator):
+            continue
+        total += allocation.num_bytes
+        if _names(_ATTENTION, allocation.operator):
+            attention += allocation.num_bytes
+        elif _names(_RECURRENT, allocation.operator):
+            recurrent += allocation.num_bytes
+    largest = max(convolutions, attention, recurrent)
+    if not largest or largest < _LEAST_SHARE * total:
+        return ModelClass.OTHER
+    if largest == recurrent:
+        return ModelClass.RECURRENT
+    if largest == attention:
+        return ModelClass.ATTENTION
+    return ModelClass.GROUPED if grouped >= _LEAST_GROUPED_SHARE * convolutions else ModelClass.DENSE
+
+
+def _names(parts: tuple[str, ...], operator: str) -> bool:
+    return any(part in operator for part in parts)
+
+
+def _convolution_output_bytes(trace: Trace) -> tuple[int, int]:
+    """What forward convolutions produce, and what of it grouped ones do."""
+    total = grouped = 0
+    for allocation in trace.allocations:
+        conv = allocation.convolution
+        if conv is None or allocation.operator != "aten.convolution":
+            continue
+        # A transposed convolution is noted as the data gradient of a plain one.
+        shape = conv.input_shape if conv.conv_pass is ConvPass.DGRAD else conv.output_shape
+        num_bytes = math.prod(shape) * conv.element_bytes
+        total += num_bytes
+        grouped += num_bytes if conv.groups > 1 else 0
+    return total, grouped
+
+
+def generation(architecture: str) -> str:
+    """The generations of cards that share their residuals, by the major compute capability."""
+    capability = int(architecture.removeprefix("sm_"))
+    if capability < 70:
+        return "pascal-or-older"
+    names = {7: "volta-turing", 8: "ampere-ada", 9: "hopper"}
+    return names.get(capability // 10, "blackwell-or-newer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How far real runs of such a model on such a card were off, and so how wide the interval is.
+
+    Attributes:
+        model_class, cards: a `ModelClass` and a `generation`.
+        low_share, high_share: what is added to both ends of the span of the workspaces, as a share
+            of the reserved peak there: never above and never below 0.
+        num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
+            is wider instead.
+        sources: the tables of these runs.
+    """
+
+    model_class: ModelClass
+    cards: str
+    low_share: float
+    high_share: float
+    num_rows: int = 0
+    num_families: int = 0
+    sources: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What the interval rests on, in words."""
+        span = f"{100 * self.low_share:+.1f}% and {100 * self.high_share:+.1f}%"
+        what = f"{self.model_class} models on {self.cards} cards"
+        if self.num_rows:
+            return (
+                f"95% interval: the span of the workspaces, and {span} for what {self.num_rows} real runs of "
+                f"{what} left over ({', '.join(self.sources)})"
+            )
+        return f"no real runs of {what} are known: the interval is wider, by {span}, which is an assumption"
+
+    def low_end(self, num_bytes: int) -> int:
+        """The low end of the interval whose workspaces make a peak of so many bytes."""
+        return math.floor(num_bytes * self._factor(self.low_share))
+
+    def high_end(self, num_bytes: int) -> int:
+        """The high end of the interval whose workspaces make a peak of so many bytes."""
+        return math.ceil(num_bytes * self._factor(self.high_share))
+
+    def within_low_end(self, limit_bytes: int) -> int:
+        """The largest peak whose low end is within a limit."""
+        return math.ceil((limit_bytes + 1) / self._factor(self.low_share)) - 1
+
+    def within_high_end(self, limit_bytes: int) -> int:
+        """The largest peak whose high end is within a limit: the search asks for no others."""
+        return math.floor(limit_bytes / self._factor(self.high_share))
+
+    def _factor(self, share: float) -> Fraction:
+        return 1 + Fraction(str(share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """What real runs left over, by class of model and generation of cards.
+
+    Attributes:
+        measured: a calibration for each pair that real runs exist of.
+        factor, extra_share: without them, the shares of the same class on other cards, else the
+            widest of all classes, times the factor and beyond it by the extra share.
+        digest: of the file; an answer of a study depends on it.
+    """
+
+    measured: Mapping[tuple[ModelClass, str], Calibration]
+    factor: float
+    extra_share: float
+    digest: str = ""
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Reads the data file; raises `ValueError` for another schema."""
+        data = tomllib.loads(text)
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
+        entries = [_calibration(entry) for entry in data["residuals"]]
+        return cls(
+            measured={(entry.model_class, entry.cards): entry for entry in entries},
+            factor=data["unmeasured"]["factor"],
+            extra_share=data["unmeasured"]["extra_share"],
+            digest=hashlib.sha256(text.encode()).hexdigest(),
+        )
+
+    def of(self, model_class: ModelClass, architecture: str) -> Calibration:
+        """The calibration of a class of models on a card of an architecture, `sm_XY`."""
+        cards = generation(architecture)
+        measured = self.measured.get((model_class, cards))
+        if measured is not None:
+            return measured
+        near = [entry for entry in self.measured.values() if entry.model_class is model_class]
+        near = near or list(self.measured.values())
+        low = min((entry.low_share for entry in near), default=0.0)
+        high = max((entry.high_share for entry in near), default=0.0)
+        return Calibration(
+            model_class=model_class,
+            cards=cards,
+            low_share=round(low * self.factor - self.extra_share, 4),
+            high_share=round(high * self.factor + self.extra_share, 4),
+        )
+
+
+def _calibration(entry: dict[str, Any]) -> Calibration:
+    fields = {**entry, "model_class": ModelClass(entry["model_class"]), "sources": tuple(entry["sources"])}
+    return Calibration(**fields)
+
+
+@functools.cache
+def shipped_residuals() -> Residuals:
+    """The residuals that come with this version."""
+    text = importlib.resources.files("autofit").joinpath("data/residuals.toml").read_text(encoding="utf-8")
+    return Residuals.from_toml(text)

@@ -1,0 +1,119 @@
+"""Whether one configuration fits one device, and its JSON document `autofit.check/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from autofit.budget import Budget
+from autofit.confidence import Calibration, Risk
+from autofit.errors import ExitCode
+from autofit.prediction import PredictedCurve
+from autofit.report.estimate import Interval, WorkspaceSpan
+from workers.protocol import Device, Evidence, Knobs, Verdict
+
+CHECK_SCHEMA = "autofit.check/1"
+
+
+class Answer(StrEnum):
+    """What a check answers.
+
+    `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
+    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release.
+    `UNSURE`: anything between, thrashing included.
+    """
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does-not-fit"
+    UNSURE = "unsure"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What `autofit check` exits with."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    Answer.FITS: ExitCode.FOUND,
+    Answer.DOES_NOT_FIT: ExitCode.NOTHING_FITS,
+    Answer.UNSURE: ExitCode.UNSURE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Whether a configuration fits, and what that rests on.
+
+    Attributes:
+        verdict: `fits`, `does-not-fit` or `unsure`.
+        budget: what the peak is held against.
+        interval: the predicted reserved peak.
+        device_peak_bytes: what nvidia-smi would likely show: the likely peak and the context.
+        likely_verdict: how the likely peak would end: `FITS`, `THRASH` or `OOM`.
+        calibration: the real runs that the interval rests on, or that there are none.
+        workspace_bytes: what convolution workspaces may come to; None where they have one size.
+    """
+
+    workload: str
+    mode: str
+    batch_size: int
+    knobs: Knobs
+    verdict: Answer
+    budget: Budget
+    interval: Interval
+    device_peak_bytes: int
+    device: Device
+    evidence: Evidence
+    likely_verdict: Verdict
+    calibration: Calibration
+    workspace_bytes: WorkspaceSpan | None = None
+
+    @property
+    def would_thrash(self) -> bool:
+        """Whether it likely runs, but only with the allocator releasing its cache and asking again."""
+        return self.likely_verdict is Verdict.THRASH
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        document = {"schema": CHECK_SCHEMA, **dataclasses.asdict(self)}
+        document["would_thrash"] = self.would_thrash
+        document["budget"]["usable_bytes"] = self.budget.usable_bytes
+        return document
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: Device) -> CheckResult:
+    """Holds the prediction of one batch size against a budget.
+
+    Args:
+        curve: of the configuration, on the card that is meant, at any risk.
+        device: what the budget is of.
+    """
+    estimate = curve(batch_size)
+    usable_bytes = budget.usable_bytes
+    if curve.at_risk(Risk.SAFE).verdict(batch_size, usable_bytes) is Verdict.FITS:
+        answer = Answer.FITS
+    elif curve.cannot_run(batch_size, usable_bytes):
+        answer = Answer.DOES_NOT_FIT
+    else:
+        answer = Answer.UNSURE
+    return CheckResult(
+        workload=estimate.workload,
+        mode=estimate.mode,
+        batch_size=batch_size,
+        knobs=estimate.knobs,
+        verdict=answer,
+        budget=budget,
+        interval=estimate.interval,
+        device_peak_bytes=estimate.device_peak_bytes,
+        device=device,
+        evidence=estimate.evidence,
+        likely_verdict=curve.at_risk(Risk.LIKELY).verdict(batch_size, usable_bytes),
+        calibration=estimate.calibration,
+        workspace_bytes=estimate.workspace_bytes,
+    )

@@ -1,0 +1,206 @@
+"""`autofit check`: one line, an exit code, and the document."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from autofit.budget import make_budget
+from autofit.checking import check_settings
+from autofit.errors import StorageError, UsageError, WorkloadFailedError
+from autofit.report.check import Answer, CheckResult
+from autofit.settings import TuneSettings
+from workers.protocol import Device, Verdict
+
+GIB = 1024**3
+CHECK = ("check", "--model", "davenet", "--batch-size", "94", "--gpu", "rtx-3090")
+
+
+@pytest.fixture
+def checked(results):
+    """A stand-in for the prediction, its answer, and what it was asked."""
+    estimate = results.estimate(94)
+    seen = []
+
+    def answer(verdict=Answer.FITS, likely=Verdict.FITS, **changes):
+        result = CheckResult(
+            workload=estimate.workload,
+            mode=estimate.mode,
+            batch_size=94,
+            knobs=estimate.knobs,
+            verdict=verdict,
+            budget=make_budget(16 * GIB),
+            interval=estimate.interval,
+            device_peak_bytes=estimate.device_peak_bytes,
+            device=Device(kind="cuda", name="rtx-3090"),
+            evidence=estimate.evidence,
+            likely_verdict=likely,
+            calibration=estimate.calibration,
+            workspace_bytes=estimate.workspace_bytes,
+        )
+
+        def check(settings, workload, batch_size, _emit):
+            seen.append((settings, workload, batch_size))
+            return dataclasses.replace(result, **changes)
+
+        return check
+
+    answer.seen = seen
+    return answer
+
+
+def test_the_configuration_that_is_typed_is_the_one_that_is_checked(autofit, checked):
+    options = "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --margin 5% --reserve 1G"
+    assert autofit(*CHECK, *options.split(), check=checked()).code == 0
+    ((settings, workload, batch_size),) = checked.seen
+    assert (workload.target, batch_size) == ("davenet", 94)
+    assert settings.conv_algos == ("native",)
+    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert (settings.gpu.key, str(settings.margin), settings.reserve_bytes) == ("rtx-3090", "0.05", GIB)
+    assert settings.probe == "predict"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "begins", "ends"),
+    [
+        (Answer.FITS, "fits: davenet at batch 94", "finds how far it goes"),
+        (Answer.DOES_NOT_FIT, "does not fit: davenet", "finds the largest batch that fits"),
+        (Answer.UNSURE, "unsure: davenet", "calls safe"),
+    ],
+)
+def test_the_answer_is_one_line_and_an_exit_code(autofit, checked, verdict, begins, ends):
+    finished = autofit(*CHECK, check=checked(verdict))
+    assert finished.code == verdict.exit_code
+    assert finished.out.count("\n") == 1
+    assert finished.out.startswith(begins)
+    assert finished.out.rstrip().endswith(ends)
+    assert "on rtx-3090 with cudnn is predicted to reserve 12.00 GiB to 15.00 GiB of 15.02 GiB usable" in (
+        finished.out
+    )
+    assert "`autofit tune --model davenet --conv-algo cudnn --gpu rtx-3090`" in finished.out
+
+
+@pytest.mark.parametrize(
+    ("likely", "said"),
+    [
+        (Verdict.FITS, "it likely fits: measure it"),
+        (Verdict.THRASH, "it likely runs, but thrashing: measure it"),
+        (Verdict.OOM, "it likely runs out of memory: measure it"),
+    ],
+)
+def test_what_is_unsure_says_what_is_likely(autofit, checked, likely, said):
+    assert said in autofit(*CHECK, check=checked(Answer.UNSURE, likely)).out
+
+
+def test_a_prediction_without_real_runs_to_go_by_says_so(autofit, checked, results):
+    unknown = dataclasses.replace(results.estimate().calibration, num_rows=0)
+    assert "(no real runs to go by)" in autofit(*CHECK, check=checked(calibration=unknown)).out
+    assert "real runs" not in autofit(*CHECK, check=checked()).out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)]
+)
+def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
+    finished = autofit(*CHECK, "--json", check=checked(verdict, Verdict.THRASH))
+    assert finished.code == code
+    document = finished.document
+    assert document.keys() == {
+        "schema",
+        "workload",
+        "mode",
+        "batch_size",
+        "knobs",
+        "verdict",
+        "budget",
+        "interval",
+        "device_peak_bytes",
+        "device",
+        "evidence",
+        "likely_verdict",
+        "would_thrash",
+        "calibration",
+        "workspace_bytes",
+    }
+    assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
+    assert (document["would_thrash"], document["evidence"]) == (True, "predicted")
+    assert document["budget"]["usable_bytes"] == make_budget(16 * GIB).usable_bytes
+    assert document["interval"] == {
+        "low_bytes": 12 * GIB,
+        "likely_bytes": 14 * GIB,
+        "high_bytes": 15 * GIB,
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(WorkloadFailedError("it broke", traceback="line 1"), 4), (StorageError("full"), 5)]
+)
+def test_what_fails_is_an_error_document_with_its_exit_code(autofit, error, code):
+    def fail(*_):
+        raise error
+
+    finished = autofit(*CHECK, "--json", check=fail)
+    assert finished.code == code
+    assert finished.document["schema"] == "autofit.error/1"
+    assert finished.document["exit_code"] == code
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--conv-algo", "all"), "a check is of one algorithm"),
+        (("--batch-size", "0"), "0 is not in the range"),
+        (("--gpu", "rtx-309"), "Did you mean rtx-3090"),
+        (("--gpu-mem", "16G"), "contradict"),
+        (("--reserve", "40G"), "nothing is left"),
+    ],
+)
+def test_what_cannot_be_checked_is_a_usage_error(autofit, options, said):
+    finished = autofit(*CHECK, *options, "--json")
+    assert finished.code == 2
+    assert said in finished.document["message"]
+
+
+def test_what_only_a_search_can_be_told_is_refused():
+    with pytest.raises(UsageError, match="takes no max_batch, risk"):
+        check_settings({"model": "davenet", "risk": "likely", "max_batch": 8})
+    assert isinstance(check_settings({"model": "davenet", "gpu": "t4"}), TuneSettings)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "code", "verdict"), [("64", 0, "fits"), ("40000000", 3, "does-not-fit")]
+)
+def test_a_workload_of_the_users_is_checked_for_real(autofit, workload_file, batch_size, code, verdict):
+    finished = autofit(
+        "check",
+        "--model",
+        f"{workload_file}:healthy",
+        "--batch-size",
+        batch_size,
+        "--gpu-mem",
+        "2G",
+        "--json",
+    )
+    assert finished.code == code, finished.err
+    assert finished.err == f"tracing batch {batch_size}\n"
+    document = json.loads(finished.out)
+    assert (document["verdict"], document["calibration"]["model_class"]) == (verdict, "other")
+    assert document["calibration"]["num_rows"] == 0
+    assert document["device"]["name"] == "2.00 GiB card"
+
+
+def test_a_workload_that_cannot_be_predicted_is_no_answer(autofit, workload_file):
+    finished = autofit(
+        "check",
+        "--model",
+        f"{workload_file}:data_dependent",
+        "--batch-size",
+        "8",
+        "--gpu-mem",
+        "2G",
+        "--json",
+    )
+    assert finished.code == 4
+    assert finished.document["kind"] == "data-dependent"

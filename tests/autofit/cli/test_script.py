@@ -1,0 +1,103 @@
+"""The lines to paste do in a script what a trial did with its knobs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from autofit.cli.script import script_lines
+from workers.knobs import apply
+from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Knobs
+
+
+def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True) -> list[str]:
+    return list(script_lines(knobs, batch_size=118, device_kind=device_kind, training=training))
+
+
+def flags():
+    return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_flags_are_those_of_the_trial(precision):
+    knobs = Knobs(precision=precision)
+    with apply.applied(knobs, "cuda"):
+        expected = flags()
+    with apply.applied(Knobs(), "cuda"):
+        exec("\n".join(line for line in lines(knobs) if line.startswith("torch.")), {"torch": torch})
+        assert flags() == expected
+
+
+@pytest.mark.parametrize(("precision", "memory_format"), [*itertools.product(PRECISIONS, MEMORY_FORMATS)])
+def test_the_conversions_are_those_of_the_trial(precision, memory_format):
+    knobs = Knobs(precision=precision, memory_format=memory_format)
+    names = {"torch": torch, "model": torch.nn.Conv2d(3, 4, 3), "inputs": torch.ones(2, 3, 5, 5)}
+    exec("\n".join(line for line in lines(knobs) if line.startswith(("model", "inputs"))), names)
+    expected = apply.converted_model(torch.nn.Conv2d(3, 4, 3), knobs).weight
+    inputs = apply.converted_batch(torch.ones(2, 3, 5, 5), knobs)
+    assert (names["model"].weight.dtype, names["model"].weight.stride()) == (
+        expected.dtype,
+        expected.stride(),
+    )
+    assert (names["inputs"].dtype, names["inputs"].stride()) == (inputs.dtype, inputs.stride())
+
+
+WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "implementation"),
+    [pair for pair in itertools.product(OPTIMIZERS, OPTIMIZER_IMPLS) if pair not in WITHOUT_FUSED_KERNEL],
+)
+def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
+    names = {"torch": torch, "model": torch.nn.Linear(2, 2)}
+    knobs = Knobs(optimizer=optimizer, optimizer_impl=implementation)
+    exec("\n".join(line for line in lines(knobs) if line.startswith("optimizer")), names)
+    defaults = names["optimizer"].defaults
+    assert (defaults["foreach"], bool(defaults.get("fused"))) == (
+        {"foreach": True, "loop": False}.get(implementation),
+        implementation == "fused",
+    )
+    assert defaults.get("momentum", 0) == (0.9 if optimizer == "sgd-momentum" else 0)
+
+
+def test_an_optimizer_of_the_workload_keeps_its_arguments_beside_the_implementation():
+    assert "optimizer = ...(model.parameters(), fused=True)" in lines(Knobs(optimizer_impl="fused"))
+
+
+def test_float16_scales_the_loss_and_takes_the_step_through_the_scaler():
+    made = lines(Knobs(precision="amp-fp16", set_to_none=False))
+    assert made[-7:] == [
+        'scaler = torch.amp.GradScaler("cuda")',
+        "optimizer.zero_grad(set_to_none=False)",
+        'with torch.autocast("cuda", dtype=torch.float16):',
+        "    loss = ...  # forward pass and loss; backward outside",
+        "scaler.scale(loss).backward()",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ]
+
+
+def test_inference_needs_neither_optimizer_nor_scaler():
+    knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl="fused", set_to_none=False)
+    assert lines(knobs, device_kind="cpu", training=False) == [
+        "loader = torch.utils.data.DataLoader(dataset, batch_size=118)",
+        'with torch.autocast("cpu", dtype=torch.float16):',
+        "    output = ...",
+    ]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(precision=precision, memory_format=memory_format, set_to_none=set_to_none)
+        for precision, memory_format, set_to_none in itertools.product(
+            PRECISIONS, MEMORY_FORMATS, (True, False)
+        )
+    ],
+    ids=str,
+)
+def test_the_lines_are_python(knobs):
+    compile("\n".join(lines(knobs)), "lines", "exec")

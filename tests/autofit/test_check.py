@@ -1,0 +1,85 @@
+"""Checks: one configuration held against one budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import autofit
+from autofit.budget import Budget
+from autofit.confidence import Calibration, ModelClass, Residuals
+from autofit.errors import UsageError
+from autofit.prediction import PredictedCurve
+from autofit.report.check import Answer, CheckResult, check_curve
+from workers.protocol import Device, Evidence, Verdict
+
+MIB = 1024**2
+OFF = Residuals(
+    measured={
+        (ModelClass.OTHER, "ampere-ada"): Calibration(
+            model_class=ModelClass.OTHER,
+            cards="ampere-ada",
+            low_share=-0.1,
+            high_share=0.1,
+            num_rows=40,
+            num_families=4,
+            sources=("a-table",),
+        )
+    },
+    factor=1.0,
+    extra_share=0.0,
+)
+
+
+def check(curve: PredictedCurve, batch_size: int, usable_mib: int) -> CheckResult:
+    budget = Budget(device_total_bytes=usable_mib * MIB, context_bytes=0, other_bytes=0, margin_bytes=0)
+    return check_curve(curve, batch_size, budget, Device(kind="cuda", name="a-card"))
+
+
+@pytest.mark.parametrize(
+    ("usable_mib", "answer", "likely"),
+    [
+        (330, Answer.FITS, Verdict.FITS),
+        (329, Answer.UNSURE, Verdict.FITS),
+        (300, Answer.UNSURE, Verdict.FITS),
+        (299, Answer.UNSURE, Verdict.OOM),
+        (270, Answer.UNSURE, Verdict.OOM),
+        (269, Answer.DOES_NOT_FIT, Verdict.OOM),
+    ],
+)
+def test_it_fits_at_the_high_end_and_does_not_at_the_low_one(
+    make_curve: Any, usable_mib: int, answer: Answer, likely: Verdict
+) -> None:
+    """Ten samples take 300 MiB, a tenth more or less."""
+    result = check(make_curve(residuals=OFF), 10, usable_mib)
+    assert (result.verdict, result.likely_verdict) == (answer, likely)
+    assert result.evidence is Evidence.PREDICTED
+
+
+def test_what_runs_only_with_retries_is_unsure_and_would_thrash(make_curve: Any) -> None:
+    """Beside a freed scratch of 110 MiB ten samples hold 300 and reserve 410."""
+    curve = make_curve(scratch_mib_per_sample=11)
+    result = check(curve, 10, 400)
+    assert (result.verdict, result.would_thrash) == (Answer.UNSURE, True)
+    assert check(curve, 10, 410).verdict is Answer.FITS
+    assert check(curve, 10, 299).verdict is Answer.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(("answer", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)])
+def test_each_answer_has_its_exit_code(answer: Answer, code: int) -> None:
+    assert answer.exit_code == code
+
+
+def test_the_public_check_takes_the_options_of_the_command() -> None:
+    result = autofit.check("davenet-audio", batch_size=4, gpu="a100-40g", optimizer="sgd", margin="5%")
+    assert result.verdict == "fits"
+    assert (result.device.name, result.knobs.conv_algo, result.knobs.optimizer) == (
+        "a100-40g",
+        "cudnn",
+        "sgd",
+    )
+    assert result.calibration.model_class == "convolutional-dense"
+    assert result.interval.low_bytes <= result.interval.likely_bytes <= result.interval.high_bytes
+    with pytest.raises(UsageError, match="takes no risk"):
+        autofit.check("davenet-audio", batch_size=4, gpu="a100-40g", risk="likely")

@@ -1,0 +1,209 @@
+"""How sure a prediction is: classes of models, and what real runs left over of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from autofit.confidence import (
+    Calibration,
+    ModelClass,
+    Residuals,
+    classify,
+    generation,
+    shipped_residuals,
+)
+from autofit.gpus import catalogue
+from workers.protocol import Knobs
+from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+
+DENSE, GROUPED, ATTENTION = ModelClass.DENSE, ModelClass.GROUPED, ModelClass.ATTENTION
+
+
+def activation(operator: str, num_bytes: int) -> Allocation:
+    return Allocation(num_bytes=num_bytes, category=Category.ACTIVATION, operator=operator)
+
+
+def convolved(num_bytes: int, *, groups: int = 1, conv_pass: ConvPass = ConvPass.FPROP) -> list[Allocation]:
+    """A convolution's output of so many bytes, and the workspace that goes with it."""
+    output, other = (1, num_bytes // 4, 1, 1), (1, 7, 1, 1)
+    is_transposed = conv_pass is ConvPass.DGRAD
+    convolution = Convolution(
+        conv_pass=conv_pass,
+        input_shape=output if is_transposed else other,
+        weight_shape=(num_bytes // 4, 1, 3, 3),
+        output_shape=other if is_transposed else output,
+        stride=(1, 1),
+        padding=(1, 1),
+        dilation=(1, 1),
+        groups=groups,
+        dtype="float32",
+        element_bytes=4,
+    )
+    workspace = Allocation(
+        num_bytes=0, category=Category.WORKSPACE, operator="aten.convolution", convolution=convolution
+    )
+    return [activation("aten.convolution", num_bytes), workspace]
+
+
+def trace_of(*allocations: Allocation) -> Trace:
+    return Trace(
+        workload="any",
+        batch_size=4,
+        mode="train",
+        optimizer="sgd",
+        knobs=Knobs(),
+        allocations=allocations,
+        events=tuple(range(len(allocations))),
+    )
+
+
+LINEAR = activation("aten.addmm", 10_000)
+FUSED = activation("aten._scaled_dot_product_efficient_attention", 600)
+
+
+@pytest.mark.parametrize(
+    ("allocations", "model_class"),
+    [
+        ([LINEAR], ModelClass.OTHER),
+        ([], ModelClass.OTHER),
+        ([LINEAR, *convolved(6000)], DENSE),
+        ([LINEAR, *convolved(6000, conv_pass=ConvPass.DGRAD)], DENSE),
+        ([*convolved(7600), *convolved(400, groups=32)], DENSE),
+        ([*convolved(4000), *convolved(1200, groups=32)], GROUPED),
+        ([LINEAR, *convolved(900, groups=96)], GROUPED),
+        ([LINEAR, FUSED], ATTENTION),
+        ([LINEAR, FUSED, *convolved(80)], ATTENTION),
+        ([*convolved(8000), FUSED], DENSE),
+        ([LINEAR, activation("aten._softmax", 4000)], ATTENTION),
+        ([LINEAR, activation("aten._softmax", 40)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._log_softmax", 4000)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._cudnn_rnn", 4000)], ModelClass.RECURRENT),
+        ([*convolved(600), activation("aten._foreach_mul.Scalar", 10**6)], DENSE),
+    ],
+    ids=[
+        "linear layers alone",
+        "nothing",
+        "dense",
+        "transposed",
+        "a grouped layer among dense ones",
+        "ResNeXt",
+        "ConvNeXt",
+        "transformer",
+        "a patch embedding",
+        "an attention block among convolutions",
+        "attention that is not fused",
+        "a classifier's softmax",
+        "a loss",
+        "recurrent",
+        "a step of the workload's own",
+    ],
+)
+def test_a_model_is_classed_by_what_makes_its_activations(
+    allocations: list[Allocation], model_class: ModelClass
+) -> None:
+    assert classify(trace_of(*allocations)) is model_class
+
+
+def test_gradients_and_parameters_do_not_decide_the_class() -> None:
+    weights = dataclasses.replace(FUSED, category=Category.PARAMETER, num_bytes=10**9)
+    assert classify(trace_of(*convolved(600), weights)) is DENSE
+
+
+def calibration(low: float, high: float, **fields: Any) -> Calibration:
+    return Calibration(
+        **{
+            "model_class": DENSE,
+            "cards": "ampere-ada",
+            "low_share": low,
+            "high_share": high,
+            "num_rows": 40,
+            "num_families": 4,
+            "sources": ("a-table",),
+            **fields,
+        }
+    )
+
+
+def test_the_ends_are_moved_outwards_to_whole_bytes() -> None:
+    one = calibration(-0.031, 0.042)
+    assert one.low_end(1000) == 969
+    assert one.high_end(1000) == 1042
+    assert (one.low_end(1001), one.high_end(1001)) == (969, 1044)
+    assert (calibration(0.0, 0.0).low_end(7), calibration(0.0, 0.0).high_end(7)) == (7, 7)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.042, 0.3333, 1.0])
+@pytest.mark.parametrize("limit_bytes", [0, 1, 999, 1000, 40_479_458_590])
+def test_the_largest_peak_within_a_limit_is_exact_at_both_ends(share: float, limit_bytes: int) -> None:
+    one = calibration(-share / 2, share)
+    high = one.within_high_end(limit_bytes)
+    assert one.high_end(high) <= limit_bytes < one.high_end(high + 1)
+    low = one.within_low_end(limit_bytes)
+    assert one.low_end(low) <= limit_bytes < one.low_end(low + 1)
+
+
+RESIDUALS = Residuals(
+    measured={
+        (DENSE, "ampere-ada"): calibration(-0.02, 0.04),
+        (GROUPED, "ampere-ada"): calibration(-0.1, 0.01, model_class=GROUPED),
+    },
+    factor=1.5,
+    extra_share=0.02,
+)
+
+
+def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
+    known = RESIDUALS.of(DENSE, "sm_86")
+    assert (known.low_share, known.high_share) == (-0.02, 0.04)
+    assert "95% interval" in known.note
+    assert "-2.0% and +4.0%" in known.note
+    assert "40 real runs of convolutional-dense models on ampere-ada cards left over (a-table)" in known.note
+
+
+@pytest.mark.parametrize(
+    ("model_class", "architecture", "shares", "said"),
+    [
+        (DENSE, "sm_90", (-0.05, 0.08), "convolutional-dense models on hopper cards"),
+        (ModelClass.RECURRENT, "sm_80", (-0.17, 0.08), "recurrent models on ampere-ada cards"),
+        (ModelClass.OTHER, "sm_120", (-0.17, 0.08), "other models on blackwell-or-newer cards"),
+    ],
+)
+def test_what_no_real_runs_are_known_of_is_wider_and_says_so(
+    model_class: ModelClass, architecture: str, shares: tuple[float, float], said: str
+) -> None:
+    unknown = RESIDUALS.of(model_class, architecture)
+    assert (unknown.low_share, unknown.high_share) == shares
+    assert (unknown.num_rows, unknown.sources) == (0, ())
+    assert f"no real runs of {said} are known" in unknown.note
+    assert "an assumption" in unknown.note
+
+
+def test_generations_cover_the_catalogue() -> None:
+    assert {generation(gpu.architecture) for gpu in catalogue().values()} == {
+        "volta-turing",
+        "ampere-ada",
+        "hopper",
+        "blackwell-or-newer",
+    }
+    assert generation("sm_61") == "pascal-or-older"
+
+
+def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> None:
+    shipped = shipped_residuals()
+    assert shipped.measured
+    assert len(shipped.digest) == 64
+    for one in shipped.measured.values():
+        assert -1 < one.low_share <= 0 <= one.high_share
+        assert one.num_rows >= one.num_families > 0
+        assert one.sources
+        elsewhere = shipped.of(one.model_class, "sm_61")
+        assert elsewhere.low_share < one.low_share
+        assert elsewhere.high_share > one.high_share
+
+
+def test_residuals_of_another_schema_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"autofit\.residuals/1"):
+        Residuals.from_toml('schema = "autofit.residuals/2"')

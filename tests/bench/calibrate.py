@@ -1,0 +1,232 @@
+"""How far real runs were off, by class of model: writes `autofit/data/residuals.toml`.
+
+    python tests/bench/accuracy.py --rows rows.csv
+    python tests/bench/calibrate.py rows.csv [more.csv …] [--write]
+
+A row is a real run with its prediction. Columns that are read:
+
+    table, model, family, batch_size     what ran
+    model_class, architecture            of `autofit.confidence.classify`, and `sm_XY`
+    measured_bytes, constant_bytes       the real peak, and what of it no prediction is of
+    low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
+    failure                              why there is no prediction; such rows are left out and counted
+
+Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that
+end (conformalized quantile regression: Romano, Patterson and Candès, 2019). Every family of a class
+weighs the same, however many rows it has, because rows of one family are off together. The coverage
+is that of intervals made without the family that they are tried on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from autofit.confidence import SCHEMA, ModelClass, generation  # noqa: E402
+
+DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
+TAIL = 0.025  # beyond either end of a 95 % interval
+# Fewer than this say nothing of a class: it counts as one that no real runs are known of.
+MIN_ROWS, MIN_FAMILIES = 20, 2
+# Without real runs: half as much again, and the 2 % by which identical runs differ (xMem's table).
+UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, 0.02
+# Smaller peaks are left out: a table's constant is known to some 100 MiB, and no card is that small.
+_MIN_BYTES = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A real run: its peak without the constant, and the span that was predicted for it."""
+
+    table: str
+    family: str
+    model_class: ModelClass
+    cards: str
+    real_bytes: int
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def beyond_low(self) -> float:
+        """Below 0 where the run took less than the low end."""
+        return self.real_bytes / self.low_bytes - 1
+
+    @property
+    def beyond_high(self) -> float:
+        """Above 0 where the run took more than the high end."""
+        return self.real_bytes / self.high_bytes - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What is added to both ends of the span, as in `autofit.confidence.Calibration`."""
+
+    low: float
+    high: float
+
+    def covers(self, row: Row) -> bool:
+        return self.low <= row.beyond_low and row.beyond_high <= self.high
+
+
+def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
+    """The rows that compare, and how many have no prediction.
+
+    Raises:
+        KeyError: a column is missing.
+    """
+    rows, num_failed = [], 0
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                if not line["measured_bytes"]:
+                    continue
+                if line["failure"]:
+                    num_failed += 1
+                    continue
+                row = Row(
+                    table=line["table"],
+                    family=line["family"],
+                    model_class=ModelClass(line["model_class"]),
+                    cards=generation(line["architecture"]),
+                    real_bytes=int(line["measured_bytes"]) - int(line["constant_bytes"] or 0),
+                    low_bytes=int(line["low_bytes"]),
+                    high_bytes=int(line["high_bytes"]),
+                )
+                if row.real_bytes >= _MIN_BYTES:
+                    rows.append(row)
+    return rows, num_failed
+
+
+def shares_of(rows: Sequence[Row]) -> Shares:
+    """The shares that leave out 2.5 % at either end; an interval holds its likely value at least."""
+    families = [[row for row in rows if row.family == name] for name in {row.family for row in rows}]
+    weighted = [(row, 1 / (len(families) * len(family))) for family in families for row in family]
+    low = _quantile([(row.beyond_low, weight) for row, weight in weighted], TAIL)
+    high = -_quantile([(-row.beyond_high, weight) for row, weight in weighted], TAIL)
+    # Rounded outwards, so that the rows which set an end stay inside.
+    return Shares(low=math.floor(min(low, 0.0) * 1e4) / 1e4, high=math.ceil(max(high, 0.0) * 1e4) / 1e4)
+
+
+def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
+    """The smallest value up to which the weights exceed a share; the least of all where few are."""
+    total = 0.0
+    for value, weight in sorted(weighted):
+        total += weight
+        if total > share:
+            return value
+    raise ValueError("no values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How intervals made without a family did on it; means over families.
+
+    Attributes:
+        covered, unsafe: share of rows inside the interval, and above its high end.
+        given_away: by how much the high end is above the real run, on average.
+    """
+
+    covered: float
+    unsafe: float
+    given_away: float
+
+
+def cross_validated(rows: Sequence[Row]) -> Coverage:
+    """Leaves every family out once."""
+    covered, unsafe, given_away = [], [], []
+    for name in sorted({row.family for row in rows}):
+        held_out = [row for row in rows if row.family == name]
+        shares = shares_of([row for row in rows if row.family != name])
+        covered.append(statistics.fmean(shares.covers(row) for row in held_out))
+        unsafe.append(statistics.fmean(row.beyond_high > shares.high for row in held_out))
+        given_away.append(
+            statistics.fmean((1 + shares.high) * row.high_bytes / row.real_bytes - 1 for row in held_out)
+        )
+    return Coverage(
+        covered=statistics.fmean(covered),
+        unsafe=statistics.fmean(unsafe),
+        given_away=statistics.fmean(given_away),
+    )
+
+
+def calibrated(rows: Sequence[Row]) -> Iterable[tuple[str, list[str]]]:
+    """For every pair of class and cards its line in the report and its entry in the file."""
+    for model_class in ModelClass:
+        for cards in sorted({row.cards for row in rows}):
+            some = [row for row in rows if (row.model_class, row.cards) == (model_class, cards)]
+            families = sorted({row.family for row in some})
+            if not some:
+                continue
+            name = f"{model_class} on {cards}: {len(some)} rows, {len(families)} families"
+            if len(some) < MIN_ROWS or len(families) < MIN_FAMILIES:
+                yield f"{name}: too few, counts as unmeasured", []
+                continue
+            shares, tried = shares_of(some), cross_validated(some)
+            said = (
+                f"{100 * tried.covered:.1f} % of rows covered, {100 * tried.unsafe:.1f} % above the high "
+                f"end, which gives {100 * tried.given_away:.1f} % away"
+            )
+            yield (
+                f"{name}: {100 * shares.low:+.2f} % to {100 * shares.high:+.2f} %; family left out: {said}",
+                [
+                    f"# {', '.join(families)}",
+                    f"# Family left out: {said}.",
+                    "[[residuals]]",
+                    f'model_class = "{model_class}"',
+                    f'cards = "{cards}"',
+                    f"low_share = {shares.low}",
+                    f"high_share = {shares.high}",
+                    f"num_rows = {len(some)}",
+                    f"num_families = {len(families)}",
+                    "sources = [" + ", ".join(f'"{t}"' for t in sorted({row.table for row in some})) + "]",
+                ],
+            )
+
+
+_HEADER = """\
+# How far real runs lie beyond the span of the predicted workspaces, by class of model and generation of
+# cards; `autofit/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
+"""
+_UNMEASURED = f"""
+# Without real runs: so many times the shares of the class on other cards, else of the widest class,
+# and so much beyond.
+[unmeasured]
+factor = {UNMEASURED_FACTOR}
+extra_share = {UNMEASURED_EXTRA_SHARE}
+"""
+
+
+def document(entries: Iterable[list[str]], *, note: str) -> str:
+    """The data file."""
+    said = f"# {note}\n" if note else ""
+    tables = "\n".join("\n".join(["", *entry]) for entry in entries if entry)
+    return f'{_HEADER}{said}\nschema = "{SCHEMA}"\n{_UNMEASURED}{tables}\n'
+
+
+def main() -> int:
+    """Prints the shares and their coverage, and writes the file where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("rows", type=Path, nargs="+", help="CSV of `accuracy.py --rows`")
+    parser.add_argument("--write", action="store_true", help=f"writes {DATA_FILE.relative_to(ROOT)}")
+    parser.add_argument("--note", default="", help="a line to say in the file, such as which rows these are")
+    options = parser.parse_args()
+    rows, num_failed = read_rows(options.rows)
+    print(f"{len(rows)} rows compare, {num_failed} have no prediction")
+    answered = list(calibrated(rows))
+    print("\n".join(line for line, _ in answered))
+    if options.write:
+        DATA_FILE.write_text(document((entry for _, entry in answered), note=options.note), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The calibration: what it makes of rows whose errors are known."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from autofit.confidence import ModelClass, Residuals
+from tests.bench.calibrate import Row, calibrated, cross_validated, document, read_rows, shares_of
+
+HEAD = (
+    "table,model,family,batch_size,model_class,architecture,measured_bytes,constant_bytes,"
+    "low_bytes,likely_bytes,high_bytes,failure"
+)
+
+
+def row(family: str, error: float, *, model_class: ModelClass = ModelClass.DENSE) -> Row:
+    """A run that took so much more (or less) than the one prediction for it."""
+    return Row(
+        table="a-table",
+        family=family,
+        model_class=model_class,
+        cards="ampere-ada",
+        real_bytes=round(1e9 * (1 + error)),
+        low_bytes=10**9,
+        high_bytes=10**9,
+    )
+
+
+def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
+    rows = [row("one", (number - 50) / 1000) for number in range(101)]
+    shares = shares_of(rows)
+    assert (shares.low, shares.high) == pytest.approx((-0.048, 0.048), abs=2e-4)
+    assert sum(shares.covers(one) for one in rows) / len(rows) >= 0.95
+
+
+def test_an_interval_holds_its_likely_value_though_all_runs_are_on_one_side() -> None:
+    shares = shares_of([row("one", 0.02 + number / 1000) for number in range(10)])
+    assert shares.low == 0.0
+    assert shares.high == pytest.approx(0.029, abs=2e-4)
+
+
+def test_a_family_with_many_rows_does_not_drown_another() -> None:
+    rows = [row("many", 0.0) for _ in range(1000)] + [row("few", 0.1) for _ in range(5)]
+    assert shares_of(rows).high == pytest.approx(0.1, abs=2e-4)
+
+
+def test_coverage_is_that_of_intervals_made_without_the_family() -> None:
+    rows = [row("good", 0.01) for _ in range(10)] + [row("bad", 0.3) for _ in range(10)]
+    tried = cross_validated(rows)
+    assert (tried.covered, tried.unsafe) == (0.5, 0.5)
+
+
+def test_what_is_written_is_what_predictions_read() -> None:
+    rows = [row(family, error) for family in ("a", "b") for error in (-0.02, 0.03) for _ in range(5)]
+    few = [row("c", 0.5, model_class=ModelClass.ATTENTION)]
+    text = document((entry for _, entry in calibrated(rows + few)), note="a note")
+    assert "# a note" in text
+    residuals = Residuals.from_toml(text)
+    known = residuals.of(ModelClass.DENSE, "sm_80")
+    assert (known.low_share, known.high_share) == pytest.approx((-0.02, 0.03), abs=2e-4)
+    assert (known.num_rows, known.num_families) == (20, 2)
+    assert known.sources == ("a-table",)
+    assert residuals.of(ModelClass.ATTENTION, "sm_80").num_rows == 0
+    assert tomllib.loads(text)["unmeasured"]["factor"] > 1
+
+
+def test_rows_are_read_without_their_constant_small_ones_left_out_and_failures_counted(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(
+        f"{HEAD}\n"
+        "t,m,f,4,attention,sm_86,1100000000,100000000,900000000,950000000,990000000,\n"
+        "t,m,f,8,attention,sm_86,2100000000,100000000,1800000000,1900000000,1980000000,\n"
+        "t,m,f,16,attention,sm_86,,0,900000000,950000000,990000000,\n"
+        "t,m,f,32,,sm_86,1100000000,0,0,0,0,not traced\n"
+    )
+    (only,), num_failed = read_rows([file])
+    assert num_failed == 1
+    assert (only.real_bytes, only.cards, only.model_class) == (2 * 10**9, "ampere-ada", ModelClass.ATTENTION)
+    assert only.beyond_high > 0

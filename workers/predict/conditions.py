@@ -1,0 +1,111 @@
+"""What decides a replay beside the batch size, and how much its calls then demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from workers.allocator import AllocatorSettings
+from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.predict.corrections import CORRECTION_NAMES
+from workers.predict.formula_plans import FormulaPlans
+from workers.predict.plans import PlanSource
+from workers.predict.scratch import Platform, scratch_bytes
+from workers.predict.workspace import (
+    NATIVE,
+    NO_WORKSPACE,
+    Workspace,
+    certain,
+    goes_to_cudnn,
+    native_workspace,
+    workspace,
+)
+from workers.trace import Convolution, Scratch
+
+# Whatever a trace leaves to be sized when it is replayed.
+Call = Convolution | tuple[str, Scratch] | Workspace
+
+
+class Level(StrEnum):
+    """What a replay assumes of the workspaces.
+
+    `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
+    """
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+    WORST = "worst"
+
+    @property
+    def up_to(self) -> tuple[Level, ...]:
+        """The levels that a peak "up to" this one covers, this one first.
+
+        A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
+        ones; the likely peak is one assumption alone.
+        """
+        if self is Level.LIKELY:
+            return (self,)
+        order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
+        return tuple(reversed(order[: order.index(self) + 1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What decides a replay beside the batch size.
+
+    Attributes:
+        conv_algo: the backend policy, of `workers.protocol.CONV_ALGOS`.
+        architecture: `sm_XY` of the card.
+        plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
+            be asked: the likely peak is then the mean of theirs, the ends span them. Without any,
+            formulas for the architecture.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
+        settings: of PyTorch's caching allocator.
+        corrections: those of `workers.predict.corrections` that are on; what the others put into
+            the trace takes no memory.
+        torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
+    """
+
+    conv_algo: str = "cudnn"
+    architecture: str = "sm_80"
+    plans: tuple[PlanSource, ...] = ()
+    allow_tf32: bool = True
+    settings: AllocatorSettings = DEFAULT_SETTINGS
+    corrections: frozenset[str] = CORRECTION_NAMES
+    torch_release: tuple[int, int] | None = None
+
+    @property
+    def sources(self) -> tuple[PlanSource, ...]:
+        """Whose plans are replayed, one after the other."""
+        if self.conv_algo == NATIVE:
+            return (FormulaPlans(self.architecture),)  # not asked
+        return self.plans or (FormulaPlans(self.architecture),)
+
+
+def demands(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    """What each call takes beside its outputs; plans are asked for all convolutions at once."""
+    asked = [
+        call
+        for call in calls
+        if isinstance(call, Convolution) and conditions.conv_algo != NATIVE and goes_to_cudnn(call)
+    ]
+    plans = dict(zip(asked, source.plans(asked), strict=True))
+    platform = Platform(
+        int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
+    )
+
+    def demand(call: Call) -> Workspace:
+        if isinstance(call, Workspace):
+            return call
+        if not isinstance(call, Convolution):
+            correction, scratch = call
+            return certain(scratch_bytes(scratch, platform)) if correction in conditions.corrections else NO_WORKSPACE
+        if call in plans:
+            return workspace(call, plans[call], conditions.conv_algo, allow_tf32=conditions.allow_tf32)
+        return native_workspace(call) if conditions.conv_algo == NATIVE else NO_WORKSPACE
+
+    return tuple(map(demand, calls))

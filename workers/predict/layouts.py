@@ -1,0 +1,46 @@
+"""The memory format of what a convolution returns, as cuDNN's path gives it on a GPU.
+
+A build of PyTorch without cuDNN answers that question for its own kernels and makes everything
+contiguous, so that a network in channels last would lose its format at the first layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+aten: Any = torch.ops.aten
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of the weight's dimensions
+
+
+def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  # noqa: A002
+    """The format in which cuDNN is called: channels last where input or weight are.
+
+    Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h. Depthwise
+    convolutions, which have kernels of their own, go to cuDNN too in this format
+    (`use_cudnn_depthwise` of Convolution.cpp).
+    """
+    wanted = _FORMATS.get(weight.dim())
+    if wanted is None or torch.float64 in (input.dtype, weight.dtype):
+        return torch.contiguous_format
+    formats = (suggest_memory_format(input), suggest_memory_format(weight))
+    return wanted if wanted in formats else torch.contiguous_format
+
+
+def as_cudnn_returns(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+    """The result of an operator, in the format that the call would give it on a GPU."""
+    if func is aten.convolution.default:
+        return _in_format(result, convolution_format(args[0], args[1]))
+    if func is aten.convolution_backward.default:
+        wanted = convolution_format(args[1], args[2])
+        grad_input, grad_weight, grad_bias = result
+        return _in_format(grad_input, wanted), _in_format(grad_weight, wanted), grad_bias
+    return result
+
+
+def _in_format(tensor: Tensor | None, wanted: torch.memory_format) -> Tensor | None:
+    return None if tensor is None else torch.empty_like(tensor, memory_format=wanted)
