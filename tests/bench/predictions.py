@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
-from tests.bench.traces import NotTracedError, Traces
+from tests.bench.tracer import NotTracedError
+from tests.bench.traces import Traces
 from workers.allocator import replay
 from workers.predict.curve import Conditions, Level, PeakCurve, TracedCurve
 
@@ -53,6 +54,7 @@ class _Task:
     setting: Setting
     rows: tuple[tuple[int, Row], ...]
     ablate: bool
+    only_trace: bool
 
 
 def conditions_of(row: Row) -> Conditions:
@@ -111,13 +113,14 @@ def predict(
     digest: str,
     num_jobs: int,
     ablate: bool,
+    only_trace: bool,
     progress: Callable[[str], None],
 ) -> list[Prediction]:
     """A prediction for every row, in their order; what fails is a prediction that says why."""
     predictions = [Prediction(failure="not reached")] * len(rows)
-    tasks = list(_tasks(rows, ablate=ablate))
+    tasks = list(_tasks(rows, ablate=ablate, only_trace=only_trace))
     started = time.monotonic()
-    # Each process keeps a warm child of its own for the traces.
+    # Each process has a tracer of its own.
     with ProcessPoolExecutor(num_jobs, get_context("spawn"), _start, (cache, digest)) as pool:
         futures = {pool.submit(_run, task): task for task in tasks}
         for number, future in enumerate(as_completed(futures), start=1):
@@ -131,12 +134,12 @@ def predict(
     return predictions
 
 
-def _tasks(rows: list[Row], *, ablate: bool) -> Iterator[_Task]:
+def _tasks(rows: list[Row], *, ablate: bool, only_trace: bool) -> Iterator[_Task]:
     by_setting: defaultdict[Setting, list[tuple[int, Row]]] = defaultdict(list)
     for index, row in enumerate(rows):
         by_setting[row.setting].append((index, row))
     for setting, numbered in by_setting.items():
-        yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate)
+        yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate, only_trace=only_trace)
 
 
 _traces: Traces | None = None
@@ -160,6 +163,9 @@ def _run(task: _Task) -> list[Prediction]:
     assert _traces is not None
     started = time.perf_counter()
     try:
+        if task.only_trace:
+            _traces.usual(task.setting)
+            return [Prediction(failure="only traced")] * len(task.rows)
         curve, trace_seconds = _traces.curve(task.setting)
         return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
