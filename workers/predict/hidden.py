@@ -2,12 +2,12 @@
 
 A `Recipe` says it for one call; the recorder puts it into the trace. The files named are those of
 PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
-`workers.predict.scratch` knows. What is left out was looked up and found to be small: the buffers
-of reductions that several blocks share (cuda/Reduce.cuh, kilobytes), of GroupNorm (a few numbers
-per sample and group), of native batch norm (per channel), cuDNN's batch norm in NCHW, cuBLASLt's
-1 MiB; nothing at all is taken by native depthwise convolutions, losses, pooling, dropout and
-element-wise or foreach operators. Sorting, top-k, cumulative sums and FFTs take scratch memory
-that is not predicted.
+`workers.predict.scratch` knows.
+
+Left out because it is small: the buffers of reductions that several blocks share (cuda/Reduce.cuh,
+kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel), cuBLASLt's
+1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
+cuDNN's batch norm. Left out because it is rare in training: sorting, top-k, cumulative sums, FFTs.
 """
 
 from __future__ import annotations

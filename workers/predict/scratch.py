@@ -20,6 +20,7 @@ _MIB = 1024**2
 _NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
 _FEWEST_MULTIPROCESSORS = 40
 _SMALL_SHARED_MEMORY = (86, 89, 120, 121)  # at most 99 KiB a block, CUDA programming guide
+# They came in 2025; that 2.8 was the first release with them is not verified.
 _LAYER_NORM_TILES_SINCE = (2, 8)
 _HOPPER_WORKSPACE_BYTES = 32 * _MIB
 _CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) * 1024
