@@ -45,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=Path, help="also writes every row there, as CSV")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--cache", type=Path, help="folder of the traces; default: in the state directory")
+    parser.add_argument("--only-trace", action="store_true", help="fills the cache, predicts nothing")
     parser.add_argument("--digest", help="takes cached traces of this digest, whatever the code has become")
     return parser.parse_args()
 
@@ -75,6 +76,7 @@ def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[S
         digest=options.digest or tracing_digest(),
         num_jobs=options.jobs,
         ablate=options.ablate,
+        only_trace=options.only_trace,
         progress=lambda text: print(text, file=sys.stderr, flush=True),
     )
     scored = [Scored(row=r, prediction=p) for r, p in zip(rows, predictions, strict=True)]
@@ -98,6 +100,8 @@ def main() -> int:
             continue
         started = time.monotonic()
         scored = scores(table, rows, options)
+        if options.only_trace:
+            continue
         print("\n".join(accuracy_report.markdown(scored)))
         if options.ablate:
             print("\n".join(accuracy_report.ablation(scored)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
-from tests.bench.tables.rows import Row, Setting
-from tests.bench.traces import NotTracedError, Traces
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
+from tests.bench.tracer import NotTracedError
+from tests.bench.traces import Traces
 from workers.allocator import replay
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve, TracedCurve
@@ -52,11 +55,23 @@ class _Task:
     setting: Setting
     rows: tuple[tuple[int, Row], ...]
     ablate: bool
+    only_trace: bool
 
 
 def conditions_of(row: Row) -> Conditions:
     """The conditions of a row's replay."""
-    return Conditions(conv_algo=row.conv_algo, architecture=row.architecture)
+    return Conditions(
+        conv_algo=row.conv_algo,
+        architecture=row.architecture,
+        torch_release=_release(row.torch_release),
+    )
+
+
+def _release(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def _live_bytes(curve: PeakCurve, row: Row) -> int:
@@ -64,22 +79,31 @@ def _live_bytes(curve: PeakCurve, row: Row) -> int:
 
 
 def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    sizes = curve.sizes(row.batch_size, conditions_of(row), Level.LOW)
+    sizes = curve.sizes(row.batch_size, _without_corrections(row), Level.LOW)
     for index, allocation in enumerate(curve.trace.allocations):
         if allocation.convolution is not None:
             sizes[index] = 0
     return replay(curve.trace.events, sizes).peak_reserved_bytes
 
 
-def _predicted_bytes(curve: PeakCurve, row: Row) -> int:
+def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
+    return curve.replay(row.batch_size, _without_corrections(row)).peak_reserved_bytes
+
+
+def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
     return curve.replay(row.batch_size, conditions_of(row)).peak_reserved_bytes
+
+
+def _without_corrections(row: Row) -> Conditions:
+    return dataclasses.replace(conditions_of(row), corrections=frozenset())
 
 
 # What each part of the model buys: every step has those before it.
 ABLATION: tuple[tuple[str, Callable[[PeakCurve, Row], int]], ...] = (
     ("trace only", _live_bytes),
     ("+ allocator", _without_workspaces_bytes),
-    ("+ workspaces", _predicted_bytes),
+    ("+ convolution workspaces", _with_workspaces_bytes),
+    ("+ the rest", _with_everything_bytes),
 )
 
 
@@ -90,13 +114,14 @@ def predict(
     digest: str,
     num_jobs: int,
     ablate: bool,
+    only_trace: bool,
     progress: Callable[[str], None],
 ) -> list[Prediction]:
     """A prediction for every row, in their order; what fails is a prediction that says why."""
     predictions = [Prediction(failure="not reached")] * len(rows)
-    tasks = list(_tasks(rows, ablate=ablate))
+    tasks = list(_tasks(rows, ablate=ablate, only_trace=only_trace))
     started = time.monotonic()
-    # Each process keeps a warm child of its own for the traces.
+    # Each process has a tracer of its own.
     with ProcessPoolExecutor(num_jobs, get_context("spawn"), _start, (cache, digest)) as pool:
         futures = {pool.submit(_run, task): task for task in tasks}
         for number, future in enumerate(as_completed(futures), start=1):
@@ -110,12 +135,12 @@ def predict(
     return predictions
 
 
-def _tasks(rows: list[Row], *, ablate: bool) -> Iterator[_Task]:
+def _tasks(rows: list[Row], *, ablate: bool, only_trace: bool) -> Iterator[_Task]:
     by_setting: defaultdict[Setting, list[tuple[int, Row]]] = defaultdict(list)
     for index, row in enumerate(rows):
         by_setting[row.setting].append((index, row))
     for setting, numbered in by_setting.items():
-        yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate)
+        yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate, only_trace=only_trace)
 
 
 _traces: Traces | None = None
@@ -139,6 +164,9 @@ def _run(task: _Task) -> list[Prediction]:
     assert _traces is not None
     started = time.perf_counter()
     try:
+        if task.only_trace:
+            _traces.usual(task.setting)
+            return [Prediction(failure="only traced")] * len(task.rows)
         curve, trace_seconds = _traces.curve(task.setting)
         return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:

@@ -10,7 +10,8 @@ import pytest
 from tests.bench import accuracy_report
 from tests.bench.predictions import ABLATION, Prediction
 from tests.bench.scoring import Scored, quantile, summarize, summarize_other, with_constants
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
 
 MIB = 1024**2
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.bench.tables import synthetic_cnn, synthetic_net, xmem
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, groups_of, registered
-from tests.bench.tables.rows import Setting
+from tests.bench.tables.setting import Setting
+from tests.bench.tables.synthetic_recipe import Recipe
 
 XMEM_HEADER = (
     "family,model,optimizer,batch_size,gpu,gpu_total_bytes,real_oom,ground_nvml_peak_bytes,xmem_est_bytes,"
@@ -105,7 +106,7 @@ def test_a_synthetic_run_says_in_its_name_how_it_was_made(tmp_path) -> None:
     ran, oom = synthetic_cnn.read(tmp_path)
     assert (ran.measured_bytes, ran.ran, ran.family) == (2000 * 1024**2, True, "uniform")
     assert (oom.measured_bytes, oom.ran) == (None, False)
-    recipe = synthetic_cnn.Recipe.from_name(ran.setting.model)
+    recipe = Recipe.from_name(ran.setting.model)
     assert (recipe.activation, recipe.dropout_rate, recipe.batch_norm) == ("leaky_relu", 0.25, False)
     assert ran.setting.layers == (("conv2d", 256, 112), ("linear", 5, 25))
 
@@ -134,12 +135,12 @@ def test_a_synthetic_run_says_in_its_name_how_it_was_made(tmp_path) -> None:
 def test_synthetic_networks_have_the_layers_that_are_listed(
     architecture: str, layers: synthetic_net.Layers, num_parameters: int
 ) -> None:
-    recipe = synthetic_cnn.Recipe.from_name(name(arch=architecture))
+    recipe = Recipe.from_name(name(arch=architecture))
     network = synthetic_net.build(recipe, layers)
     assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
 
 
 def test_layers_that_the_recipe_does_not_make_are_refused() -> None:
-    recipe = synthetic_cnn.Recipe.from_name(name())
+    recipe = Recipe.from_name(name())
     with pytest.raises(ValueError, match="the table lists"):
         synthetic_net.build(recipe, (("conv2d", 256, 999), ("linear", 5, 25)))

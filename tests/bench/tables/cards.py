@@ -18,6 +18,7 @@ class Card(NamedTuple):
 
 
 def card(name: str) -> Card:
-    """The card of that key or CUDA name, with the context that the project assumes for it."""
+    """The card of that key or CUDA name, with the context that is likely on it."""
     gpu = find_gpu(name)
-    return Card(gpu.key, gpu.architecture, gpu.total_bytes, assumed_context(gpu.architecture)[0])
+    context, _ = assumed_context(gpu.architecture, gpu.key)
+    return Card(gpu.key, gpu.architecture, gpu.total_bytes, context.likely_bytes)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
+from tests.bench.tables.timm_history import former_arguments
 
 FILE = "gpumemnet_timm.csv"
 GPU = "a100-40g"
@@ -38,7 +40,9 @@ def read(folder: Path) -> list[Row]:
                 model=model,
                 family=family,
                 groups=groups_of(family),
-                setting=Setting(source="timm", model=model, optimizer=OPTIMIZER),
+                setting=Setting(
+                    source="timm", model=model, optimizer=OPTIMIZER, arguments=former_arguments(model)
+                ),
                 batch_size=int(line["batch_size"]),
                 **a100._asdict(),
                 measured_bytes=int(float(line["real_max_gpu_mem_MiB"]) * _MIB),

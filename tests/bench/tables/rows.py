@@ -1,48 +1,12 @@
-"""What a table of real measurements says: its rows, and how each was run."""
+"""What a table of real measurements says: its rows."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How a run was made, beside its batch size: all that a trace depends on.
-
-    Attributes:
-        source: which loader knows the model: `timm`, `torchvision`, `transformers` or `synthetic`.
-        model: its name there.
-        optimizer: a name of `tables.steps.OPTIMIZERS`.
-        step: a name of `tables.steps.STEPS`: the order of a training step and what it keeps alive.
-        image_size: side of the images, None for the model's own.
-        num_classes: None for the model's own.
-        fused_attention: whether timm may use PyTorch's fused attention.
-        layers: of a synthetic network.
-    """
-
-    source: str
-    model: str
-    mode: str = "train"
-    optimizer: str = "adam"
-    precision: str = "fp32"
-    memory_format: str = "contiguous"
-    step: str = "usual"
-    image_size: int | None = None
-    num_classes: int | None = 1000
-    fused_attention: bool = True
-    layers: tuple[tuple[str, int, int], ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Names the setting in the cache of traces."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in self.model)[:60]
-        return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+from tests.bench.tables.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

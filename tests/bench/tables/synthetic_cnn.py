@@ -8,58 +8,17 @@ from __future__ import annotations
 
 import ast
 import csv
-import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from tests.bench.tables.cards import card
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
+from tests.bench.tables.synthetic_recipe import Recipe
 
 FILE = "gpumemnet_synthetic_cnn.csv"
 GPU = "a100-40g"
 
 _MIB = 1024**2
-_NAME = re.compile(
-    r"input_channels:(?P<channels>\d+)_num_classes:(?P<classes>\d+)_depth:(?P<depth>\d+)"
-    r"_arch:(?P<architecture>\w+?)_base_filters:(?P<filters>\d+)_batch:(?P<batch>\d+)"
-    r"_input_size:(?P<size>\d+)_act:(?P<activation>\w+?)_dropout:(?P<rate>[\d.]+)"
-    r"_dropout:(?P<dropout>True|False)_batchnorm:(?P<batch_norm>True|False)\.out"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How a network was made, as its file name says.
-
-    Attributes:
-        architecture: `dense`, `residual`, or a way in which the widths of plain layers follow.
-        dropout_rate: None without dropout.
-    """
-
-    architecture: str
-    input_channels: int
-    image_size: int
-    num_classes: int
-    activation: str
-    dropout_rate: float | None
-    batch_norm: bool
-
-    @classmethod
-    def from_name(cls, name: str) -> Self:
-        """Reads a file name; raises `ValueError` for one that says something else."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            raise ValueError(f"{name} does not say how the network was made")
-        return cls(
-            architecture=match["architecture"],
-            input_channels=int(match["channels"]),
-            image_size=int(match["size"]),
-            num_classes=int(match["classes"]),
-            activation=match["activation"],
-            dropout_rate=float(match["rate"]) if match["dropout"] == "True" else None,
-            batch_norm=match["batch_norm"] == "True",
-        )
 
 
 def read(folder: Path) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tests.bench.tables.synthetic_cnn import Recipe
+from tests.bench.tables.synthetic_recipe import Recipe
 
 Layers = tuple[tuple[str, int, int], ...]
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
+from tests.bench.tables.timm_history import former_arguments
 
 TRAIN_FILE = "timm_train_brackets.csv"
 INFER_FILE = "timm_infer_brackets.csv"
@@ -69,6 +71,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
             step="timm-benchmark" if training else "usual",
             image_size=int(line["img_size"]),
             num_classes=None,
+            arguments=former_arguments(model),
             fused_attention=not training,
         ),
         batch_size=int(line["fits_batch"]),

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from tests.bench.tables import steps, synthetic_net, transformers_configs
-from tests.bench.tables.rows import Setting
+from tests.bench.tables.setting import Setting
 from tests.bench.tables.steps import Batch
-from tests.bench.tables.synthetic_cnn import Recipe
+from tests.bench.tables.synthetic_recipe import Recipe
 from workers.workload import Workload
 
 
@@ -83,7 +83,7 @@ class _Timm(_Images):
             import timm
             from timm.layers import set_fused_attn
         set_fused_attn(enable=self._setting.fused_attention)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = dict(self._setting.arguments)
         if self._setting.num_classes is not None:
             options["num_classes"] = self._setting.num_classes
         model: Any = timm.create_model(self._setting.model, **options)

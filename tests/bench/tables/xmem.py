@@ -11,7 +11,8 @@ import csv
 from pathlib import Path
 
 from tests.bench.tables.cards import card
-from tests.bench.tables.rows import Row, Setting
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
 
 FILE = "xmem_runs.csv"
 IMAGE_SIZE = 86
