@@ -60,9 +60,10 @@ class ModelClass(StrEnum):
     OTHER = "other"
 
 
-# A transformer's attention makes about a twentieth of its activations, between linear layers that
-# every class has; a patch embedding or a classifier's softmax makes far less than a hundredth.
-_LEAST_SHARE = 0.01
+# Attention makes a twentieth of a transformer's activations, and less than a hundredth of a small
+# language model's, beside its logits; a classifier's softmax makes next to nothing. Of convolutions a
+# patch embedding, which is no reason to call a model convolutional, makes some thousandths.
+_LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
 # Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
@@ -84,13 +85,10 @@ def classify(trace: Trace) -> ModelClass:
             attention += allocation.num_bytes
         elif _names(_RECURRENT, allocation.operator):
             recurrent += allocation.num_bytes
-    largest = max(convolutions, attention, recurrent)
-    if not largest or largest < _LEAST_SHARE * total:
+    if max(attention, recurrent) >= max(convolutions, _LEAST_SHARE * total, 1):
+        return ModelClass.ATTENTION if attention > recurrent else ModelClass.RECURRENT
+    if convolutions < max(_LEAST_CONVOLUTION_SHARE * total, 1):
         return ModelClass.OTHER
-    if largest == recurrent:
-        return ModelClass.RECURRENT
-    if largest == attention:
-        return ModelClass.ATTENTION
     if grouped + depthwise < _LEAST_GROUPED_SHARE * convolutions:
         return ModelClass.DENSE
     return ModelClass.GROUPED if grouped > depthwise else ModelClass.DEPTHWISE
