@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,7 +19,8 @@ from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
 from tests.bench.traces import Traces
 from workers.allocator import replay
-from workers.predict.curve import Conditions, Level, PeakCurve, TracedCurve
+from workers.predict.conditions import Conditions, Level
+from workers.predict.curve import PeakCurve, TracedCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +171,11 @@ def _run(task: _Task) -> list[Prediction]:
         curve, trace_seconds = _traces.curve(task.setting)
         return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
-        seconds = time.perf_counter() - started
-        return [Prediction(failure=str(error), seconds=seconds)] * len(task.rows)
+        failure = str(error)
+    except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
+        failure = "".join(traceback.format_exception(error)[-2:]).strip()
+    seconds = time.perf_counter() - started
+    return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
 def _predict(
@@ -197,10 +202,7 @@ def _predict(
 def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
     """By level, whether a size completes under the row's limit, with or without retries."""
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
-    return {
-        level.value: curve.replay(batch_size, conditions, level, limit_bytes=limit_bytes).completed
-        for level in Level
-    }
+    return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 
 def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
@@ -209,7 +211,7 @@ def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        high_bytes = any_size.at(batch_size).high_bytes(
+        high_bytes = any_size.at(batch_size).reserved_bytes(
             batch_size, conditions_of(row), stop_above_bytes=row.limit_bytes
         )
         if high_bytes <= row.limit_bytes:
