@@ -14,10 +14,9 @@ from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.service.events import EventSink, Progress, ignore
+from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import (
     BatchDependentEventsError,
-    Conditions,
-    Level,
     LiveAllocation,
     PeakCurve,
     PeakEstimate,

@@ -133,7 +133,7 @@ def print_memory(console: Console, estimate: Estimate) -> None:
 def _parts(breakdown: Breakdown) -> list[tuple[str, int]]:
     parts = [
         ("activations", breakdown.activations),
-        ("convolution workspace", breakdown.workspace),
+        ("workspace", breakdown.workspace),
         ("parameters", breakdown.parameters),
         ("gradients", breakdown.gradients),
         ("optimizer state", breakdown.optimizer_state),

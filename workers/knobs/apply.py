@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from workers.errors import UnsupportedError
 from workers.knobs import conv
@@ -77,7 +78,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     if knobs.memory_format == "channels_last":
         # `Module.to` converts to one of the two formats, and refuses weights of the other's kind.
         for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.dim() in _CHANNELS_LAST:
+            if not is_lazy(tensor) and tensor.dim() in _CHANNELS_LAST:
                 tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
     return model
 

@@ -103,9 +103,19 @@ def demands(
             return call
         if not isinstance(call, Convolution):
             correction, scratch = call
-            return certain(scratch_bytes(scratch, platform)) if correction in conditions.corrections else NO_WORKSPACE
+            return (
+                certain(scratch_bytes(scratch, platform))
+                if correction in conditions.corrections
+                else NO_WORKSPACE
+            )
         if call in plans:
-            return workspace(call, plans[call], conditions.conv_algo, allow_tf32=conditions.allow_tf32)
+            return workspace(
+                call,
+                plans[call],
+                conditions.conv_algo,
+                allow_tf32=conditions.allow_tf32,
+                knows_the_order=source.knows_the_order,
+            )
         return native_workspace(call) if conditions.conv_algo == NATIVE else NO_WORKSPACE
 
     return tuple(map(demand, calls))

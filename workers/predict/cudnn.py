@@ -113,7 +113,8 @@ class Cudnn:
         self.version: int = library.cudnnGetVersion()
         if self.version < MINIMUM_VERSION:
             raise CudnnError(
-                f"cuDNN {dotted(self.version)} plans on a GPU alone: install {dotted(MINIMUM_VERSION)} or newer"
+                f"cuDNN {dotted(self.version)} plans on a GPU alone: "
+                f"install {dotted(MINIMUM_VERSION)} or newer"
             )
 
     @classmethod
@@ -140,7 +141,7 @@ class Cudnn:
         """Describes a card by `DeviceProperties.to_json`."""
         text = properties_json.encode() + b"\0"
         device = self._make(_Kind.DEVICE_PROPERTIES)
-        device.set(_Attribute.DEVICE_JSON, _Type.CHAR, (ctypes.c_char * len(text))(*text))
+        device.set(_Attribute.DEVICE_JSON, _Type.CHAR, ctypes.create_string_buffer(text, len(text)))
         return device.finalized()
 
     def plans(self, call: Convolution, device: Descriptor) -> tuple[Plan, ...]:
@@ -166,9 +167,7 @@ class Cudnn:
                 return  # this mode knows nothing for the operation
             num_results = heuristics.count(_Attribute.HEURISTICS_RESULTS, _Type.DESCRIPTOR)
             configs = [self._make(_Kind.ENGINE_CONFIG) for _ in range(num_results)]
-            num_given = heuristics.get(
-                _Attribute.HEURISTICS_RESULTS, _Type.DESCRIPTOR, _pointers(*configs)
-            )
+            num_given = heuristics.get(_Attribute.HEURISTICS_RESULTS, _Type.DESCRIPTOR, _pointers(*configs))
             for config in configs[:num_given]:
                 with config:
                     plan = self._plan(config, device)
@@ -336,6 +335,7 @@ def _at_least_2d(call: Convolution) -> Convolution:
     """PyTorch runs a 1-D convolution as a 2-D one of height 1 (`view1d_as_2d` of ConvUtils)."""
     if len(call.stride) > 1:
         return call
+
     def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
         return (*shape[:2], 1, *shape[2:])
 

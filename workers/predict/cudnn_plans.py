@@ -41,6 +41,8 @@ class CudnnPlans:
         self._cache = None if cache_folder is None else cache_folder / f"{self._digest()}.json"
         self._read_cache()
 
+    knows_the_order = True
+
     @staticmethod
     def is_available() -> bool:
         """Whether the environment has a libcudnn; whether it is new enough shows when it is asked."""
@@ -73,7 +75,9 @@ class CudnnPlans:
 
     def _digest(self) -> str:
         library = find_library("libcudnn.so.9")
-        version = "" if library is None else f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}"
+        version = (
+            "" if library is None else f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}"
+        )
         text = json.dumps([version, self._device])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

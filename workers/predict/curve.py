@@ -96,7 +96,7 @@ class PeakCurve:
         self._called = [(index, numbers[call]) for index, call in lines.items()]
         self._replays: dict[tuple[object, ...], Replay] = {}
         self._last_shapes: tuple[int, tuple[list[int], list[Call]]] | None = None
-        self._last_demands: dict[tuple[object, ...], tuple[Workspace, ...]] = {}
+        self._last_demands: dict[tuple[int, Conditions, PlanSource], tuple[Workspace, ...]] = {}
         self._torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
 
     def at(self, batch_size: int) -> PeakCurve:
@@ -115,25 +115,17 @@ class PeakCurve:
 
     def sizes(self, batch_size: int, conditions: Conditions, level: Level) -> list[int]:
         """Bytes of every allocation at a batch size, by the first of the sources of plans."""
-        return self._sizes(
-            batch_size, self._demanded(batch_size, conditions, conditions.sources[0], level)
-        )
+        return self._sizes(batch_size, self._demanded(batch_size, conditions, conditions.sources[0], level))
 
-    def _demanded(
-        self, batch_size: int, conditions: Conditions, source: PlanSource, level: Level
-    ) -> _Sizes:
+    def _demanded(self, batch_size: int, conditions: Conditions, source: PlanSource, level: Level) -> _Sizes:
         """What every different call takes beside outputs: with the batch, all that sizes depend on."""
         spans = self._demands(batch_size, conditions, source)
         return tuple(getattr(span, f"{level}_bytes") for span in spans)
 
-    def _demands(
-        self, batch_size: int, conditions: Conditions, source: PlanSource
-    ) -> tuple[Workspace, ...]:
+    def _demands(self, batch_size: int, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
         """The same at all levels; those of the last batch size are kept."""
         calls = self._shapes(batch_size)[1]
-        # Sources live as long as the conditions that hold them; formulas are made anew and equal.
-        key = (batch_size, source.name, id(source) if conditions.plans else None, conditions.conv_algo)
-        key += (conditions.architecture, conditions.allow_tf32, conditions.corrections, conditions.torch_release)
+        key = (batch_size, conditions, source)
         if key not in self._last_demands:
             if any(known[0] != batch_size for known in self._last_demands):
                 self._last_demands.clear()
@@ -158,7 +150,7 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        sizes, calls = self._shapes(batch_size)
+        calls = self._shapes(batch_size)[1]
         bare = [call.low_bytes if isinstance(call, Workspace) else 0 for call in calls]
         return live_peak_bytes(self._events, self._sizes(batch_size, tuple(bare)))
 
@@ -175,7 +167,13 @@ class PeakCurve:
         return self._replay(batch_size, demanded, conditions, stop_above_bytes=stop_above_bytes)
 
     def replay_within(
-        self, batch_size: int, conditions: Conditions, limit_bytes: int, *, source: PlanSource | None = None
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        limit_bytes: int,
+        level: Level = Level.LIKELY,
+        *,
+        source: PlanSource | None = None,
     ) -> Replay:
         """Replays the events where no more than a limit can be reserved.
 
@@ -183,16 +181,17 @@ class PeakCurve:
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
         spans = self._demands(batch_size, conditions, source or conditions.sources[0])
+        sizes = tuple(getattr(span, f"{level}_bytes") for span in spans)
         choices: Choices = {
             index: (call, spans[call].choices_bytes)
             for index, call in self._called
-            if len(spans[call].choices_bytes) > 1
+            if sizes[call] > spans[call].low_bytes and spans[call].choices_bytes
         }
-        key = (batch_size, spans, conditions.settings, limit_bytes)
+        key = (batch_size, sizes, conditions.settings, limit_bytes)
         if key not in self._replays:
             self._replays[key] = replay(
                 self._events,
-                self._sizes(batch_size, tuple(span.likely_bytes for span in spans)),
+                self._sizes(batch_size, sizes),
                 settings=conditions.settings,
                 limit_bytes=limit_bytes,
                 choices=choices,
@@ -211,8 +210,7 @@ class PeakCurve:
         key = (batch_size, demanded, conditions.settings)
         known = self._replays.get(key)
         if known is not None and (
-            known.completed
-            or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
+            known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
         ):
             return known
         self._replays[key] = result = replay(
@@ -252,9 +250,7 @@ class PeakCurve:
         ]
         return sum(peaks) // len(peaks)
 
-    def _distinct(
-        self, batch_size: int, conditions: Conditions, levels: Sequence[Level]
-    ) -> Iterator[_Sizes]:
+    def _distinct(self, batch_size: int, conditions: Conditions, levels: Sequence[Level]) -> Iterator[_Sizes]:
         seen = set()
         for level in levels:
             for source in conditions.sources:
@@ -263,12 +259,18 @@ class PeakCurve:
                     seen.add(demanded)
                     yield demanded
 
-    def runs_within(self, batch_size: int, conditions: Conditions, limit_bytes: int) -> bool:
-        """Whether a size runs under a limit whatever the sources of plans, retries allowed."""
-        return all(
-            self.replay_within(batch_size, conditions, limit_bytes, source=source).completed
+    def runs_within(
+        self, batch_size: int, conditions: Conditions, limit_bytes: int, level: Level = Level.HIGH
+    ) -> bool:
+        """Whether a size runs under a limit, retries and smaller plans allowed.
+
+        At the low end it is enough that it runs by one source of plans, else it has to by all.
+        """
+        runs = (
+            self.replay_within(batch_size, conditions, limit_bytes, level, source=source).completed
             for source in conditions.sources
         )
+        return any(runs) if level is Level.LOW else all(runs)
 
     def verdict(
         self,
@@ -282,7 +284,7 @@ class PeakCurve:
             return Verdict.FITS
         if self.reserved_bytes(batch_size, conditions, level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
-        runs = self.runs_within(batch_size, conditions, budget_bytes)
+        runs = self.runs_within(batch_size, conditions, budget_bytes, level)
         return Verdict.THRASH if runs else Verdict.OOM
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:

@@ -95,7 +95,20 @@ def shared_object(machine: int, code: bytes) -> bytes:
 def _headers(machine: int, code_end: int, dynamic_bytes: int) -> bytes:
     identity = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)  # 64 bits, little-endian, version 1
     file_header = identity + struct.pack(
-        "<HHIQQQIHHHHHH", 3, machine, 1, 0, _HEADER_BYTES, 0, 0, _HEADER_BYTES, _PROGRAM_HEADER_BYTES, 3, 0, 0, 0
+        "<HHIQQQIHHHHHH",
+        3,
+        machine,
+        1,
+        0,
+        _HEADER_BYTES,
+        0,
+        0,
+        _HEADER_BYTES,
+        _PROGRAM_HEADER_BYTES,
+        3,
+        0,
+        0,
+        0,
     )
 
     def program_header(kind: int, flags: int, start: int, size: int, align: int) -> bytes:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from workers.predict.plans import Plan
 from workers.trace import Convolution, ConvPass
@@ -19,17 +21,21 @@ from workers.trace import Convolution, ConvPass
 _NO_ENGINE = -1
 
 
+@dataclass(frozen=True)
 class FormulaPlans:
     """Formulas for a compute capability; a `PlanSource`.
 
-    Args:
+    Attributes:
         architecture: `sm_XY` of the card.
     """
 
-    name = "formulas"
+    architecture: str
+    name: ClassVar[str] = "formulas"
+    knows_the_order: ClassVar[bool] = False
 
-    def __init__(self, architecture: str) -> None:
-        self._capability = int(architecture.removeprefix("sm_"))
+    @property
+    def _capability(self) -> int:
+        return int(self.architecture.removeprefix("sm_"))
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the last plan of a call needs no workspace."""

@@ -24,6 +24,10 @@ class GridPlans:
     def name(self) -> str:
         return self._source.name
 
+    @property
+    def knows_the_order(self) -> bool:
+        return self._source.knows_the_order
+
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the first plan of a call is always a plan of its own size."""
         ends = [neighbours(call.input_shape[0]) for call in calls]

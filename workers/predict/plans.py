@@ -36,10 +36,14 @@ class PlanSource(Protocol):
 
     Attributes:
         name: where the plans come from, for reports.
+        knows_the_order: whether the first plan is the one that PyTorch takes; else any of them may be.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def knows_the_order(self) -> bool: ...
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """The plans of each call, in PyTorch's order; never empty."""

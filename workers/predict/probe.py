@@ -18,7 +18,8 @@ from workers.knobs import apply
 from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_gpu
-from workers.predict.curve import Conditions, PeakCurve
+from workers.predict.conditions import Conditions
+from workers.predict.curve import PeakCurve
 from workers.predict.devices import GPU
 from workers.predict.recorder import Recorder, is_users
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec

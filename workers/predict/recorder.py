@@ -22,9 +22,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from workers.predict import hidden
-from workers.predict.scratch import parse_release
 from workers.predict.layouts import convolution_format
 from workers.predict.library_memory import LIBRARY_MEMORY
+from workers.predict.scratch import parse_release
 from workers.predict.shapes import extent
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 

@@ -4,6 +4,9 @@ A build without cuDNN unrolls them into hundreds of small operators. Here each r
 `aten/src/ATen/native/cudnn/RNN.cpp` and `aten/src/ATen/cudnn/AutocastRNN.cpp` of PyTorch allocate, in
 their order: one buffer for all weights, the outputs, cuDNN's workspace and its reserve. The sizes
 of the last two are estimates; `recurrent_sizes` says of what.
+
+Without cuDNN (`conv_algo` native) PyTorch unrolls the networks on a GPU too. That is not predicted:
+all convolution policies share one trace, which is cuDNN's.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from workers.predict import recurrent_sizes
 from workers.predict.devices import GPU
 from workers.predict.library_memory import library_memory
 from workers.predict.recurrent_sizes import RecurrentNetwork
-from workers.predict.workspace import NO_WORKSPACE, Workspace
+from workers.predict.workspace import NO_WORKSPACE, between
 
 aten: Any = torch.ops.aten
 
@@ -30,7 +33,7 @@ _NUM_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
 # `CUDNN_TENSOR_DTYPES` of torch/backends/cudnn: others keep their weights apart
 _FLATTENED_DTYPES = (torch.float16, torch.float32, torch.float64)
 # "slightly over 2MB", says `get_dropout_state` of RNN.cpp; kept for the life of the process.
-_DROPOUT_STATE = Workspace(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
+_DROPOUT_STATE = between(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
 def register(library: torch.library.Library) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.predict.workspace import Workspace
+from workers.predict.workspace import Workspace, between
 
 _KEPT_PER_UNIT = {4: 5, 3: 6, 1: 1}  # by the number of gates: kept of every unit and step for backward
 _LIBRARY_WORKSPACE_BYTES = 8 * 2**20
@@ -80,14 +80,14 @@ def reserve(
     """Bytes that training keeps from forward to backward."""
     per_width = num_steps * batch_size * network.num_directions
     units = per_width * network.hidden_size * network.num_layers
-    between = per_width * network.output_size * (network.num_layers - 1)
+    handed_on = per_width * network.output_size * (network.num_layers - 1)
     kept = _KEPT_PER_UNIT[network.num_gates] * units
     if network.proj_size:
         kept += units  # the output before it is projected
-    likely = (kept + between) * element_bytes + (between if dropout else 0)
+    likely = (kept + handed_on) * element_bytes + (handed_on if dropout else 0)
     widest = max(element_bytes, _MATH_BYTES)
-    high = (kept + units + (2 if dropout else 1) * between) * widest
-    return Workspace(kept * element_bytes, likely, high)
+    high = (kept + units + (2 if dropout else 1) * handed_on) * widest
+    return between(kept * element_bytes, likely, high)
 
 
 def workspace(network: RecurrentNetwork, num_steps: int, batch_size: int, element_bytes: int) -> Workspace:
@@ -100,7 +100,7 @@ def workspace(network: RecurrentNetwork, num_steps: int, batch_size: int, elemen
     padding = 2 * steps * (network.input_size + width) + 4 * states + 3 * batch_size
     all_gates = network.num_gates * steps * network.hidden_size * network.num_directions
     likely = (own + sequences + padding) * element_bytes
-    return Workspace(
+    return between(
         own * element_bytes,
         likely + _LIBRARY_WORKSPACE_BYTES,
         likely + all_gates * _MATH_BYTES + _LIBRARY_WORKSPACE_BYTES,

@@ -14,7 +14,7 @@ from workers.predict.plans import Plan
 from workers.trace import Convolution
 
 NATIVE = "native"
-# Rounded, for a depthwise convolution in half precision: see `_depthwise_goes_to_cudnn`.
+# Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
 _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
 
@@ -37,16 +37,26 @@ class Workspace:
     choices_bytes: tuple[int, ...] = ()
 
 
+def between(low_bytes: int, likely_bytes: int, high_bytes: int) -> Workspace:
+    """A workspace of which only the ends are known."""
+    return Workspace(low_bytes, likely_bytes, high_bytes, high_bytes)
+
+
 def certain(num_bytes: int) -> Workspace:
     """A workspace that there is no doubt about."""
-    return Workspace(num_bytes, num_bytes, num_bytes, num_bytes)
+    return between(num_bytes, num_bytes, num_bytes)
 
 
 NO_WORKSPACE = certain(0)
 
 
 def workspace(
-    call: Convolution, plans: Sequence[Plan], conv_algo: str, *, allow_tf32: bool = True
+    call: Convolution,
+    plans: Sequence[Plan],
+    conv_algo: str,
+    *,
+    allow_tf32: bool = True,
+    knows_the_order: bool = True,
 ) -> Workspace:
     """The workspace of one call that PyTorch hands to cuDNN.
 
@@ -58,6 +68,7 @@ def workspace(
         plans: of the call, in PyTorch's order.
         conv_algo: one of the cuDNN policies of `workers.protocol.CONV_ALGOS`.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
+        knows_the_order: whether PyTorch takes the first plan; else the high end is the largest.
     """
     needs_ieee = call.dtype == "float32" and not allow_tf32
     sizes = [
@@ -67,8 +78,10 @@ def workspace(
         and (plan.is_deterministic or conv_algo != "cudnn-deterministic")
     ] or [plan.workspace_bytes for plan in plans]
     if conv_algo == "cudnn-benchmark":
-        return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), tuple(sorted(set(sizes), reverse=True)))
-    return Workspace(min(sizes), sizes[0], sizes[0], max(sizes), tuple(dict.fromkeys(sizes)))
+        largest_first = tuple(sorted(set(sizes), reverse=True))
+        return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), largest_first)
+    high_bytes = sizes[0] if knows_the_order else max(sizes)
+    return Workspace(min(sizes), sizes[0], high_bytes, max(sizes), tuple(dict.fromkeys(sizes)))
 
 
 def native_workspace(call: Convolution) -> Workspace:
@@ -95,26 +108,29 @@ def goes_to_cudnn(call: Convolution) -> bool:
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """`use_cudnn_depthwise` and `check_cudnn_depthwise_workload_with_filter` of Convolution.cpp.
-
-    Always in channels last; else in half precision alone, with small square filters, and with a
-    stride of 2 only for many channels.
-    """
+    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else in half precision alone."""
     if call.channels_last:
         return True
-    if call.dtype != "float16" or set(call.dilation) != {1} or len(set(call.stride)) != 1:
-        return False
-    (num_samples, channels), width = call.input_shape[:2], call.input_shape[-1]
-    stride, filter_width = call.stride[-1], call.weight_shape[-1]
-    if channels < _MIN_DEPTHWISE_CHANNELS:
+    channels, width = call.input_shape[1], call.input_shape[-1]
+    if (
+        call.dtype != "float16"
+        or set(call.dilation) != {1}
+        or len(set(call.stride)) != 1
+        or channels < _MIN_DEPTHWISE_CHANNELS
+    ):
         return False
     if len(call.stride) == 1:
-        return stride == 1
-    square = len(set(call.weight_shape[2:])) == 1 and filter_width in (1, 3, 5)
-    if not square or width < _MIN_DEPTHWISE_WIDTH or stride > 2:
-        return False
-    if stride == 1:
-        return True
+        return call.stride == (1,)
+    is_small_square = len(set(call.weight_shape[2:])) == 1 and call.weight_shape[-1] in (1, 3, 5)
+    return is_small_square and width >= _MIN_DEPTHWISE_WIDTH and _is_faster_in_cudnn(call)
+
+
+def _is_faster_in_cudnn(call: Convolution) -> bool:
+    """`check_cudnn_depthwise_workload_with_filter` of Convolution.cpp: by stride and channels."""
+    (num_samples, channels), width = call.input_shape[:2], call.input_shape[-1]
+    filter_width = call.weight_shape[-1]
+    if call.stride[-1] != 2:
+        return call.stride[-1] == 1
     if num_samples == 1:
         return filter_width > 1 or width <= 28
     if filter_width == 1:

@@ -71,3 +71,13 @@ def test_a_space_of_nothing_or_nonsense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         SearchSpace(choices=choices, **batches)
+
+
+def test_any_knob_may_be_searched() -> None:
+    space = SearchSpace(choices={"set_to_none": (True, False), "memory_format": ("channels_last",)})
+    assert space.settings == (
+        Knobs(memory_format="channels_last"),
+        Knobs(memory_format="channels_last", set_to_none=False),
+    )
+    for setting in space.settings:
+        assert space.to_knobs(space.to_params(setting)) == setting

@@ -136,6 +136,11 @@ def test_channels_last_reorders_images_and_volumes_and_keeps_their_values():
     assert converted[0].weight.is_contiguous()
 
 
+def test_parameters_without_a_shape_yet_are_left_for_later():
+    model = torch.nn.LazyConv2d(4, 3)
+    assert apply.converted_model(model, Knobs(memory_format="channels_last")) is model
+
+
 def test_a_model_is_left_alone_without_a_reason():
     model = model_with_every_kind_of_tensor()
     pointers = [parameter.data_ptr() for parameter in model.parameters()]

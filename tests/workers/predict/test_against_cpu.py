@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
         batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
         train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none)
 
+    gc.collect()  # what earlier tests left in cycles would be freed under the profiler
     with (
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,

@@ -8,10 +8,9 @@ import pytest
 
 from workers.allocator import AllocatorSettings
 from workers.models import BUILTINS
+from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import (
     BatchDependentEventsError,
-    Conditions,
-    Level,
     PeakCurve,
     PeakEstimate,
     TracedCurve,

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
+from workers.predict.conditions import Conditions, Level
 from workers.predict.corrections import CORRECTION_NAMES
-from workers.predict.curve import Conditions, Level, PeakCurve
+from workers.predict.curve import PeakCurve
 
 CUBLAS_BYTES = 8_519_680
 NONE: frozenset[str] = frozenset()
