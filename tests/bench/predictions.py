@@ -91,11 +91,21 @@ def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
 
 
 def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    return curve.replay(row.batch_size, _without_corrections(row)).peak_reserved_bytes
+    return _on_the_card(curve, row, _without_corrections(row))
 
 
 def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
-    return curve.replay(row.batch_size, conditions_of(row)).peak_reserved_bytes
+    return _on_the_card(curve, row, conditions_of(row))
+
+
+def _on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+    """The likely peak; no run reserves more than its card has: near the end the plans come down."""
+    likely_bytes = curve.reserved_bytes(row.batch_size, conditions, Level.LIKELY)
+    if likely_bytes > row.limit_bytes:
+        within = curve.replay_within(row.batch_size, conditions, row.limit_bytes)
+        if within.completed:
+            return within.peak_reserved_bytes
+    return likely_bytes
 
 
 def _without_corrections(row: Row) -> Conditions:
@@ -198,13 +208,9 @@ def _predict(
     started = time.perf_counter()
     conditions = conditions_of(row)
     estimate = curve.estimate(row.batch_size, conditions)
-    likely_bytes, high_bytes = estimate.reserved_bytes, estimate.high_bytes
-    if high_bytes > row.limit_bytes:
-        # No run reserves more than the card has: near its end the plans come down, or it fails.
-        within = curve.replay_within(row.batch_size, conditions, row.limit_bytes)
-        if within.completed:
-            likely_bytes = min(likely_bytes, within.peak_reserved_bytes)
-            high_bytes = row.limit_bytes
+    likely_bytes, high_bytes = _on_the_card(curve, row, conditions), estimate.high_bytes
+    if likely_bytes <= row.limit_bytes:
+        high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = trace_seconds + time.perf_counter() - started
     return Prediction(
         low_bytes=min(estimate.low_bytes, likely_bytes),
