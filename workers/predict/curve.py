@@ -18,7 +18,7 @@ from workers.predict.polynomials import NotPolynomialError, size_polynomial, val
 from workers.predict.scratch import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Trace
+from workers.trace import Allocation, Category, Convolution, Trace
 
 _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
@@ -319,7 +319,7 @@ class PeakCurve:
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
 
-    def _largest_workspace(self, batch_size: int, workspaces: _Workspaces) -> int:
+    def _largest_workspace(self, batch_size: int, workspaces: _Sizes) -> int:
         """The largest of convolutions; other calls may take something beside their outputs too."""
         calls = zip(self._shapes(batch_size)[1], workspaces, strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
