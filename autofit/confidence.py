@@ -48,19 +48,22 @@ class Risk(StrEnum):
 class ModelClass(StrEnum):
     """What a model's activations come from, which decides what a prediction may miss.
 
-    `GROUPED` covers depthwise convolutions. `OTHER` is what none of these operators dominates.
+    Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. `OTHER` is what
+    none of these operators dominates.
     """
 
     DENSE = "convolutional-dense"
     GROUPED = "convolutional-grouped"
+    DEPTHWISE = "convolutional-depthwise"
     ATTENTION = "attention"
     RECURRENT = "recurrent"
     OTHER = "other"
 
 
-# A transformer's attention makes about a twentieth of its activations, between linear layers that
-# every class has; a patch embedding or a classifier's softmax makes far less than a hundredth.
-_LEAST_SHARE = 0.01
+# Attention makes a twentieth of a transformer's activations, and less than a hundredth of a small
+# language model's, beside its logits; a classifier's softmax makes next to nothing. Of convolutions a
+# patch embedding, which is no reason to call a model convolutional, makes some thousandths.
+_LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
 # Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
@@ -71,7 +74,8 @@ _NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_s
 
 def classify(trace: Trace) -> ModelClass:
     """The class of a model by the operators that produce its activations; its name does not count."""
-    convolutions, grouped = _convolution_output_bytes(trace)
+    dense, grouped, depthwise = _convolution_output_bytes(trace)
+    convolutions = dense + grouped + depthwise
     total = attention = recurrent = 0
     for allocation in trace.allocations:
         if allocation.category is not Category.ACTIVATION or _names(_NOT_FORWARD, allocation.operator):
@@ -81,23 +85,22 @@ def classify(trace: Trace) -> ModelClass:
             attention += allocation.num_bytes
         elif _names(_RECURRENT, allocation.operator):
             recurrent += allocation.num_bytes
-    largest = max(convolutions, attention, recurrent)
-    if not largest or largest < _LEAST_SHARE * total:
+    if max(attention, recurrent) >= max(convolutions, _LEAST_SHARE * total, 1):
+        return ModelClass.ATTENTION if attention > recurrent else ModelClass.RECURRENT
+    if convolutions < max(_LEAST_CONVOLUTION_SHARE * total, 1):
         return ModelClass.OTHER
-    if largest == recurrent:
-        return ModelClass.RECURRENT
-    if largest == attention:
-        return ModelClass.ATTENTION
-    return ModelClass.GROUPED if grouped >= _LEAST_GROUPED_SHARE * convolutions else ModelClass.DENSE
+    if grouped + depthwise < _LEAST_GROUPED_SHARE * convolutions:
+        return ModelClass.DENSE
+    return ModelClass.GROUPED if grouped > depthwise else ModelClass.DEPTHWISE
 
 
 def _names(parts: tuple[str, ...], operator: str) -> bool:
     return any(part in operator for part in parts)
 
 
-def _convolution_output_bytes(trace: Trace) -> tuple[int, int]:
-    """What forward convolutions produce, and what of it grouped ones do."""
-    total = grouped = 0
+def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
+    """What dense, grouped and depthwise convolutions produce in the forward pass."""
+    dense = grouped = depthwise = 0
     for allocation in trace.allocations:
         conv = allocation.convolution
         if conv is None or allocation.operator != "aten.convolution":
@@ -105,9 +108,13 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int]:
         # A transposed convolution is noted as the data gradient of a plain one.
         shape = conv.input_shape if conv.conv_pass is ConvPass.DGRAD else conv.output_shape
         num_bytes = math.prod(shape) * conv.element_bytes
-        total += num_bytes
-        grouped += num_bytes if conv.groups > 1 else 0
-    return total, grouped
+        if conv.groups == 1:
+            dense += num_bytes
+        elif conv.groups == conv.input_shape[1]:
+            depthwise += num_bytes
+        else:
+            grouped += num_bytes
+    return dense, grouped, depthwise
 
 
 def generation(architecture: str) -> str:

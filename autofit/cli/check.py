@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Mapping
 
 import click
 
@@ -23,7 +24,6 @@ from autofit.cli.options import (
 )
 from autofit.errors import ExitCode
 from autofit.report.check import Answer, CheckResult
-from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 
@@ -56,7 +56,8 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
     with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
     """
-    settings = check_settings({name: value for name, value in given.items() if value is not None})
+    options = {name: value for name, value in given.items() if value is not None}
+    settings = check_settings(options)
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
@@ -65,11 +66,11 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         result = backend.check(settings, workload, batch_size, emit)
-    click.echo(result.to_json() if as_json else _line(result, settings))
+    click.echo(result.to_json() if as_json else _line(result, options))
     return result.verdict.exit_code
 
 
-def _line(result: CheckResult, settings: TuneSettings) -> str:
+def _line(result: CheckResult, options: Mapping[str, str]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
@@ -78,12 +79,11 @@ def _line(result: CheckResult, settings: TuneSettings) -> str:
     known = "" if result.calibration.num_rows else " (no real runs to go by)"
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, settings)}"
+        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"
     )
 
 
-def _next_step(result: CheckResult, settings: TuneSettings) -> str:
-    tune = f"`autofit tune {_tune_options(settings)}`"
+def _next_step(result: CheckResult, tune: str) -> str:
     match result.verdict:
         case Answer.FITS:
             return f"{tune} finds how far it goes"
@@ -94,10 +94,8 @@ def _next_step(result: CheckResult, settings: TuneSettings) -> str:
             return f"{likely}: measure it on the card, or take a batch that {tune} calls safe"
 
 
-def _tune_options(settings: TuneSettings) -> str:
-    options = ["--model", settings.model, "--conv-algo", *settings.conv_algos]
-    if settings.gpu is not None:
-        options += ["--gpu", settings.gpu.key]
-    elif settings.gpu_mem_bytes is not None:
-        options += ["--gpu-mem", str(settings.gpu_mem_bytes)]
-    return shlex.join(options)
+def _tune(options: Mapping[str, str]) -> str:
+    """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
+    asked = {"conv_algo": "cudnn", **options}
+    words = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return f"`{shlex.join(['autofit', 'tune', *words])}`"

@@ -28,7 +28,7 @@ def activation(operator: str, num_bytes: int) -> Allocation:
 
 def convolved(num_bytes: int, *, groups: int = 1, conv_pass: ConvPass = ConvPass.FPROP) -> list[Allocation]:
     """A convolution's output of so many bytes, and the workspace that goes with it."""
-    output, other = (1, num_bytes // 4, 1, 1), (1, 7, 1, 1)
+    output, other = (1, num_bytes // 4, 1, 1), (1, 96, 1, 1)
     is_transposed = conv_pass is ConvPass.DGRAD
     convolution = Convolution(
         conv_pass=conv_pass,
@@ -73,12 +73,15 @@ FUSED = activation("aten._scaled_dot_product_efficient_attention", 600)
         ([LINEAR, *convolved(6000, conv_pass=ConvPass.DGRAD)], DENSE),
         ([*convolved(7600), *convolved(400, groups=32)], DENSE),
         ([*convolved(4000), *convolved(1200, groups=32)], GROUPED),
-        ([LINEAR, *convolved(900, groups=96)], GROUPED),
+        ([LINEAR, *convolved(900, groups=96)], ModelClass.DEPTHWISE),
+        ([*convolved(4000), *convolved(1200, groups=96), *convolved(800, groups=32)], ModelClass.DEPTHWISE),
         ([LINEAR, FUSED], ATTENTION),
         ([LINEAR, FUSED, *convolved(80)], ATTENTION),
         ([*convolved(8000), FUSED], DENSE),
         ([LINEAR, activation("aten._softmax", 4000)], ATTENTION),
-        ([LINEAR, activation("aten._softmax", 40)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._softmax", 4)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._scaled_dot_product_flash_attention", 40)], ATTENTION),
+        ([LINEAR, *convolved(40)], ModelClass.OTHER),
         ([LINEAR, activation("aten._log_softmax", 4000)], ModelClass.OTHER),
         ([LINEAR, activation("aten._cudnn_rnn", 4000)], ModelClass.RECURRENT),
         ([*convolved(600), activation("aten._foreach_mul.Scalar", 10**6)], DENSE),
@@ -91,11 +94,14 @@ FUSED = activation("aten._scaled_dot_product_efficient_attention", 600)
         "a grouped layer among dense ones",
         "ResNeXt",
         "ConvNeXt",
+        "more depthwise than grouped",
         "transformer",
         "a patch embedding",
         "an attention block among convolutions",
         "attention that is not fused",
         "a classifier's softmax",
+        "a small language model",
+        "a patch embedding alone",
         "a loss",
         "recurrent",
         "a step of the workload's own",

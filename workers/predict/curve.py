@@ -18,7 +18,7 @@ from workers.predict.polynomials import NotPolynomialError, size_polynomial, val
 from workers.predict.scratch import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Trace
+from workers.trace import Allocation, Category, Convolution, Trace
 
 _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
@@ -312,12 +312,17 @@ class PeakCurve:
             reserved_bytes=max(self._likely_bytes(batch_size, conditions), likely.peak_allocated_bytes),
             low_bytes=min(reserved),
             high_bytes=max(reserved),
-            workspace_low_bytes=max(low, default=0),
-            workspace_likely_bytes=max(likely_sizes, default=0),
-            workspace_high_bytes=max(high, default=0),
+            workspace_low_bytes=self._largest_workspace(batch_size, low),
+            workspace_likely_bytes=self._largest_workspace(batch_size, likely_sizes),
+            workspace_high_bytes=self._largest_workspace(batch_size, high),
             breakdown=breakdown,
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
+
+    def _largest_workspace(self, batch_size: int, workspaces: _Sizes) -> int:
+        """The largest of convolutions; other calls may take something beside their outputs too."""
+        calls = zip(self._shapes(batch_size)[1], workspaces, strict=True)
+        return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
     def _live_at(self, position: int, batch_size: int, conditions: Conditions) -> list[LiveAllocation]:
         """What is alive right after an event."""

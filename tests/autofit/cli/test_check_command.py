@@ -79,7 +79,15 @@ def test_the_answer_is_one_line_and_an_exit_code(autofit, checked, verdict, begi
     assert "on rtx-3090 with cudnn is predicted to reserve 12.00 GiB to 15.00 GiB of 15.02 GiB usable" in (
         finished.out
     )
-    assert "`autofit tune --model davenet --conv-algo cudnn --gpu rtx-3090`" in finished.out
+    assert "`autofit tune --conv-algo cudnn --model davenet --gpu rtx-3090`" in finished.out
+
+
+def test_the_search_it_points_to_is_for_the_same_configuration(autofit, checked):
+    options = ("--precision", "amp-bf16", "--margin", "5%", "--conv-algo", "native")
+    out = autofit(*CHECK, *options, check=checked()).out
+    command = out.split("`")[1]
+    assert command.startswith("autofit tune --conv-algo native --model davenet ")
+    assert "--gpu rtx-3090 --precision amp-bf16 --margin 5%" in command
 
 
 @pytest.mark.parametrize(
