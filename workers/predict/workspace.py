@@ -108,12 +108,13 @@ def goes_to_cudnn(call: Convolution) -> bool:
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else in half precision alone."""
+    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else fp16 up to 2-D alone."""
     if call.channels_last:
         return True
     channels, width = call.input_shape[1], call.input_shape[-1]
     if (
         call.dtype != "float16"
+        or len(call.stride) > 2
         or set(call.dilation) != {1}
         or len(set(call.stride)) != 1
         or channels < _MIN_DEPTHWISE_CHANNELS
