@@ -182,13 +182,12 @@ class PeakCurve:
         """
         spans = self._demands(batch_size, conditions, source or conditions.sources[0])
         sizes = tuple(getattr(span, f"{level}_bytes") for span in spans)
-        choices: Choices = {
-            index: (call, spans[call].choices_bytes)
-            for index, call in self._called
-            if sizes[call] > spans[call].low_bytes and spans[call].choices_bytes
-        }
-        key = (batch_size, sizes, conditions.settings, limit_bytes)
+        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, sizes, strict=True))
+        key = (batch_size, sizes, conditions.settings, limit_bytes, tried)
         if key not in self._replays:
+            choices: Choices = {
+                index: (call, tried[call]) for index, call in self._called if len(tried[call]) > 1
+            }
             self._replays[key] = replay(
                 self._events,
                 self._sizes(batch_size, sizes),

@@ -36,6 +36,10 @@ class Workspace:
     worst_bytes: int
     choices_bytes: tuple[int, ...] = ()
 
+    def choices_up_to(self, size_bytes: int) -> tuple[int, ...]:
+        """What is tried in turn from a size on: a larger one is not to be had where that was not."""
+        return (size_bytes, *(size for size in self.choices_bytes if size < size_bytes))
+
 
 def between(low_bytes: int, likely_bytes: int, high_bytes: int) -> Workspace:
     """A workspace of which only the ends are known."""
