@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
+from autofit.confidence import Calibration, classify, shipped_residuals
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
@@ -30,6 +31,8 @@ class Prediction:
 
     Attributes:
         low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
+        safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
+        model_class: of `autofit.confidence.classify`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not.
         next_runs: the same of the next size, which did not run.
         safe_batch_size: of a bracket, the largest size up to the one that failed whose high end is
@@ -42,6 +45,8 @@ class Prediction:
     low_bytes: int = 0
     likely_bytes: int = 0
     high_bytes: int = 0
+    safe_bytes: int = 0
+    model_class: str = ""
     runs: dict[str, bool] = field(default_factory=dict)
     next_runs: dict[str, bool] = field(default_factory=dict)
     safe_batch_size: int | None = None
@@ -212,10 +217,13 @@ def _predict(
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = trace_seconds + time.perf_counter() - started
+    calibration = _calibration(curve, row)
     return Prediction(
+        model_class=calibration.model_class.value,
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
+        safe_bytes=calibration.high_end(high_bytes),
         runs=_runs(curve, row, row.batch_size) if row.ran is not None else {},
         next_runs={}
         if row.failed_batch_size is None
@@ -224,6 +232,10 @@ def _predict(
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
     )
+
+
+def _calibration(curve: PeakCurve, row: Row) -> Calibration:
+    return shipped_residuals().of(classify(curve.trace), row.architecture)
 
 
 def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
@@ -238,10 +250,10 @@ def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        high_bytes = any_size.at(batch_size).reserved_bytes(
-            batch_size, conditions_of(row), stop_above_bytes=row.limit_bytes
-        )
-        if high_bytes <= row.limit_bytes:
+        curve = any_size.at(batch_size)
+        within_bytes = _calibration(curve, row).within_high_end(row.limit_bytes)
+        high_bytes = curve.reserved_bytes(batch_size, conditions_of(row), stop_above_bytes=within_bytes)
+        if high_bytes <= within_bytes:
             fits = batch_size
         else:
             fails = batch_size
