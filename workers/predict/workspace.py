@@ -106,8 +106,16 @@ def is_depthwise(call: Convolution) -> bool:
     return call.groups == call.input_shape[1] > 1
 
 
-def goes_to_cudnn(call: Convolution) -> bool:
-    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own."""
+def goes_to_cudnn(call: Convolution, capability: int) -> bool:
+    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own.
+
+    `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
+
+    Args:
+        capability: of the card, as 10 × major + minor.
+    """
+    if call.dtype == "bfloat16" and capability < 80:
+        return False
     return not is_depthwise(call) or _depthwise_goes_to_cudnn(call)
 
 

@@ -74,6 +74,15 @@ def test_a_depthwise_convolution_in_channels_last_is_cudnns():
     assert needed.likely_bytes == 7
 
 
+def test_bfloat16_on_turing_is_left_to_pytorchs_kernels_for_which_nobody_is_asked():
+    half = variant(dtype="bfloat16", element_bytes=2)
+    source = of_sizes(500, 0)
+    needed = demands((half,), Conditions(architecture="sm_75"), source, RELEASE)
+    assert needed == (native_workspace(half),)
+    assert source.asked == []
+    assert demands((half,), Conditions(architecture="sm_80"), source, RELEASE)[0].likely_bytes == 500
+
+
 def test_the_policy_and_tf32_decide_among_the_plans():
     source = MadeUpPlans(
         lambda _call: (

@@ -118,13 +118,18 @@ def test_a_convolution_is_depthwise_when_every_channel_is_a_group():
 @pytest.mark.parametrize("conv_pass", ConvPass)
 @pytest.mark.parametrize("call", [CONVOLUTION, POINTWISE, GROUPED], ids=["dense", "pointwise", "grouped"])
 def test_all_but_depthwise_convolutions_go_to_cudnn(call, conv_pass):
-    assert goes_to_cudnn(call)
+    assert goes_to_cudnn(call, 80)
+
+
+def test_bfloat16_goes_to_cudnn_from_ampere_on():
+    half = variant(dtype="bfloat16", element_bytes=2)
+    assert [goes_to_cudnn(half, capability) for capability in (70, 75, 80, 90)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_depthwise_convolutions_go_to_cudnn_in_channels_last_alone(dtype):
-    assert not goes_to_cudnn(depthwise(dtype=dtype))
-    assert goes_to_cudnn(depthwise(dtype=dtype, channels_last=True))
+    assert not goes_to_cudnn(depthwise(dtype=dtype), 80)
+    assert goes_to_cudnn(depthwise(dtype=dtype, channels_last=True), 80)
 
 
 def depthwise(num_samples=64, channels=64, size=(56, 56), kernel=(3, 3), stride=(1, 1), **changes):
@@ -176,4 +181,4 @@ def depthwise(num_samples=64, channels=64, size=(56, 56), kernel=(3, 3), stride=
     ],
 )
 def test_half_precision_goes_to_cudnn_where_pytorch_found_that_faster(call, expected):
-    assert goes_to_cudnn(call) == expected
+    assert goes_to_cudnn(call, 80) == expected
