@@ -118,13 +118,16 @@ class Cudnn:
             )
 
     @classmethod
-    def load(cls) -> Self:
-        """Loads the libcudnn of the environment: the one that PyTorch would take.
+    def load(cls, path: Path | None = None) -> Self:
+        """Loads a libcudnn, with what it needs of the environment's other NVIDIA packages.
+
+        Args:
+            path: the library; without it that of the environment, the one that PyTorch would take.
 
         Raises:
             CudnnError: there is none, it cannot be loaded, or it is too old.
         """
-        path = find_library("libcudnn.so.9")
+        path = path or find_library("libcudnn.so.9")
         if path is None:
             raise CudnnError("there is no libcudnn here: pip install 'autofit[cudnn]'")
         try:

@@ -79,7 +79,7 @@ class _Timm(_Images):
     """A model of timm, at its own image size unless the setting says another."""
 
     def _model(self) -> torch.nn.Module:
-        with _without_missing_operators():
+        with without_missing_operators():
             import timm
             from timm.layers import set_fused_attn
         set_fused_attn(enable=self._setting.fused_attention)
@@ -97,7 +97,7 @@ class _Timm(_Images):
 
 class _Torchvision(_Images):
     def _model(self) -> torch.nn.Module:
-        with _without_missing_operators():
+        with without_missing_operators():
             from torchvision import models
         return models.get_model(self._setting.model, num_classes=self._setting.num_classes)
 
@@ -121,7 +121,7 @@ class _Tokens:
         self._setting = setting
 
     def build(self) -> torch.nn.Module:
-        with _without_missing_operators():
+        with without_missing_operators():
             return transformers_configs.build(self._setting.model)
 
     def batch(self, batch_size: int, _device: torch.device) -> dict[str, torch.Tensor]:
@@ -144,7 +144,7 @@ _TASKS: dict[str, Any] = {
 
 
 @contextmanager
-def _without_missing_operators() -> Iterator[None]:
+def without_missing_operators() -> Iterator[None]:
     """Lets torchvision be imported beside a PyTorch without its compiled operators.
 
     Its wheels are built for CUDA; beside a CPU wheel its import stops where it describes `nms` and

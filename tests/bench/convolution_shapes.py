@@ -1,0 +1,280 @@
+"""The convolutions that cuDNN is asked about for the table of plans, by family of models.
+
+    python -m tests.bench.convolution_shapes [--per-family 40]
+
+runs models of timm and torchvision, the built-in workloads and a few networks of sounds, videos and
+segmentation on the meta device, notes every geometry of their convolutions, thins each family out
+evenly, and writes `convolution_shapes.json.gz` beside this file. Wants timm and torchvision; the
+table itself (`tests.bench.plan_table`) is built from the written file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
+from tests.bench.tables.workloads import without_missing_operators
+from workers.trace import Convolution, ConvPass
+
+SHAPES_PATH = Path(__file__).with_name("convolution_shapes.json.gz")
+ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+# A geometry belongs to the family that has it first: those that the project promises an accuracy for
+# come first, and keep more of theirs.
+_TIMM_MODULES = (
+    "vgg", "resnet", "densenet", "regnet", "efficientnet", "mobilenetv3", "convnext", "vision_transformer",
+    "swin_transformer", "byobnet", "cspnet", "dla", "dpn", "edgenext", "ghostnet", "hgnet", "hrnet",
+    "inception_next", "inception_resnet_v2", "inception_v3", "inception_v4", "nfnet", "pvt_v2", "repvit",
+    "res2net", "resnest", "resnetv2", "selecsls", "senet", "sknet", "tresnet", "volo", "vovnet",
+    "xception_aligned",
+)  # fmt: skip
+_TIMM_PER_MODULE = 24
+_TORCHVISION = (
+    "alexnet", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3", "mnasnet1_0",
+    "mobilenet_v2", "mobilenet_v3_large", "resnet50", "resnext50_32x4d",
+    "shufflenet_v2_x1_0", "squeezenet1_1", "vgg16", "wide_resnet50_2",
+)  # fmt: skip
+_BUILTINS = {"davenet": "davenet", "resnet50": "resnet", "vgg16": "vgg", "wavenet": "wavenet"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Geometry:
+    """A convolution but for its batch, direction, type and layout.
+
+    Attributes:
+        family: of the model it was first seen in.
+        input_shape, output_shape: of one sample, channels first.
+    """
+
+    family: str
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def call(self, conv_pass: ConvPass, num_samples: int, dtype: str, *, channels_last: bool) -> Convolution:
+        """One call with this geometry."""
+        return Convolution(
+            conv_pass=conv_pass,
+            input_shape=(num_samples, *self.input_shape),
+            weight_shape=self.weight_shape,
+            output_shape=(num_samples, *self.output_shape),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            dtype=dtype,
+            element_bytes=ELEMENT_BYTES[dtype],
+            channels_last=channels_last,
+        )
+
+
+def read_shapes() -> list[Geometry]:
+    """The geometries that are checked in."""
+    rows = json.loads(gzip.decompress(SHAPES_PATH.read_bytes()))
+    return [
+        Geometry(
+            family=family,
+            input_shape=tuple(input_shape),
+            weight_shape=tuple(weight_shape),
+            output_shape=tuple(output_shape),
+            stride=tuple(stride),
+            padding=tuple(padding),
+            dilation=tuple(dilation),
+            groups=groups,
+        )
+        for family, input_shape, weight_shape, output_shape, stride, padding, dilation, groups in rows
+    ]
+
+
+class _Convolutions(TorchDispatchMode):
+    """Notes the geometry of every convolution that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.convolution.default:
+            source, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args
+            # The forward of a transposed convolution is the data gradient of the plain one.
+            ends = (result, source) if transposed else (source, result)
+            num_spatial = weight.dim() - 2
+            vectors = [tuple(v) * (num_spatial if len(v) == 1 else 1) for v in (stride, padding, dilation)]
+            shapes = tuple(ends[0].shape[1:]), tuple(weight.shape), tuple(ends[1].shape[1:])
+            self.seen.append((*shapes, *vectors, groups))
+        return result
+
+
+def _geometries(family: str, build: Callable[[], tuple[torch.nn.Module, Any]]) -> list[Geometry]:
+    """The geometries of a model, run once on the meta device."""
+    with torch.device("meta"), torch.no_grad(), _Convolutions() as convolutions:
+        model, batch = build()
+        model.eval()
+        convolutions.seen.clear()  # some models run themselves to learn their shapes
+        model(*batch) if isinstance(batch, tuple) else model(batch)
+    return [
+        Geometry(
+            family=family,
+            input_shape=seen[0],
+            weight_shape=seen[1],
+            output_shape=seen[2],
+            stride=seen[3],
+            padding=seen[4],
+            dilation=seen[5],
+            groups=seen[6],
+        )
+        for seen in dict.fromkeys(convolutions.seen)
+    ]
+
+
+def _models() -> Iterator[tuple[str, str, Callable[[], tuple[torch.nn.Module, Any]]]]:
+    """The family, the name and the maker of each model with a batch for it."""
+    with without_missing_operators():
+        import timm
+        from torchvision import models
+    modules = timm_modules()
+    for module in _TIMM_MODULES:
+        names = sorted(name for name in timm.list_models() if modules.get(name) == module)
+        for name in _evenly(names, _TIMM_PER_MODULE):
+            yield family_of(name, module), name, lambda name=name: _timm(timm, name)  # type: ignore[misc]
+    families = {"mobilenet_v2": "mobilenet", "resnext50_32x4d": "resnext", "mobilenet_v3_large": "mobilenet"}
+    for name in _TORCHVISION:
+        family = families.get(name, name.rstrip("0123456789").partition("_")[0].removesuffix("net121"))
+        yield family, name, lambda name=name: (models.get_model(name), torch.empty(1, 3, 224, 224))  # type: ignore[misc]
+    for name in ("r3d_18", "r2plus1d_18"):
+        yield "video", name, lambda name=name: (models.get_model(name), torch.empty(1, 3, 16, 112, 112))  # type: ignore[misc]
+    for name in ("fcn_resnet50", "deeplabv3_resnet50"):
+        yield (
+            "segmentation",
+            name,
+            lambda name=name: (  # type: ignore[misc]
+                models.get_model(name, weights_backbone=None),
+                torch.empty(1, 3, 512, 512),
+            ),
+        )
+    yield "unet", "unet", lambda: (_unet(), torch.empty(1, 3, 256, 256))
+    for name, family in _BUILTINS.items():
+        yield family, name, lambda name=name: _builtin(name)  # type: ignore[misc]
+
+
+def _timm(timm: Any, name: str) -> tuple[torch.nn.Module, Any]:
+    model = timm.create_model(name)
+    return model, torch.empty(1, *model.pretrained_cfg["input_size"])
+
+
+def _builtin(name: str) -> tuple[torch.nn.Module, Any]:
+    from workers.protocol import WorkloadRef
+    from workers.workload import resolve
+
+    workload = resolve(WorkloadRef(kind="builtin", target=name))
+    model = workload.build_model()
+    batch = workload.make_batch(2, torch.device("meta"))
+    return _Step(model, workload.loss), (batch,)
+
+
+class _Step(torch.nn.Module):
+    """A model with the loss of its workload, which knows how to call it."""
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self._model = model
+        self._loss = loss
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(self._model, batch)
+
+
+def _unet() -> torch.nn.Module:
+    """The convolutions of a U-Net (Ronneberger et al. 2015), one after the other without its copies."""
+    layers: list[torch.nn.Module] = []
+    widths = (3, 64, 128, 256, 512, 1024)
+    for wide_in, wide_out in zip(widths, widths[1:], strict=False):
+        layers += [torch.nn.Conv2d(wide_in, wide_out, 3, padding=1)]
+        layers += [torch.nn.Conv2d(wide_out, wide_out, 3, padding=1), torch.nn.MaxPool2d(2)]
+    for width in (1024, 512, 256, 128):
+        layers += [torch.nn.ConvTranspose2d(width, width // 2, 2, stride=2)]
+        layers += [torch.nn.Conv2d(width // 2, width, 3, padding=1), torch.nn.Conv2d(width, width // 2, 3, padding=1)]
+    return torch.nn.Sequential(*layers)
+
+
+def _grid() -> Iterator[Geometry]:
+    """Square convolutions at round sizes, between those of the models."""
+    for channels in (16, 32, 64, 128, 256, 512, 1024, 2048):
+        for side in (7, 14, 28, 56, 112, 224):
+            if not 2**12 <= channels * side * side <= 2**21 + 2**20:
+                continue
+            for width, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
+                for ratio in (0.25, 0.5, 1, 2, 4):
+                    out_side = -(-side // stride)
+                    filters = int(channels * ratio)
+                    yield Geometry(
+                        family="grid",
+                        input_shape=(channels, side, side),
+                        weight_shape=(filters, channels, width, width),
+                        output_shape=(filters, out_side, out_side),
+                        stride=(stride, stride),
+                        padding=(width // 2, width // 2),
+                        dilation=(1, 1),
+                        groups=1,
+                    )
+
+
+def _evenly(items: list[Any], count: int) -> list[Any]:
+    """At most so many items, spread evenly over the list."""
+    return items if len(items) <= count else [items[i * len(items) // count] for i in range(count)]
+
+
+def _size(geometry: Geometry) -> tuple[int, ...]:
+    return (math.prod(geometry.weight_shape[2:]), math.prod(geometry.output_shape), math.prod(geometry.input_shape))
+
+
+def main() -> None:
+    """Gathers, thins out and writes the shapes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--per-family", type=int, default=40)
+    options = parser.parse_args()
+    by_family: dict[str, list[Geometry]] = {"grid": list(_grid())}
+    known: set[tuple[Any, ...]] = set()
+    for family, name, build in _models():
+        try:
+            found = _geometries(family, build)
+        except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            print(f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0][:100]}")
+            continue
+        for geometry in found:
+            key = (geometry.input_shape, geometry.weight_shape, geometry.output_shape, geometry.stride)
+            if (key, geometry.groups) not in known:
+                known.add((key, geometry.groups))
+                by_family.setdefault(family, []).append(geometry)
+    kept = []
+    for family, geometries in sorted(by_family.items()):
+        factor = 3 if family in (*ACCEPTANCE_FAMILIES, "grid") else 1
+        few = _evenly(sorted(geometries, key=_size), factor * options.per_family)
+        print(f"{family}: {len(few)} of {len(geometries)}")
+        kept += few
+    rows = [
+        [g.family, g.input_shape, g.weight_shape, g.output_shape, g.stride, g.padding, g.dilation, g.groups]
+        for g in kept
+    ]
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    SHAPES_PATH.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
+    print(f"{len(kept)} geometries, {SHAPES_PATH.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
