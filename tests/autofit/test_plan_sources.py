@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from autofit.plan_sources import plan_source
+from autofit.plan_sources import AskedPlans, plan_source
+from workers.predict.cudnn import CudnnError
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.formula_plans import FormulaPlans
+from workers.predict.table_plans import TablePlans
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"
@@ -44,7 +46,7 @@ def test_an_architecture_that_libcudnn_cannot_be_told_of_has_formulas_and_a_warn
 
 
 @pytest.mark.parametrize("library", [None, "no library at all"], ids=["absent", "broken"])
-def test_without_a_libcudnn_that_works_there_are_formulas(library, tmp_path: Path):
+def test_without_a_libcudnn_that_works_there_is_the_table(library, tmp_path: Path):
     folder = tmp_path / "nvidia" / "cudnn" / "lib"
     folder.mkdir(parents=True)
     (tmp_path / "nvidia" / "__init__.py").touch()
@@ -59,5 +61,20 @@ def test_without_a_libcudnn_that_works_there_are_formulas(library, tmp_path: Pat
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == str(FormulaPlans("sm_80"))
+    assert done.stdout.strip() == str(TablePlans("sm_80"))
     assert ("cannot be loaded" in done.stderr) == (library is not None)
+
+
+def test_libcudnn_that_fails_later_gives_way_to_the_table(caplog):
+    class Failing(FormulaPlans):
+        name = "a library"
+
+        def plans(self, calls):
+            raise CudnnError("its process died")
+
+    source = AskedPlans(Failing("sm_80"), TablePlans("sm_80"))
+    assert source.name == "a library"
+    with caplog.at_level(logging.WARNING):
+        assert source.plans([]) == []
+    assert source.name == TablePlans("sm_80").name
+    assert "its process died" in caplog.text
