@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import workers
-from autofit import gpus
+from autofit import gpus, plan_sources
 from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
 from autofit.checking import check_settings, run_check
 from autofit.confidence import Risk, shipped_residuals
@@ -174,6 +174,7 @@ def run(
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()
+        plan_sources.prepare()
         predictor = local_predictor(workload, mode=settings.mode, emit=emit)
         space = _search_space(settings, algos, predictor)
         curves, notes = _predict(predictor, target, space, settings.risk)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gzip
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autofit import paths
 from autofit.confidence import Calibration, Residuals, Risk, classify, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
+from autofit.plan_sources import plan_source
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.service.events import EventSink, Progress, ignore
 from workers.predict.conditions import Conditions, Level
@@ -22,6 +23,8 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
+from workers.predict.grid_plans import GridPlans
+from workers.predict.plans import PlanSource
 from workers.protocol import (
     Device,
     Evidence,
@@ -56,6 +59,9 @@ class Card:
     context_bytes: int
 
 
+PlanSources = Callable[[str], PlanSource]  # by architecture
+
+
 class Predictor:
     """Asks for traces of one workload and makes peak curves of them.
 
@@ -68,6 +74,7 @@ class Predictor:
         mode: `train`, `infer` or None for the workload's own.
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
+        plans: who knows cuDNN's plans on a card of an architecture.
     """
 
     def __init__(
@@ -78,7 +85,9 @@ class Predictor:
         mode: str | None = None,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
+        plans: PlanSources = plan_source,
     ) -> None:
+        self._plans = plans
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -99,7 +108,7 @@ class Predictor:
         traced = _traced_knobs(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
-        return self._predicted(knobs, card, self._curves[traced], risk)
+        return self._predicted(knobs, card, self._curves[traced], risk, self._plans_on_a_grid)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -125,7 +134,8 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        return self._predicted(knobs, card, PeakCurve([self.trace(knobs, batch_size)]), Risk.SAFE)
+        curve = PeakCurve([self.trace(knobs, batch_size)])
+        return self._predicted(knobs, card, curve, Risk.SAFE, self._plans)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -155,9 +165,19 @@ class Predictor:
         return self._traces[key]
 
     def _predicted(
-        self, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve, risk: Risk
+        self,
+        knobs: Knobs,
+        card: Card,
+        curve: PeakCurve | TracedCurve,
+        risk: Risk,
+        plans: PlanSources,
     ) -> PredictedCurve:
-        return PredictedCurve(self._workload.name, knobs, card, curve, residuals=self._residuals, risk=risk)
+        name = self._workload.name
+        return PredictedCurve(name, knobs, card, curve, residuals=self._residuals, plans=plans, risk=risk)
+
+    def _plans_on_a_grid(self, architecture: str) -> PlanSource:
+        """Plans for many batch sizes, of which cuDNN is not asked each."""
+        return GridPlans(self._plans(architecture))
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
@@ -188,9 +208,11 @@ class PredictedCurve:
         curve: PeakCurve | TracedCurve,
         *,
         residuals: Residuals,
+        plans: PlanSources,
         risk: Risk = Risk.SAFE,
     ) -> None:
         self.risk = risk
+        self._plans = plans
         self._workload = workload
         self._knobs = knobs
         self._card = card
@@ -199,6 +221,7 @@ class PredictedCurve:
         self._conditions = Conditions(
             conv_algo=knobs.conv_algo,
             architecture=card.architecture,
+            plans=(plans(card.architecture),),
             allow_tf32=knobs.tf32_in_convolutions,
         )
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
@@ -233,6 +256,7 @@ class PredictedCurve:
             evidence=Evidence.PREDICTED,
             device=Device(kind="cuda", name=self._card.name),
             calibration=calibration,
+            workspace_source=self._conditions.sources[0].name,
             workspace_bytes=_workspace_span(peak),
             largest=_largest(peak.live),
             trace_digest=self._digest(curve.trace),
@@ -241,7 +265,13 @@ class PredictedCurve:
     def on(self, card: Card) -> PredictedCurve:
         """The same step on another card."""
         return PredictedCurve(
-            self._workload, self._knobs, card, self._curve, residuals=self._residuals, risk=self.risk
+            self._workload,
+            self._knobs,
+            card,
+            self._curve,
+            residuals=self._residuals,
+            plans=self._plans,
+            risk=self.risk,
         )
 
     def at_risk(self, risk: Risk) -> PredictedCurve:

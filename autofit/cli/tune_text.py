@@ -178,7 +178,10 @@ def _fits(result: TuneResult, best: Best) -> str:
 def _calibration(result: TuneResult) -> tuple[str, ...]:
     """What the interval of a predicted answer rests on."""
     is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
-    return (result.estimate.calibration.note,) if result.estimate is not None and is_predicted else ()
+    if result.estimate is None or not is_predicted:
+        return ()
+    workspaces = f"convolution workspaces from {result.estimate.workspace_source}"
+    return (workspaces, result.estimate.calibration.note)
 
 
 def _peak(result: TuneResult, best: Best) -> str:

@@ -69,10 +69,11 @@ class InlineDispatcher(Dispatcher):
     def close(self) -> None:
         trials = self._pending.cancel_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        # A trial is told by the package that its process runs. It may be between two processes, so
-        # those that are found are not always all.
+        # A trial is told by what its process runs, which libcudnn's process does not. It may be
+        # between two processes, so those that are found are not always all.
         while running := [trial for trial in trials if not trial.done()]:
-            processes.kill_groups(processes.children_running(Path(workers.__path__[0])))
+            folder = Path(workers.__path__[0])
+            processes.kill_groups(processes.children_running(folder, "workers.child"))
             wait(running, timeout=_KILL_AGAIN_SECONDS)
         self._pool.shutdown()
 

@@ -14,12 +14,13 @@ import psutil
 _POLL_SECONDS = 0.05
 
 
-def children_running(folder: Path) -> list[psutil.Process]:
-    """This process's children whose command names that folder or something in it."""
+def children_running(folder: Path, module: str | None = None) -> list[psutil.Process]:
+    """This process's children whose command names that folder or something in it, and that module."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            if any(str(folder) in argument for argument in child.cmdline()):
+            command = child.cmdline()
+            if any(str(folder) in argument for argument in command) and module in (None, *command):
                 found.append(child)
     return found
 

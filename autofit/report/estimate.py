@@ -83,6 +83,7 @@ class Estimate:
         workspace_bytes: what convolution workspaces may come to; None where they have one size.
         calibration: the real runs that the interval rests on, or that there are none.
         device: the card that was assumed.
+        workspace_source: where the workspaces of convolutions are from.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
     """
@@ -101,6 +102,7 @@ class Estimate:
     device: Device
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
+    workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
     trace_digest: str = ""
 

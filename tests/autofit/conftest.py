@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from autofit.confidence import Residuals, Risk
-from autofit.prediction import Card, PredictedCurve, Predictor
+from autofit.prediction import Card, PlanSources, PredictedCurve, Predictor
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
+from workers.predict.formula_plans import FormulaPlans
 from workers.protocol import (
     Device,
     Evidence,
@@ -215,10 +216,12 @@ def make_curve(card: Card, workload: WorkloadRef) -> Callable[..., PredictedCurv
         *,
         residuals: Residuals = EXACT,
         risk: Risk = Risk.SAFE,
+        plans: PlanSources = FormulaPlans,
         **step: Any,
     ) -> PredictedCurve:
         worker = FakeWorker(lambda batch_size: step_trace(batch_size, **step))
-        return Predictor(workload, worker, residuals=residuals).curve(knobs, card, risk=risk)
+        predictor = Predictor(workload, worker, residuals=residuals, plans=plans)
+        return predictor.curve(knobs, card, risk=risk)
 
     return make
 

@@ -168,7 +168,9 @@ def test_an_estimate_adds_up(mode: str, conv_algo: str) -> None:
     assert interval.low_bytes <= interval.likely_bytes == estimate.peak_reserved_bytes <= interval.high_bytes
     assert estimate.device_peak_bytes == estimate.peak_reserved_bytes + estimate.context_bytes
     assert (estimate.mode, estimate.batch_size) == (mode, 8)
-    assert (parts["gradients"] > 0) == (parts["optimizer_state"] > 0) == (mode == "train")
+    assert (parts["optimizer_state"] > 0) == (mode == "train")
+    if mode == "infer":
+        assert parts["gradients"] == 0  # and in training where the peak is before the first of them
 
 
 def test_a_card_decides_name_context_and_workspace() -> None:

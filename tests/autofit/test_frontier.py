@@ -15,6 +15,8 @@ from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.service.events import ignore
+from tests.workers.predict.plan_tables import MadeUpPlans
+from workers.predict.plans import Plan
 from workers.protocol import (
     Device,
     Evidence,
@@ -269,7 +271,8 @@ def at_every_risk(frontier: Frontier, curve: PredictedCurve) -> dict[Risk, int |
 
 def test_a_predicted_entry_has_its_largest_batch_at_every_risk(make_curve: Any, predicted: Any) -> None:
     off = Residuals(measured={}, factor=1.0, extra_share=0.2)
-    curve = make_curve(num_channels=32, mib_per_sample=1, residuals=off)
+    source = MadeUpPlans(lambda call: tuple(Plan(1, mib * MIB * call.input_shape[0]) for mib in (2, 4)))
+    curve = make_curve(num_channels=32, mib_per_sample=1, residuals=off, plans=lambda _architecture: source)
     scan = {
         risk: largest_fitting_batch(curve.at_risk(risk), BUDGET_BYTES, max_batch=300).largest_batch
         for risk in Risk

@@ -16,8 +16,10 @@ import pytest
 
 import workers
 from autofit.api import card_named, refer
-from autofit.prediction import PredictedCurve, Predictor
+from autofit.plan_sources import plan_source
+from autofit.prediction import PlanSources, PredictedCurve, Predictor
 from workers import record
+from workers.predict.formula_plans import FormulaPlans
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"
@@ -32,18 +34,18 @@ def trials_in(lines: list[str]) -> list[record.Row]:
 
 
 @functools.cache
-def predictor_of(workload: str, mode: str | None) -> Predictor:
-    return Predictor(refer(workload), workers.run, mode=mode)
+def predictor_of(workload: str, mode: str | None, plans: PlanSources) -> Predictor:
+    return Predictor(refer(workload), workers.run, mode=mode, plans=plans)
 
 
-def curve_for(row: record.Row) -> PredictedCurve:
+def curve_for(row: record.Row, plans: PlanSources) -> PredictedCurve:
     card = dataclasses.replace(card_named(None), architecture=row["environment"]["architecture"])
-    return predictor_of(row["workload"], row["mode"]).curve(Knobs(**row["knobs"]), card)
+    return predictor_of(row["workload"], row["mode"], plans).curve(Knobs(**row["knobs"]), card)
 
 
-def disagreements(row: record.Row) -> list[str]:
+def disagreements(row: record.Row, plans: PlanSources = plan_source) -> list[str]:
     """Where the prediction of a row's configuration is further from its peaks than it may be."""
-    estimate = curve_for(row)(row["batch_size"])
+    estimate = curve_for(row, plans)(row["batch_size"])
     predicted = {
         "allocated_bytes": estimate.peak_allocated_bytes,
         "reserved_bytes": estimate.peak_reserved_bytes,
@@ -73,7 +75,7 @@ def test_every_recorded_trial_is_predicted() -> None:
 
 
 def as_if_measured(spec: TrialSpec) -> TrialOutcome:
-    """A trial that needed exactly what is predicted, in its first step."""
+    """A trial that needed exactly what is predicted, plans by formula, in its first step."""
     predicted = workers.run(dataclasses.replace(spec, probe=Probe.PREDICT))
     peaks = dataclasses.replace(predicted.steady, device_bytes=1)
     return dataclasses.replace(
@@ -125,7 +127,7 @@ def test_a_row_that_differs_from_its_prediction_is_told_by_what_differs(
 ) -> None:
     (row,) = trials_in(lines)
     row["first_step"][kind] = round(row["first_step"][kind] * change)
-    found = disagreements(row)
+    found = disagreements(row, FormulaPlans)
     assert len(found) == int(is_too_far)
     assert all(f"davenet-audio 64 {row['knobs']}: {kind}" in line for line in found)
 
@@ -133,4 +135,4 @@ def test_a_row_that_differs_from_its_prediction_is_told_by_what_differs(
 def test_a_peak_after_the_first_step_counts_too(lines: list[str]) -> None:
     (row,) = trials_in(lines)
     row["steady"]["reserved_bytes"] = 2 * row["first_step"]["reserved_bytes"]
-    assert len(disagreements(row)) == 1
+    assert len(disagreements(row, FormulaPlans)) == 1

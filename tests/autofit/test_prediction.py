@@ -21,6 +21,8 @@ from autofit.prediction import (
     raise_if_failed,
 )
 from autofit.service.events import Event, Progress
+from tests.workers.predict.plan_tables import of_sizes
+from workers.predict.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, Verdict
 from workers.trace import Trace
 
@@ -49,7 +51,7 @@ OFF = Residuals(
 
 @pytest.fixture
 def predictor(workload: Any, worker: Any, exact: Residuals) -> Predictor:
-    return Predictor(workload, worker, residuals=exact)
+    return Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
 
 
 def loops(make_trace: Any) -> Callable[[int], Trace]:
@@ -123,7 +125,7 @@ def test_the_outcome_of_a_prediction_holds_the_high_end_against_the_budget(make_
     verdicts = {size: curve.outcome(size, 512 * MIB).verdict for size in (13, 14, 20, 21)}
     assert verdicts == {13: Verdict.FITS, 14: Verdict.THRASH, 20: Verdict.THRASH, 21: Verdict.OOM}
     assert curve.outcome(13, 512 * MIB).environment["trace_sha256"] == curve(13).trace_digest
-    in_doubt: PredictedCurve = make_curve(Knobs(conv_algo="cudnn-benchmark"), num_channels=64)
+    in_doubt: PredictedCurve = make_curve(num_channels=64)
     interval = in_doubt(8).interval
     assert interval.likely_bytes < interval.high_bytes
     outcome = in_doubt.outcome(8, interval.high_bytes - 1)
@@ -287,7 +289,8 @@ def test_a_card_without_real_runs_has_the_wider_interval(make_curve: Any, card: 
 
 @pytest.mark.parametrize("risk", Risk)
 def test_peaks_and_verdicts_are_those_of_the_risk_and_agree(make_curve: Any, risk: Risk) -> None:
-    curve = make_curve(num_channels=256, residuals=OFF).at_risk(risk)
+    plans = of_sizes(64 * MIB, 512 * MIB, 0)
+    curve = make_curve(num_channels=256, residuals=OFF, plans=lambda _architecture: plans).at_risk(risk)
     estimate = curve(8)
     peak = curve.peak_reserved_bytes(8)
     if risk is Risk.SAFE:

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit import paths  # noqa: E402
 from tests.bench import accuracy_report  # noqa: E402
+from tests.bench.plan_sources import SOURCES, default_source  # noqa: E402
 from tests.bench.predictions import predict  # noqa: E402
 from tests.bench.scoring import Scored, with_constants  # noqa: E402
 from tests.bench.tables.catalogue import TABLES  # noqa: E402
@@ -45,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=Path, help="also writes every row there, as CSV")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--cache", type=Path, help="folder of the traces; default: in the state directory")
+    parser.add_argument("--plans", choices=SOURCES, default=default_source(), help="who knows cuDNN's plans")
     parser.add_argument("--only-trace", action="store_true", help="fills the cache, predicts nothing")
     parser.add_argument("--digest", help="takes cached traces of this digest, whatever the code has become")
     return parser.parse_args()
@@ -74,6 +76,7 @@ def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[S
         rows,
         cache=options.cache or paths.state_dir() / "bench-traces",
         digest=options.digest or tracing_digest(),
+        plans=options.plans,
         num_jobs=options.jobs,
         ablate=options.ablate,
         only_trace=options.only_trace,

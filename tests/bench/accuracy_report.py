@@ -207,6 +207,8 @@ def _csv_line(s: Scored) -> dict[str, object]:
         "low_bytes": said.low_bytes,
         "likely_bytes": said.likely_bytes,
         "high_bytes": said.high_bytes,
+        "safe_bytes": said.safe_bytes,
+        "model_class": said.model_class,
         "error": s.error if s.has_error else None,
         "error_above_constant": s.error_above_constant if s.has_error else None,
         "runs_likely": said.runs.get("likely"),

@@ -39,6 +39,8 @@ TAIL = 0.025  # beyond either end of a 95 % interval
 MIN_ROWS, MIN_FAMILIES = 20, 2
 # Without real runs: half as much again, and the 2 % by which identical runs differ (xMem's table).
 UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, 0.02
+# Identical runs differ by 2 %, rarely by 15 % (xMem's table).
+_NOT_ALONE = 1.15
 # Smaller peaks are left out: a table's constant is known to some 100 MiB, and no card is that small.
 _MIN_BYTES = 1024**3
 
@@ -78,7 +80,7 @@ class Shares:
 
 
 def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
-    """The rows that compare, and how many have no prediction.
+    """The rows that compare, and how many do not: without a prediction, or implausible as they are.
 
     Raises:
         KeyError: a column is missing.
@@ -86,10 +88,9 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     rows, num_failed = [], 0
     for path in paths:
         with path.open(encoding="utf-8", newline="") as file:
-            for line in csv.DictReader(file):
-                if not line["measured_bytes"]:
-                    continue
-                if line["failure"]:
+            lines = [line for line in csv.DictReader(file) if line["measured_bytes"]]
+            for line in lines:
+                if line["failure"] or _needs_more_than_a_larger_batch(line, lines):
                     num_failed += 1
                     continue
                 row = Row(
@@ -104,6 +105,17 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                 if row.real_bytes >= _MIN_BYTES:
                     rows.append(row)
     return rows, num_failed
+
+
+def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
+    """Whether a run took far more than the same with a larger batch: then it was not alone on the card."""
+    same = ("table", "model", "optimizer", "gpu")
+    return any(
+        int(line["measured_bytes"]) > _NOT_ALONE * int(other["measured_bytes"])
+        for other in lines
+        if int(other["batch_size"]) > int(line["batch_size"])
+        and all(other[column] == line[column] for column in same)
+    )
 
 
 def shares_of(rows: Sequence[Row]) -> Shares:

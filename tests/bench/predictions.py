@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
+from autofit.confidence import Calibration, classify, shipped_residuals
+from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
@@ -27,7 +30,9 @@ class Prediction:
     """What is predicted of a row.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: of the reserved peak; 0 where only labels are asked for.
+        low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
+        safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
+        model_class: of `autofit.confidence.classify`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not.
         next_runs: the same of the next size, which did not run.
         safe_batch_size: of a bracket, the largest size up to the one that failed whose high end is
@@ -40,6 +45,8 @@ class Prediction:
     low_bytes: int = 0
     likely_bytes: int = 0
     high_bytes: int = 0
+    safe_bytes: int = 0
+    model_class: str = ""
     runs: dict[str, bool] = field(default_factory=dict)
     next_runs: dict[str, bool] = field(default_factory=dict)
     safe_batch_size: int | None = None
@@ -60,9 +67,11 @@ class _Task:
 
 def conditions_of(row: Row) -> Conditions:
     """The conditions of a row's replay."""
+    assert _process is not None
     return Conditions(
         conv_algo=row.conv_algo,
         architecture=row.architecture,
+        plans=sources_of(row, _process.plans, _process.cache),
         torch_release=_release(row.torch_release),
     )
 
@@ -87,11 +96,21 @@ def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
 
 
 def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    return curve.replay(row.batch_size, _without_corrections(row)).peak_reserved_bytes
+    return _on_the_card(curve, row, _without_corrections(row))
 
 
 def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
-    return curve.replay(row.batch_size, conditions_of(row)).peak_reserved_bytes
+    return _on_the_card(curve, row, conditions_of(row))
+
+
+def _on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+    """The likely peak; no run reserves more than its card has: near the end the plans come down."""
+    likely_bytes = curve.reserved_bytes(row.batch_size, conditions, Level.LIKELY)
+    if likely_bytes > row.limit_bytes:
+        within = curve.replay_within(row.batch_size, conditions, row.limit_bytes)
+        if within.completed:
+            return within.peak_reserved_bytes
+    return likely_bytes
 
 
 def _without_corrections(row: Row) -> Conditions:
@@ -112,6 +131,7 @@ def predict(
     *,
     cache: Path,
     digest: str,
+    plans: str,
     num_jobs: int,
     ablate: bool,
     only_trace: bool,
@@ -122,7 +142,7 @@ def predict(
     tasks = list(_tasks(rows, ablate=ablate, only_trace=only_trace))
     started = time.monotonic()
     # Each process has a tracer of its own.
-    with ProcessPoolExecutor(num_jobs, get_context("spawn"), _start, (cache, digest)) as pool:
+    with ProcessPoolExecutor(num_jobs, get_context("spawn"), _start, (cache, digest, plans)) as pool:
         futures = {pool.submit(_run, task): task for task in tasks}
         for number, future in enumerate(as_completed(futures), start=1):
             task = futures[future]
@@ -143,12 +163,21 @@ def _tasks(rows: list[Row], *, ablate: bool, only_trace: bool) -> Iterator[_Task
         yield _Task(setting=setting, rows=tuple(numbered), ablate=ablate, only_trace=only_trace)
 
 
-_traces: Traces | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    """What a process of the pool keeps for all of its tasks."""
+
+    traces: Traces
+    plans: str
+    cache: Path
 
 
-def _start(cache: Path, digest: str) -> None:
-    global _traces  # noqa: PLW0603 - one per process of the pool, made when the process starts
-    _traces = Traces(cache, digest)
+_process: _Process | None = None
+
+
+def _start(cache: Path, digest: str, plans: str) -> None:
+    global _process  # noqa: PLW0603 - made when the process of the pool starts
+    _process = _Process(traces=Traces(cache, digest), plans=plans, cache=cache)
     threading.Thread(target=_end_with_the_bench, daemon=True).start()
 
 
@@ -161,17 +190,20 @@ def _end_with_the_bench() -> None:
 
 
 def _run(task: _Task) -> list[Prediction]:
-    assert _traces is not None
+    assert _process is not None
     started = time.perf_counter()
     try:
         if task.only_trace:
-            _traces.usual(task.setting)
+            _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
-        curve, trace_seconds = _traces.curve(task.setting)
+        curve, trace_seconds = _process.traces.curve(task.setting)
         return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
-        seconds = time.perf_counter() - started
-        return [Prediction(failure=str(error), seconds=seconds)] * len(task.rows)
+        failure = str(error)
+    except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
+        failure = "".join(traceback.format_exception(error)[-2:]).strip()
+    seconds = time.perf_counter() - started
+    return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
 def _predict(
@@ -179,20 +211,31 @@ def _predict(
 ) -> Prediction:
     curve = any_size.at(row.batch_size)
     started = time.perf_counter()
-    estimate = curve.estimate(row.batch_size, conditions_of(row))
+    conditions = conditions_of(row)
+    estimate = curve.estimate(row.batch_size, conditions)
+    likely_bytes, high_bytes = _on_the_card(curve, row, conditions), estimate.high_bytes
+    if likely_bytes <= row.limit_bytes:
+        high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = trace_seconds + time.perf_counter() - started
+    calibration = _calibration(curve, row)
     return Prediction(
-        low_bytes=estimate.low_bytes,
-        likely_bytes=estimate.reserved_bytes,
-        high_bytes=estimate.high_bytes,
+        model_class=calibration.model_class.value,
+        low_bytes=min(estimate.low_bytes, likely_bytes),
+        likely_bytes=likely_bytes,
+        high_bytes=high_bytes,
+        safe_bytes=calibration.high_end(high_bytes),
         runs=_runs(curve, row, row.batch_size) if row.ran is not None else {},
         next_runs={}
         if row.failed_batch_size is None
         else _runs(any_size.at(row.failed_batch_size), row, row.failed_batch_size),
-        safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         seconds=seconds,
+        safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
     )
+
+
+def _calibration(curve: PeakCurve, row: Row) -> Calibration:
+    return shipped_residuals().of(classify(curve.trace), row.architecture)
 
 
 def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
@@ -207,10 +250,10 @@ def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        high_bytes = any_size.at(batch_size).reserved_bytes(
-            batch_size, conditions_of(row), stop_above_bytes=row.limit_bytes
-        )
-        if high_bytes <= row.limit_bytes:
+        curve = any_size.at(batch_size)
+        within_bytes = _calibration(curve, row).within_high_end(row.limit_bytes)
+        high_bytes = curve.reserved_bytes(batch_size, conditions_of(row), stop_above_bytes=within_bytes)
+        if high_bytes <= within_bytes:
             fits = batch_size
         else:
             fails = batch_size

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from autofit.budget import DEFAULT_MARGIN
 from tests.bench.predictions import Prediction
 from tests.bench.tables.rows import Row
 
@@ -50,9 +51,12 @@ class Scored:
 
     @property
     def is_unsafe(self) -> bool:
-        """Whether the high end is below what was measured, or says of what did not run that it runs."""
+        """Whether a card of which the safe end fills the budget is too small, or what did not run "fits".
+
+        The budget leaves the margin free, so a run may take that too before it fails.
+        """
         if self.row.measured_bytes is not None:
-            return self.error_of(self.prediction.high_bytes) < 0
+            return self.error_of(int(self.prediction.safe_bytes / (1 - DEFAULT_MARGIN))) < 0
         return self._says_too_much("high")
 
     @property
@@ -72,7 +76,7 @@ class Scored:
         Of a bracket it is known to its lower end: what lies above that counts as nothing given away.
         """
         if self.row.measured_bytes is not None:
-            return max(self.error_of(self.prediction.high_bytes), 0.0)
+            return max(self.error_of(self.prediction.safe_bytes), 0.0)
         if self.prediction.safe_batch_size is not None:
             return max(1 - self.prediction.safe_batch_size / self.row.batch_size, 0.0)
         return None
@@ -201,6 +205,7 @@ def as_other(scored: Scored, predictor: str) -> Scored:
         low_bytes=said_bytes,
         likely_bytes=said_bytes,
         high_bytes=said_bytes,
+        safe_bytes=said_bytes,
         runs={"low": runs, "likely": runs, "high": runs},
     )
     return Scored(row=scored.row, prediction=prediction, constant_bytes=scored.constant_bytes)

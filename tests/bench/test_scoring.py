@@ -36,6 +36,7 @@ def measured(real_mib: int, likely_mib: int, *, high_mib: int | None = None, **c
         low_bytes=likely_mib * MIB,
         likely_bytes=likely_mib * MIB,
         high_bytes=(likely_mib if high_mib is None else high_mib) * MIB,
+        safe_bytes=(likely_mib if high_mib is None else high_mib) * MIB,
         seconds=2.0,
     )
     return Scored(row=row(measured_bytes=real_mib * MIB, **changes), prediction=prediction)

@@ -22,9 +22,14 @@ from workers.predict.curve import BatchDependentEventsError, PeakCurve, TracedCu
 from workers.trace import Trace
 
 ROOT = Path(__file__).parents[2]
-# What a trace depends on is what these import, directly or not; the curve only reads traces.
+# What a trace depends on is what these import, directly or not, save what only reads traces.
 _TRACING_MODULES = ("tests.bench.tracer",)
-_REPLAYING_MODULES = ("workers.predict.curve",)
+_REPLAYING_MODULES = (
+    "workers.predict.conditions",
+    "workers.predict.curve",
+    "workers.predict.scratch",
+    "workers.predict.workspace",
+)
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
 
@@ -73,13 +78,24 @@ class Traces:
 
 
 def tracing_digest() -> str:
-    """Names the code and the libraries that shape a trace."""
+    """Names the code and the libraries that shape a trace; imports and comments do not count."""
     digest = hashlib.sha256()
     for path in sorted(_import_closure(_TRACING_MODULES)):
-        digest.update(path.read_bytes())
+        digest.update(_statements(path).encode())
     versions = {name: _version(name) for name in _LIBRARIES}
     digest.update(json.dumps([versions, TRACED_BATCH_SIZES]).encode())
     return digest.hexdigest()[:16]
+
+
+def _statements(path: Path) -> str:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    kept = [
+        node
+        for node in body
+        if not isinstance(node, (ast.Import, ast.ImportFrom))
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    return "\n".join(map(ast.dump, kept))
 
 
 def _version(name: str) -> str:

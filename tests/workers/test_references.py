@@ -139,7 +139,7 @@ def test_parsing_imports_neither_torch_nor_anything_of_the_users(write: Write, t
             "davnet",
             ["'davnet'", "Did you mean davenet", "package.module:attribute", "path/file.py:attribute"],
         ),
-        ("net", ["Did you mean davenet"]),
+        ("net", ["Did you mean wavenet or davenet"]),
         ("alexnet-of-mine", ["no built-in workload 'alexnet-of-mine'", "path/file.py:attribute"]),
         ("train.py", ["names a file but nothing in it", "train.py:NAME"]),
         ("nets/train", ["names a file but nothing in it"]),

@@ -88,15 +88,17 @@ def demands(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
     """What each call takes beside its outputs; plans are asked for all convolutions at once."""
-    asked = [
-        call
-        for call in calls
-        if isinstance(call, Convolution) and conditions.conv_algo != NATIVE and goes_to_cudnn(call)
-    ]
-    plans = dict(zip(asked, source.plans(asked), strict=True))
     platform = Platform(
         int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
     )
+    asked = [
+        call
+        for call in calls
+        if isinstance(call, Convolution)
+        and conditions.conv_algo != NATIVE
+        and goes_to_cudnn(call, platform.capability)
+    ]
+    plans = dict(zip(asked, source.plans(asked), strict=True))
 
     def demand(call: Call) -> Workspace:
         if isinstance(call, Workspace):
@@ -116,6 +118,6 @@ def demands(
                 allow_tf32=conditions.allow_tf32,
                 knows_the_order=source.knows_the_order,
             )
-        return native_workspace(call) if conditions.conv_algo == NATIVE else NO_WORKSPACE
+        return native_workspace(call)
 
     return tuple(map(demand, calls))

@@ -85,7 +85,7 @@ class CudnnPlans:
         if self._cache is None:
             return
         # What cannot be read is asked for again.
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             data = json.loads(self._cache.read_text(encoding="utf-8"))
             self._known = {key: _plans(rows) for key, rows in data["plans"].items()} | self._known
             self._version = data["version"]

@@ -18,7 +18,7 @@ from workers.predict.polynomials import NotPolynomialError, size_polynomial, val
 from workers.predict.scratch import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Trace
+from workers.trace import Allocation, Category, Convolution, Trace
 
 _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
@@ -41,7 +41,8 @@ class PeakEstimate:
     """Predicted peaks of one configuration.
 
     Attributes:
-        allocated_bytes, reserved_bytes: with the likely workspaces.
+        allocated_bytes, reserved_bytes: with the likely workspaces. Where several sources of plans
+            have a mean for the reserved peak, the rest is by the source next to it from below.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
             any one convolution call; they follow each other, so never two at a time.
@@ -182,13 +183,12 @@ class PeakCurve:
         """
         spans = self._demands(batch_size, conditions, source or conditions.sources[0])
         sizes = tuple(getattr(span, f"{level}_bytes") for span in spans)
-        choices: Choices = {
-            index: (call, spans[call].choices_bytes)
-            for index, call in self._called
-            if sizes[call] > spans[call].low_bytes and spans[call].choices_bytes
-        }
-        key = (batch_size, sizes, conditions.settings, limit_bytes)
+        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, sizes, strict=True))
+        key = (batch_size, sizes, conditions.settings, limit_bytes, tried)
         if key not in self._replays:
+            choices: Choices = {
+                index: (call, tried[call]) for index, call in self._called if len(tried[call]) > 1
+            }
             self._replays[key] = replay(
                 self._events,
                 self._sizes(batch_size, sizes),
@@ -242,13 +242,22 @@ class PeakCurve:
 
     def _likely_bytes(self, batch_size: int, conditions: Conditions) -> int:
         """The mean of what the sources of plans make likely."""
-        peaks = [
-            self._replay(
-                batch_size, self._demanded(batch_size, conditions, source, Level.LIKELY), conditions
-            ).peak_reserved_bytes
-            for source in conditions.sources
-        ]
+        peaks = self._likely_peaks(batch_size, conditions)
         return sum(peaks) // len(peaks)
+
+    def _likely_peaks(self, batch_size: int, conditions: Conditions) -> list[int]:
+        """The likely reserved peak by each source of plans."""
+        likely = (self._demanded(batch_size, conditions, s, Level.LIKELY) for s in conditions.sources)
+        return [self._replay(batch_size, sizes, conditions).peak_reserved_bytes for sizes in likely]
+
+    def _typical(self, batch_size: int, conditions: Conditions) -> PlanSource:
+        """The source whose likely peak is next to the mean of all from below.
+
+        What it makes the allocated peak is then no more than the mean of the reserved ones.
+        """
+        peaks = self._likely_peaks(batch_size, conditions)
+        below = [peak for peak in peaks if peak <= sum(peaks) // len(peaks)]
+        return conditions.sources[peaks.index(max(below))]
 
     def _distinct(self, batch_size: int, conditions: Conditions, levels: Sequence[Level]) -> Iterator[_Sizes]:
         seen = set()
@@ -289,18 +298,15 @@ class PeakCurve:
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""
-        first = conditions.sources[0]
-        low, likely_sizes, high = (
-            self._demanded(batch_size, conditions, first, level)
-            for level in (Level.LOW, Level.LIKELY, Level.HIGH)
-        )
-        likely = self._replay(batch_size, likely_sizes, conditions)
+        typical = self._typical(batch_size, conditions)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        low, likely_sizes, high = (self._demanded(batch_size, conditions, typical, level) for level in levels)
+        likely = self._replay(batch_size, likely_sizes, conditions)
         reserved = [
             self._replay(batch_size, demanded, conditions).peak_reserved_bytes
             for demanded in self._distinct(batch_size, conditions, levels)
         ]
-        live = self._live_at(likely.peak_allocated_position, batch_size, conditions)
+        live = self._live_at(likely.peak_allocated_position, self._sizes(batch_size, likely_sizes))
         breakdown = dict.fromkeys(Category, 0)
         for one in live:
             breakdown[one.allocation.category] += one.num_bytes
@@ -309,7 +315,7 @@ class PeakCurve:
         return PeakEstimate(
             batch_size=batch_size,
             allocated_bytes=likely.peak_allocated_bytes,
-            reserved_bytes=max(self._likely_bytes(batch_size, conditions), likely.peak_allocated_bytes),
+            reserved_bytes=self._likely_bytes(batch_size, conditions),
             low_bytes=min(reserved),
             high_bytes=max(reserved),
             workspace_low_bytes=self._largest_workspace(batch_size, low),
@@ -319,14 +325,13 @@ class PeakCurve:
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
 
-    def _largest_workspace(self, batch_size: int, workspaces: _Workspaces) -> int:
+    def _largest_workspace(self, batch_size: int, workspaces: _Sizes) -> int:
         """The largest of convolutions; other calls may take something beside their outputs too."""
         calls = zip(self._shapes(batch_size)[1], workspaces, strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
-    def _live_at(self, position: int, batch_size: int, conditions: Conditions) -> list[LiveAllocation]:
+    def _live_at(self, position: int, sizes: Sequence[int]) -> list[LiveAllocation]:
         """What is alive right after an event."""
-        sizes = self.sizes(batch_size, conditions, Level.LIKELY)
         alive: set[int] = set()
         for event in self._events[: position + 1]:
             if event >= 0:

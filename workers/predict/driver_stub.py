@@ -31,8 +31,9 @@ _MACHINES = {
 }
 _PAGE_BYTES = 0x10000  # the largest page size of either machine
 _HEADER_BYTES, _PROGRAM_HEADER_BYTES, _SYMBOL_BYTES = 64, 56, 24
-_LOAD, _DYNAMIC = 1, 2
+_LOAD, _DYNAMIC, _GNU_STACK = 1, 2, 0x6474E551
 _READ_EXECUTE, _READ_WRITE = 5, 6
+_NUM_PROGRAM_HEADERS = 4
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 10, 11, 14
 
 
@@ -63,7 +64,7 @@ def shared_object(machine: int, code: bytes) -> bytes:
     """
     names = b"\0" + b"".join(name.encode() + b"\0" for name in (*_FUNCTIONS, SONAME))
     num_symbols = len(_FUNCTIONS) + 1  # the first symbol is the undefined one
-    hash_start = _HEADER_BYTES + 3 * _PROGRAM_HEADER_BYTES
+    hash_start = _HEADER_BYTES + _NUM_PROGRAM_HEADERS * _PROGRAM_HEADER_BYTES
     # A single bucket whose chain passes through every symbol.
     chain = (*range(2, num_symbols), 0)
     hash_table = struct.pack(f"<{4 + len(chain)}I", 1, num_symbols, 1, 0, *chain)
@@ -105,7 +106,7 @@ def _headers(machine: int, code_end: int, dynamic_bytes: int) -> bytes:
         0,
         _HEADER_BYTES,
         _PROGRAM_HEADER_BYTES,
-        3,
+        _NUM_PROGRAM_HEADERS,
         0,
         0,
         0,
@@ -119,4 +120,6 @@ def _headers(machine: int, code_end: int, dynamic_bytes: int) -> bytes:
         + program_header(_LOAD, _READ_EXECUTE, 0, code_end, _PAGE_BYTES)
         + program_header(_LOAD, _READ_WRITE, _PAGE_BYTES, dynamic_bytes, _PAGE_BYTES)
         + program_header(_DYNAMIC, _READ_WRITE, _PAGE_BYTES, dynamic_bytes, 8)
+        # Without it glibc makes the process's stack executable, or from 2.41 on loads nothing.
+        + program_header(_GNU_STACK, _READ_WRITE, 0, 0, 16)
     )

@@ -21,6 +21,7 @@ from workers.predict import fake_gpu
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.devices import GPU
+from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder, is_users
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
 from workers.trace import Category, Trace
@@ -48,6 +49,7 @@ def predict(spec: TrialSpec) -> TrialOutcome:
     trace = trace_workload(resolve(spec.workload), spec)
     curve = PeakCurve([trace])
     conditions = Conditions(
+        plans=(offline_source(spec.architecture),),
         conv_algo=spec.knobs.conv_algo,
         architecture=spec.architecture,
         allow_tf32=spec.knobs.tf32_in_convolutions,

@@ -36,6 +36,10 @@ class Workspace:
     worst_bytes: int
     choices_bytes: tuple[int, ...] = ()
 
+    def choices_up_to(self, size_bytes: int) -> tuple[int, ...]:
+        """What is tried in turn from a size on: a larger one is not to be had where that was not."""
+        return (size_bytes, *(size for size in self.choices_bytes if size < size_bytes))
+
 
 def between(low_bytes: int, likely_bytes: int, high_bytes: int) -> Workspace:
     """A workspace of which only the ends are known."""
@@ -102,18 +106,27 @@ def is_depthwise(call: Convolution) -> bool:
     return call.groups == call.input_shape[1] > 1
 
 
-def goes_to_cudnn(call: Convolution) -> bool:
-    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own."""
+def goes_to_cudnn(call: Convolution, capability: int) -> bool:
+    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own.
+
+    `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
+
+    Args:
+        capability: of the card, as 10 × major + minor.
+    """
+    if call.dtype == "bfloat16" and capability < 80:
+        return False
     return not is_depthwise(call) or _depthwise_goes_to_cudnn(call)
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else in half precision alone."""
+    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else fp16 up to 2-D alone."""
     if call.channels_last:
         return True
     channels, width = call.input_shape[1], call.input_shape[-1]
     if (
         call.dtype != "float16"
+        or len(call.stride) > 2
         or set(call.dilation) != {1}
         or len(set(call.stride)) != 1
         or channels < _MIN_DEPTHWISE_CHANNELS

@@ -19,7 +19,7 @@ WAITS += "subprocess.Popen(['sleep', '3600']); print('up', flush=True); signal.p
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that names the test's folder, leads a group and has a child of its own."""
-    command = [sys.executable, "-c", WAITS, str(tmp_path / "script.py")]
+    command = [sys.executable, "-c", WAITS, str(tmp_path / "script.py"), "a.module"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout.readline() == b"up\n"
         yield process
@@ -29,6 +29,11 @@ def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_children_are_told_by_the_folder_of_what_they_run(child: subprocess.Popen[bytes], tmp_path: Path):
     assert processes.children_running(tmp_path) == [psutil.Process(child.pid)]
     assert processes.children_running(tmp_path / "elsewhere") == []
+
+
+def test_children_of_one_folder_are_told_by_their_module(child: subprocess.Popen[bytes], tmp_path: Path):
+    assert processes.children_running(tmp_path, "a.module") == [psutil.Process(child.pid)]
+    assert processes.children_running(tmp_path, "another.module") == []
 
 
 def test_a_group_is_killed_with_all_that_its_leader_started(child: subprocess.Popen[bytes], tmp_path: Path):

@@ -37,7 +37,7 @@ class Setting:
     image_size: int | None = None
     num_classes: int | None = 1000
     fused_attention: bool = True
-    arguments: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    arguments: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
     layers: tuple[tuple[str, int, int], ...] = ()
 
     @property

@@ -193,7 +193,7 @@ def test_the_worst_is_no_less_than_the_high_end_and_the_same_for_every_policy_of
         assert likely <= high <= worst
         assert likely == curve.estimate(40, conditions).reserved_bytes
         peaks[conv_algo] = high, worst
-    assert peaks["cudnn"][0] < peaks["cudnn"][1] == peaks["cudnn-benchmark"][1]
+    assert peaks["cudnn"][1] == peaks["cudnn-benchmark"][1]
     assert peaks["native"][0] == peaks["native"][1]
 
 

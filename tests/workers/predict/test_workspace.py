@@ -1,123 +1,184 @@
-"""Workspaces of single convolutions, worked out by hand."""
+"""What PyTorch takes of a convolution's plans under each policy, over plans that are made up."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from workers.predict.workspace import Workspace, workspace
-from workers.protocol import CONV_ALGOS
-from workers.trace import Convolution, ConvPass
-
-# The second layer of VGG-16 at batch 2: 64 maps of 224×224 in and out, 3×3 filters.
-VGG = Convolution(
-    conv_pass=ConvPass.FPROP,
-    input_shape=(2, 64, 224, 224),
-    weight_shape=(64, 64, 3, 3),
-    output_shape=(2, 64, 224, 224),
-    stride=(1, 1),
-    padding=(1, 1),
-    dilation=(1, 1),
-    groups=1,
-    dtype="float32",
-    element_bytes=4,
+from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, variant
+from workers.predict.plans import Plan
+from workers.predict.workspace import (
+    NO_WORKSPACE,
+    Workspace,
+    between,
+    certain,
+    goes_to_cudnn,
+    is_depthwise,
+    native_workspace,
+    workspace,
 )
-MAPS_BYTES = 2 * 64 * 224 * 224 * 4
-# F(4×4, 3×3) cuts 56×56 tiles of 36 transformed elements from either side, and transforms the filters.
-WINOGRAD_BYTES = 4 * 36 * (2 * 64 * 56 * 56 + 2 * 64 * 56 * 56 + 64 * 64)
-# Half the columns of a spectrum of the padded image, 8 bytes each, for input, filters and output.
-FFT_BYTES = 8 * 226 * (226 // 2 + 1) * (2 * 64 + 64 * 64 + 2 * 64)
+from workers.trace import ConvPass
 
-
-def variant(**changes) -> Convolution:
-    return dataclasses.replace(VGG, **changes)
-
-
-POINTWISE = variant(weight_shape=(64, 64, 1, 1), padding=(0, 0))
-GROUPED = variant(weight_shape=(64, 2, 3, 3), groups=32)
-DEPTHWISE = variant(weight_shape=(64, 1, 3, 3), groups=64)
-
-
-def test_a_tensor_core_plan_copies_the_maps_it_writes_and_at_most_needs_winograds_buffers():
-    assert workspace(VGG, "cudnn", "sm_80") == Workspace(0, MAPS_BYTES, WINOGRAD_BYTES)
-    assert WINOGRAD_BYTES > 2 * MAPS_BYTES
-
-
-@pytest.mark.parametrize("conv_pass", [ConvPass.DGRAD, ConvPass.WGRAD])
-def test_a_gradient_copies_what_it_reads_too(conv_pass):
-    assert workspace(variant(conv_pass=conv_pass), "cudnn", "sm_80").likely_bytes == 2 * MAPS_BYTES
-
-
-def test_so_does_the_output_from_hopper_on():
-    assert workspace(VGG, "cudnn", "sm_90").likely_bytes == 2 * MAPS_BYTES
-
-
-def test_maps_that_are_channels_last_already_need_no_copy():
-    assert workspace(variant(channels_last=True), "cudnn", "sm_80").likely_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("architecture", "dtype", "has_tensor_cores"),
-    [
-        ("sm_61", "float32", False),
-        ("sm_75", "float32", False),
-        ("sm_75", "bfloat16", False),
-        ("sm_70", "float16", True),
-        ("sm_80", "float32", True),
-        ("sm_86", "bfloat16", True),
-        ("sm_100", "float32", True),
-    ],
+CUDNN_POLICIES = ("cudnn", "cudnn-deterministic", "cudnn-benchmark")
+PLANS = (
+    Plan(38, 500, uses_tensor_cores=True),
+    Plan(46, 900, uses_tensor_cores=True, is_deterministic=False),
+    Plan(25, 300, is_deterministic=False),
+    Plan(1, 700),
+    Plan(0, 0),
 )
-def test_without_tensor_cores_no_plan_needs_a_workspace(architecture, dtype, has_tensor_cores):
-    needed = workspace(variant(dtype=dtype), "cudnn", architecture)
-    assert (needed.high_bytes > 0) == has_tensor_cores
 
 
-@pytest.mark.parametrize("conv", [POINTWISE, GROUPED, DEPTHWISE], ids=["pointwise", "grouped", "depthwise"])
-@pytest.mark.parametrize("conv_algo", ["cudnn", "cudnn-deterministic", "cudnn-benchmark"])
-def test_pointwise_and_grouped_convolutions_need_none(conv, conv_algo):
-    assert workspace(conv, conv_algo, "sm_80") == Workspace(0, 0, 0)
+def test_the_first_plan_is_likely_and_all_are_tried_in_order_when_memory_is_short():
+    assert workspace(CONVOLUTION, PLANS, "cudnn") == Workspace(0, 500, 500, 900, (500, 900, 300, 700, 0))
 
 
-def test_winograd_is_for_small_dense_filters_without_stride():
-    for conv in (variant(stride=(2, 2)), variant(dilation=(2, 2)), variant(weight_shape=(64, 64, 5, 5))):
-        assert workspace(conv, "cudnn", "sm_80").high_bytes == 2 * MAPS_BYTES
+def test_where_the_order_is_unknown_the_high_end_is_the_largest():
+    needed = workspace(CONVOLUTION, PLANS, "cudnn", knows_the_order=False)
+    assert needed == Workspace(0, 500, 900, 900, (500, 900, 300, 700, 0))
 
 
-def test_benchmarking_allocates_the_largest_of_the_candidates():
-    needed = workspace(VGG, "cudnn-benchmark", "sm_80")
-    assert needed.low_bytes == MAPS_BYTES
-    assert needed.likely_bytes == WINOGRAD_BYTES
-    assert needed.high_bytes == max(WINOGRAD_BYTES, FFT_BYTES) == FFT_BYTES
+def test_without_tf32_fp32_has_no_plans_on_tensor_cores():
+    assert workspace(CONVOLUTION, PLANS, "cudnn", allow_tf32=False).choices_bytes == (300, 700, 0)
 
 
-def test_a_padded_image_beyond_256_has_no_fft():
-    large = variant(input_shape=(2, 64, 255, 255), output_shape=(2, 64, 255, 255))
-    needed = workspace(large, "cudnn-benchmark", "sm_80")
-    assert needed.high_bytes == 4 * 36 * (2 * (2 * 64 * 64 * 64) + 64 * 64)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_keeps_its_tensor_cores_without_tf32(dtype):
+    call = variant(dtype=dtype, element_bytes=2)
+    assert workspace(call, PLANS, "cudnn", allow_tf32=False) == workspace(call, PLANS, "cudnn")
+
+
+def test_the_deterministic_policy_passes_over_what_is_not():
+    needed = workspace(CONVOLUTION, PLANS, "cudnn-deterministic")
+    assert needed == Workspace(0, 500, 500, 700, (500, 700, 0))
+
+
+def test_benchmarking_begins_with_the_largest_and_comes_down_by_size():
+    needed = workspace(CONVOLUTION, PLANS, "cudnn-benchmark")
+    assert needed == Workspace(500, 900, 900, 900, (900, 700, 500, 300, 0))
+
+
+def test_where_no_plan_meets_the_policy_all_of_them_count():
+    plans = (Plan(38, 500, uses_tensor_cores=True), Plan(46, 900, uses_tensor_cores=True))
+    assert workspace(CONVOLUTION, plans, "cudnn", allow_tf32=False) == workspace(CONVOLUTION, plans, "cudnn")
+
+
+@pytest.mark.parametrize("knows_the_order", [True, False])
+@pytest.mark.parametrize("allow_tf32", [True, False])
+@pytest.mark.parametrize("conv_algo", CUDNN_POLICIES)
+@pytest.mark.parametrize("plans", [PLANS, PLANS[::-1], PLANS[:1], PLANS[1:3]])
+def test_the_levels_are_in_order(plans, conv_algo, allow_tf32, knows_the_order):
+    needed = workspace(CONVOLUTION, plans, conv_algo, allow_tf32=allow_tf32, knows_the_order=knows_the_order)
+    assert 0 <= needed.low_bytes <= needed.likely_bytes <= needed.high_bytes <= needed.worst_bytes
+    assert needed.likely_bytes == needed.choices_bytes[0]
+    assert len(set(needed.choices_bytes)) == len(needed.choices_bytes)
+
+
+def test_from_a_size_on_only_smaller_ones_are_tried_in_order():
+    needed = Workspace(0, 500, 900, 900, (500, 900, 300, 700, 0))
+    assert needed.choices_up_to(500) == (500, 300, 0)
+    assert needed.choices_up_to(900) == (900, 500, 300, 700, 0)
+    assert needed.choices_up_to(0) == (0,)
+    assert certain(64).choices_up_to(64) == (64,)
+
+
+def test_a_certain_workspace_is_the_same_at_every_level():
+    assert certain(64) == Workspace(64, 64, 64, 64)
+    assert between(1, 2, 3) == Workspace(1, 2, 3, 3)
 
 
 def test_native_convolutions_unfold_one_sample_at_a_time():
-    columns_bytes = 4 * (64 * 9) * (224 * 224)
-    assert workspace(VGG, "native", "sm_80") == Workspace(columns_bytes, columns_bytes, columns_bytes)
-    many = variant(input_shape=(500, 64, 224, 224), output_shape=(500, 64, 224, 224))
-    assert workspace(many, "native", "sm_80") == workspace(VGG, "native", "sm_80")
+    columns_bytes = 4 * (64 * 9) * (56 * 56)
+    assert native_workspace(CONVOLUTION) == certain(columns_bytes)
+    assert native_workspace(variant(input_shape=(1, 64, 56, 56))) == certain(columns_bytes)
 
 
 def test_native_convolutions_unfold_the_channels_of_one_group():
-    assert workspace(GROUPED, "native", "sm_80").likely_bytes == 4 * (2 * 9) * (224 * 224)
+    assert native_workspace(GROUPED) == certain(4 * (2 * 9) * (56 * 56))
 
 
-@pytest.mark.parametrize("conv", [POINTWISE, DEPTHWISE], ids=["pointwise", "depthwise"])
-def test_native_convolutions_of_one_pixel_or_one_channel_unfold_nothing(conv):
-    assert workspace(conv, "native", "sm_80") == Workspace(0, 0, 0)
+@pytest.mark.parametrize("call", [POINTWISE, DEPTHWISE], ids=["pointwise", "depthwise"])
+def test_native_convolutions_of_one_pixel_or_one_channel_unfold_nothing(call):
+    assert native_workspace(call) == NO_WORKSPACE
 
 
-@pytest.mark.parametrize("conv_algo", CONV_ALGOS)
-@pytest.mark.parametrize("conv", [VGG, POINTWISE, GROUPED, DEPTHWISE, variant(stride=(2, 2))])
-def test_the_likely_workspace_lies_between_low_and_high(conv, conv_algo):
-    for conv_pass in ConvPass:
-        for architecture in ("sm_61", "sm_75", "sm_80", "sm_90"):
-            needed = workspace(dataclasses.replace(conv, conv_pass=conv_pass), conv_algo, architecture)
-            assert 0 <= needed.low_bytes <= needed.likely_bytes <= needed.high_bytes
+def test_one_pixel_with_a_stride_is_unfolded():
+    strided = variant(
+        weight_shape=(64, 64, 1, 1), padding=(0, 0), stride=(2, 2), output_shape=(64, 64, 28, 28)
+    )
+    assert native_workspace(strided) == certain(4 * 64 * (28 * 28))
+
+
+def test_a_convolution_is_depthwise_when_every_channel_is_a_group():
+    assert is_depthwise(DEPTHWISE)
+    assert not is_depthwise(GROUPED)
+    one_channel = variant(input_shape=(64, 1, 56, 56), weight_shape=(64, 1, 3, 3))
+    assert not is_depthwise(one_channel)
+
+
+@pytest.mark.parametrize("conv_pass", ConvPass)
+@pytest.mark.parametrize("call", [CONVOLUTION, POINTWISE, GROUPED], ids=["dense", "pointwise", "grouped"])
+def test_all_but_depthwise_convolutions_go_to_cudnn(call, conv_pass):
+    assert goes_to_cudnn(call, 80)
+
+
+def test_bfloat16_goes_to_cudnn_from_ampere_on():
+    half = variant(dtype="bfloat16", element_bytes=2)
+    assert [goes_to_cudnn(half, capability) for capability in (70, 75, 80, 90)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_depthwise_convolutions_go_to_cudnn_in_channels_last_alone(dtype):
+    assert not goes_to_cudnn(depthwise(dtype=dtype), 80)
+    assert goes_to_cudnn(depthwise(dtype=dtype, channels_last=True), 80)
+
+
+def depthwise(num_samples=64, channels=64, size=(56, 56), kernel=(3, 3), stride=(1, 1), **changes):
+    return variant(
+        **{
+            "input_shape": (num_samples, channels, *size),
+            "weight_shape": (channels, 1, *kernel),
+            "output_shape": (num_samples, channels, *(-(-n // s) for n, s in zip(size, stride, strict=True))),
+            "stride": stride,
+            "padding": tuple(k // 2 for k in kernel),
+            "dilation": (1,) * len(size),
+            "groups": channels,
+            "dtype": "float16",
+            "element_bytes": 2,
+        }
+        | changes
+    )
+
+
+# `use_cudnn_depthwise` and `check_cudnn_depthwise_workload_with_filter` of PyTorch's Convolution.cpp.
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (depthwise(), True),
+        (depthwise(channels=32), True),
+        (depthwise(channels=31), False),
+        (depthwise(size=(56, 7)), True),
+        (depthwise(size=(56, 6)), False),
+        (depthwise(kernel=(5, 5)), True),
+        (depthwise(kernel=(7, 7)), False),
+        (depthwise(kernel=(3, 5)), False),
+        (depthwise(dilation=(2, 2)), False),
+        (depthwise(stride=(1, 2)), False),
+        (depthwise(stride=(3, 3)), False),
+        # stride 2: by samples, filter, channels and width
+        (depthwise(stride=(2, 2)), False),
+        (depthwise(stride=(2, 2), channels=256, size=(28, 28)), True),
+        (depthwise(stride=(2, 2), channels=256, size=(27, 27)), False),
+        (depthwise(stride=(2, 2), channels=512, size=(7, 7)), True),
+        (depthwise(stride=(2, 2), num_samples=1), True),
+        (depthwise(stride=(2, 2), num_samples=1, kernel=(1, 1)), False),
+        (depthwise(stride=(2, 2), num_samples=1, kernel=(1, 1), size=(28, 28)), True),
+        (depthwise(stride=(2, 2), num_samples=16, kernel=(1, 1), channels=128, size=(7, 7)), True),
+        (depthwise(stride=(2, 2), num_samples=17, kernel=(1, 1), channels=128, size=(7, 7)), False),
+        # 1-D and 3-D
+        (depthwise(size=(1000,), kernel=(9,), stride=(1,)), True),
+        (depthwise(size=(1000,), kernel=(9,), stride=(2,)), False),
+        (depthwise(size=(8, 56, 56), kernel=(3, 3, 3), stride=(1, 1, 1)), False),
+    ],
+)
+def test_half_precision_goes_to_cudnn_where_pytorch_found_that_faster(call, expected):
+    assert goes_to_cudnn(call, 80) == expected

@@ -1,0 +1,83 @@
+"""Who knows what cuDNN does on a card: libcudnn where it is installed, else a table, else formulas.
+
+The libcudnn of the environment is asked, and not another, because it is the one that PyTorch would
+run with; a CPU build of PyTorch brings none.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from autofit import paths
+from autofit.chips import properties_for
+from autofit.errors import StorageError, UnknownGpuError
+from workers.predict.cudnn import CudnnError
+from workers.predict.cudnn_plans import CudnnPlans, start_server
+from workers.predict.offline_plans import offline_source
+from workers.predict.plans import Plan, PlanSource
+from workers.trace import Convolution
+
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def plan_source(architecture: str) -> PlanSource:
+    """The best source of plans there is for a card of an architecture.
+
+    cuDNN's plans were seen to depend on the architecture alone: neither on the number of
+    multiprocessors, nor on clocks, caches or memory.
+    """
+    return _asked(architecture) or offline_source(architecture)
+
+
+class AskedPlans:
+    """Plans of libcudnn, and of another source from the moment that libcudnn fails.
+
+    Args:
+        asked: libcudnn.
+        otherwise: who is asked from then on.
+    """
+
+    def __init__(self, asked: PlanSource, otherwise: PlanSource) -> None:
+        self._source = asked
+        self._otherwise = otherwise
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
+    def knows_the_order(self) -> bool:
+        return self._source.knows_the_order
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`."""
+        try:
+            return self._source.plans(calls)
+        except CudnnError as error:
+            _log.warning("%s: convolution workspaces are from the %s", error, self._otherwise.name)
+            self._source = self._otherwise
+            return self._source.plans(calls)
+
+
+def prepare() -> None:
+    """Starts the process of libcudnn, where there is one, and returns at once, to hide its start-up."""
+    if CudnnPlans.is_available():
+        with suppress(CudnnError):  # `plan_source` says it
+            start_server()
+
+
+def _asked(architecture: str) -> AskedPlans | None:
+    """libcudnn, if it is there and can be asked at all."""
+    if not CudnnPlans.is_available():
+        return None
+    try:
+        asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")
+        asked.plans([])
+    except (CudnnError, UnknownGpuError, StorageError) as error:
+        _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
+        return None
+    return AskedPlans(asked, offline_source(architecture))

@@ -1,0 +1,96 @@
+"""Who is asked what cuDNN does on the card of a row."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.predict.table_plans import TablePlans
+
+from autofit.chips import device_properties
+from autofit.gpus import find_gpu
+from tests.bench.tables.rows import Row
+from workers.predict.cudnn_plans import CudnnPlans
+from workers.predict.grid_plans import GridPlans
+from workers.predict.plans import Plan, PlanSource
+from workers.trace import Convolution
+
+FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"
+SOURCES = (TABLE, CUDNN, FORMULAS)
+# From then on PyTorch's wheels bring a cuDNN that can be asked without a GPU, or nearly so.
+_FIRST_RELEASE_ASKED = (2, 7)
+_OLDEST, _CURRENT = (9, 8), (9, 20)
+
+
+@dataclass(frozen=True)
+class Without:
+    """The plans of another source, for a cuDNN that needs nothing for some kinds of convolutions.
+
+    Attributes:
+        pointwise, grouped: whether it is 1×1 filters, and groups, that go without a workspace.
+    """
+
+    source: PlanSource
+    pointwise: bool = False
+    grouped: bool = False
+
+    @property
+    def name(self) -> str:
+        kinds = [kind for kind, is_meant in (("1×1", self.pointwise), ("grouped", self.grouped)) if is_meant]
+        return f"{self.source.name}, none for {' and '.join(kinds)}"
+
+    @property
+    def knows_the_order(self) -> bool:
+        return self.source.knows_the_order
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`."""
+        return [
+            (Plan(-1, 0), *plans) if self._is_meant(call) else plans
+            for call, plans in zip(calls, self.source.plans(calls), strict=True)
+        ]
+
+    def _is_meant(self, call: Convolution) -> bool:
+        is_pointwise = math.prod(call.weight_shape[2:]) == 1
+        return (self.pointwise and is_pointwise) or (self.grouped and call.groups > 1)
+
+
+def default_source() -> str:
+    """The table, which every checkout has and which answers the same everywhere."""
+    return TABLE
+
+
+def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
+    """The sources of plans for a row; none for formulas, which the curve knows."""
+    if source == FORMULAS:
+        return ()
+    release = row.torch_release and tuple(map(int, row.torch_release.split(".")))
+    if not release or release < _FIRST_RELEASE_ASKED:
+        return older_cudnn(row.architecture)
+    return (_cudnn(row.gpu, cache) if source == CUDNN else TablePlans(row.architecture),)
+
+
+@functools.cache
+def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
+    """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6.
+
+    Real runs with it lie between those in which 1×1 and grouped convolutions copy their feature
+    maps, as newer versions plan, and those in which they do without. Which of these alternatives
+    are averaged was chosen on the two tables of real peaks, all families together.
+    """
+    current, oldest = TablePlans(architecture, _CURRENT), TablePlans(architecture, _OLDEST)
+    return (
+        Without(current, pointwise=True, grouped=True),
+        Without(current, pointwise=True),
+        Without(current, grouped=True),
+        Without(oldest, pointwise=True),
+    )
+
+
+@functools.cache
+def _cudnn(gpu: str, cache: Path) -> PlanSource:
+    """One for every card, because it holds what it was answered."""
+    return GridPlans(CudnnPlans(device_properties(find_gpu(gpu)), cache_folder=cache / "plans"))

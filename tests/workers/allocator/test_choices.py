@@ -1,0 +1,72 @@
+"""Requests that do with less where their size cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.allocator import Choices, replay
+
+MIB = 1 << 20
+FIRST = 0  # who asks
+untimed = settings(deadline=None)  # a busy machine is no failure
+
+
+def reserved_mib(sizes: list[int], choices: Choices, limit_mib: int, events: list[int]) -> int | None:
+    """The reserved peak of requests in MiB; None where memory ran out."""
+    outcome = replay(events, [size * MIB for size in sizes], limit_bytes=limit_mib * MIB, choices=choices)
+    return outcome.peak_reserved_bytes // MIB if outcome.completed else None
+
+
+def mib(*sizes: int) -> tuple[int, ...]:
+    return tuple(size * MIB for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "expected"), [(130, 130), (129, 80), (80, 80), (79, 54), (54, 54), (53, None)]
+)
+def test_the_first_size_that_can_be_had_is_taken(limit_mib, expected):
+    choices = {1: (FIRST, mib(100, 50, 24))}
+    assert reserved_mib([30, 100], choices, limit_mib, [0, 1]) == expected
+
+
+def test_nothing_at_all_can_be_the_last_choice():
+    assert reserved_mib([30, 100], {1: (FIRST, mib(100, 0))}, 30, [0, 1, ~1]) == 30
+
+
+def test_who_came_down_stays_there_though_there_is_room_again():
+    # A workspace of 100 or 20 beside 50, then once more when those are given back.
+    choices = {1: (FIRST, mib(100, 20)), 2: (FIRST, mib(100, 20))}
+    assert reserved_mib([50, 100, 100], choices, 120, [0, 1, ~1, ~0, 2]) == 70
+    others = {1: (FIRST, mib(100, 20)), 2: (FIRST + 1, mib(100, 20))}
+    assert reserved_mib([50, 100, 100], others, 120, [0, 1, ~1, ~0, 2]) == 100
+
+
+def test_the_cache_is_given_back_before_a_smaller_size_is_tried():
+    outcome = replay([0, ~0, 1], mib(60, 100), limit_bytes=100 * MIB, choices={1: (FIRST, mib(100, 20))})
+    assert outcome.completed
+    assert outcome.num_alloc_retries == 1
+    assert outcome.peak_allocated_bytes == 100 * MIB
+
+
+def test_what_was_taken_is_what_is_freed():
+    outcome = replay(
+        [0, 1, ~1, 2], mib(30, 100, 20), limit_bytes=60 * MIB, choices={1: (FIRST, mib(100, 20))}
+    )
+    assert outcome.completed
+    assert outcome.peak_allocated_bytes == outcome.peak_reserved_bytes == 50 * MIB
+
+
+def test_where_the_last_choice_is_refused_the_replay_says_where():
+    outcome = replay([0, 1], mib(30, 100), limit_bytes=40 * MIB, choices={1: (FIRST, mib(100, 50))})
+    assert not outcome.completed
+    assert outcome.failed_position == 1
+
+
+@untimed
+@given(st.lists(st.integers(0, 60 * MIB), min_size=1, max_size=20), st.integers(1, 5))
+def test_with_room_for_all_choices_change_nothing(sizes, num_askers):
+    events = [*range(len(sizes)), *(~index for index in range(len(sizes)))]
+    choices = {index: (index % num_askers, (size, size // 2, 0)) for index, size in enumerate(sizes)}
+    assert replay(events, sizes, choices=choices) == replay(events, sizes)

@@ -1,0 +1,127 @@
+"""The peak curve over made-up plans: several sources of them, and memory that is short."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
+from workers.predict.conditions import Conditions, Level
+from workers.predict.curve import PeakCurve
+from workers.predict.plans import Plan
+from workers.protocol import Verdict
+
+BATCH_SIZE = 20
+BARE_BYTES = 60 * MIB  # of that batch, without a workspace
+
+
+@pytest.fixture
+def curve() -> PeakCurve:
+    return PeakCurve([step(batch_size) for batch_size in (4, 6, 9)])
+
+
+def with_sizes(*mib: int, **settings) -> Conditions:
+    return Conditions(plans=(of_sizes(*(size * MIB for size in mib)),), **settings)
+
+
+def test_one_source_that_knows_the_order_leaves_the_low_end_alone_in_doubt(curve):
+    estimate = curve.estimate(BATCH_SIZE, with_sizes(100, 300, 0))
+    assert estimate.reserved_bytes == estimate.high_bytes == BARE_BYTES + 100 * MIB
+    assert estimate.low_bytes == BARE_BYTES
+    worst = curve.reserved_bytes(BATCH_SIZE, with_sizes(100, 300, 0), Level.WORST)
+    assert worst == BARE_BYTES + 300 * MIB
+
+
+def test_the_likely_peak_of_several_sources_is_their_mean_and_the_ends_span_them(curve):
+    sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
+    conditions = Conditions(plans=sources)
+    estimate = curve.estimate(BATCH_SIZE, conditions)
+    assert estimate.reserved_bytes == BARE_BYTES + (100 + 40 + 60) * MIB // 3
+    assert estimate.low_bytes == BARE_BYTES + 30 * MIB
+    assert estimate.high_bytes == BARE_BYTES + 100 * MIB
+    assert curve.reserved_bytes(BATCH_SIZE, conditions, Level.LIKELY) == estimate.reserved_bytes
+    assert curve.reserved_bytes(BATCH_SIZE, conditions, Level.HIGH) == estimate.high_bytes
+
+
+def test_what_is_alive_at_the_peak_is_told_by_the_source_next_to_the_mean_from_below(curve):
+    sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
+    estimate = curve.estimate(BATCH_SIZE, Conditions(plans=sources))
+    assert estimate.allocated_bytes == BARE_BYTES + 60 * MIB <= estimate.reserved_bytes
+    assert sum(estimate.breakdown.values()) == estimate.allocated_bytes
+    assert [one.num_bytes for one in estimate.live] == [60 * MIB, 40 * MIB, 20 * MIB]
+    assert estimate.workspace_likely_bytes == 60 * MIB
+
+
+def test_the_order_of_the_sources_does_not_matter(curve):
+    sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB)
+    there, back = (curve.estimate(BATCH_SIZE, Conditions(plans=plans)) for plans in (sources, sources[::-1]))
+    assert there == back
+
+
+def test_a_source_is_asked_for_the_batch_size_that_is_replayed(curve):
+    source = MadeUpPlans(lambda call: (Plan(1, 2 * MIB * call.input_shape[0]),))
+    conditions = Conditions(plans=(source,))
+    assert curve.reserved_bytes(30, conditions) == (40 + 30 + 60) * MIB
+    assert curve.reserved_bytes(50, conditions) == (40 + 50 + 100) * MIB
+    assert source.asked == [30, 50]
+
+
+def test_under_a_limit_a_convolution_comes_down_to_the_next_plan_that_fits(curve):
+    conditions = with_sizes(300, 100, 200, 0)
+    for limit_mib, workspace_mib in ((360, 300), (359, 100), (160, 100), (159, 0)):
+        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB)
+        assert replay.completed
+        assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
+    assert not curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES - 1).completed
+
+
+def test_where_the_first_plan_is_the_only_one_the_limit_decides(curve):
+    conditions = with_sizes(300)
+    assert curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES + 300 * MIB).completed
+    assert not curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES + 300 * MIB - 1).completed
+
+
+@pytest.mark.parametrize("sizes", [(300, 100, 0), (100, 300, 0), (0, 100, 300)])
+def test_benchmarking_comes_down_from_the_largest_even_if_that_is_the_first_plan(sizes, curve):
+    conditions = with_sizes(*sizes, conv_algo="cudnn-benchmark")
+    for limit_mib, workspace_mib in ((360, 300), (359, 100), (100, 0)):
+        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB)
+        assert replay.completed
+        assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
+
+
+def test_at_the_worst_the_largest_is_tried_first_and_smaller_ones_after_it(curve):
+    conditions = with_sizes(100, 300, 0)
+    for limit_mib, workspace_mib in ((360, 300), (359, 100), (100, 0)):
+        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB, Level.WORST)
+        assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
+
+
+def test_sources_with_the_same_first_plan_come_down_to_plans_of_their_own(curve):
+    roomy, tight = of_sizes(300 * MIB, 0), of_sizes(300 * MIB)
+    conditions = Conditions(plans=(roomy, tight))
+    limit_bytes = BARE_BYTES + 10 * MIB
+    runs = [
+        curve.replay_within(BATCH_SIZE, conditions, limit_bytes, source=s).completed for s in (roomy, tight)
+    ]
+    assert runs == [True, False]
+
+
+def test_a_size_runs_if_it_does_by_all_sources_and_perhaps_if_by_one(curve):
+    conditions = Conditions(plans=(of_sizes(300 * MIB, 0), of_sizes(300 * MIB)))
+    limit_bytes = BARE_BYTES + 10 * MIB
+    assert curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LOW)
+    assert not curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LIKELY)
+    assert not curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.HIGH)
+
+
+def test_what_runs_with_a_smaller_plan_alone_is_thrashing(curve):
+    conditions = with_sizes(300, 100)
+    verdicts = [curve.verdict(BATCH_SIZE, conditions, limit * MIB) for limit in (360, 359, 160, 159)]
+    assert verdicts == [Verdict.FITS, Verdict.THRASH, Verdict.THRASH, Verdict.OOM]
+
+
+def test_policies_with_other_workspaces_share_no_replay(curve):
+    plans = MadeUpPlans(lambda _call: (Plan(1, 50 * MIB, uses_tensor_cores=True), Plan(2, 20 * MIB)))
+    tf32, ieee = (Conditions(plans=(plans,), allow_tf32=allowed) for allowed in (True, False))
+    assert curve.reserved_bytes(BATCH_SIZE, tf32) == BARE_BYTES + 50 * MIB
+    assert curve.reserved_bytes(BATCH_SIZE, ieee) == BARE_BYTES + 20 * MIB

@@ -1,0 +1,15 @@
+"""Plans where there is no libcudnn to ask."""
+
+from __future__ import annotations
+
+from workers.predict.formula_plans import FormulaPlans
+from workers.predict.plans import PlanSource
+from workers.predict.table_plans import TablePlans
+
+
+def offline_source(architecture: str) -> PlanSource:
+    """The table of cuDNN's plans, or formulas for a card that is older than all of it."""
+    try:
+        return TablePlans(architecture)
+    except ValueError:
+        return FormulaPlans(architecture)
