@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.predict.table_plans import TablePlans
-
 from autofit.chips import device_properties
 from autofit.gpus import find_gpu
 from tests.bench.tables.rows import Row
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.grid_plans import GridPlans
 from workers.predict.plans import Plan, PlanSource
+from workers.predict.table_plans import TablePlans
 from workers.trace import Convolution
 
 FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"

@@ -35,15 +35,17 @@ _END_BATCHES = (1, 512)
 _MAX_TENSOR_BYTES = 16 * 2**30
 
 
-def calls(geometries: list[Geometry], every: int, dtype: str) -> Iterator[tuple[str, Convolution]]:
-    """What cuDNN is asked, each with the family it comes from."""
+def calls(
+    geometries: list[Geometry], every: int, dtype: str, capability: int
+) -> Iterator[tuple[str, Convolution]]:
+    """What PyTorch asks cuDNN for, each with the family it comes from."""
     for index, geometry in enumerate(geometries[::every]):
         for channels_last, batches in zip((False, True), _BATCHES[dtype], strict=True):
             ends = _END_BATCHES if index % 4 == 0 and not channels_last and len(batches) > 1 else ()
             for num_samples in (*batches, *ends):
                 for conv_pass in ConvPass:
                     call = geometry.call(conv_pass, num_samples, dtype, channels_last=channels_last)
-                    if goes_to_cudnn(call) and _is_runnable(call):
+                    if goes_to_cudnn(call, capability) and _is_runnable(call):
                         yield geometry.family, call
 
 
@@ -57,11 +59,12 @@ def ask(options: argparse.Namespace) -> None:
     cudnn = Cudnn.load(options.library)
     geometries = read_shapes()
     for architecture in options.architectures:
+        capability = int(architecture.removeprefix("sm_"))
         device = cudnn.device(properties_for(architecture).to_json())
         for dtype in options.dtypes:
             asked = [
                 Answer(family=family, call=call, plans=cudnn.plans(call, device))
-                for family, call in calls(geometries, options.every, dtype)
+                for family, call in calls(geometries, options.every, dtype, capability)
             ]
             answers = [dataclasses.replace(each, plans=reduced(each.plans)) for each in asked if each.plans]
             name = f"{architecture}-{dotted(cudnn.version)}-{dtype}"

@@ -27,8 +27,12 @@ from workers.trace import Convolution
 
 SCHEMA = "autofit.plans/1"
 # What is left over is kept in percent of all tensors, rounded to these.
-_FIRST_GRID, _OTHERS_GRID = 1, 10
-_MAX_COPIES = 4
+_FIRST_GRID, _OTHERS_GRID = 2, 10
+# Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.
+_REST_PRICE = 20
+_SUMS = sorted(
+    (a + b + c / 2 + abs(a - b) / 100, (a, b, c)) for a, b, c in itertools.product(range(5), repeat=3)
+)
 _VECTOR_BYTES = 16
 _NO_ENGINE = -1
 _NOT_ASKED = -1
@@ -71,16 +75,15 @@ def _copies(call: Convolution, plan: Plan, grid: int) -> Copies:
     """Many sums come close; taken is the one of few copies with little left over."""
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
-
-    def cost(candidate: tuple[int, int, int]) -> float:
-        a, b, c = candidate
-        rest = abs(plan.workspace_bytes - (a * x + b * y + c * w)) / every
-        return 20 * rest + a + b + c / 2 + abs(a - b) / 100
-
-    several = range(_MAX_COPIES + 1)
-    a, b, c = min(((a, b, c) for a in several for b in several for c in several), key=cost)
-    rest = (plan.workspace_bytes - (a * x + b * y + c * w)) / every * 100
-    return a, b, c, grid * round(rest / grid), plan.uses_tensor_cores + 2 * plan.is_deterministic
+    best, found, rest = math.inf, (0, 0, 0), 0.0
+    for price, (a, b, c) in _SUMS:
+        if price >= best:
+            break
+        left_over = (plan.workspace_bytes - (a * x + b * y + c * w)) / every
+        cost = price + _REST_PRICE * abs(left_over)
+        if cost < best:
+            best, found, rest = cost, (a, b, c), left_over
+    return *found, grid * round(100 * rest / grid), plan.uses_tensor_cores + 2 * plan.is_deterministic
 
 
 def plan_of(call: Convolution, kept: Copies) -> Plan:
