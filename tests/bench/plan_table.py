@@ -8,6 +8,14 @@
 makes that list) for each architecture, without a GPU; minutes for each. `build` writes the
 tables. `check` leaves out one family of models at a time and compares the first plan's
 workspace with cuDNN's, for the table and for the formulas.
+
+Shipped is, by `--every` of float32 / float16 / bfloat16:
+
+    9.20   sm_80, 86, 89, 90  1 / 1 / 2      sm_70, 75  1 / 2 / -    sm_100, 120  2 / 2 / 2
+    9.27   sm_80, 86, 89, 90  2 / 4 / 4      sm_75      2 / 4 / -    sm_100, 120  4 / 4 / 4
+    9.8    sm_80, 86, 89      2 / 4 / -
+
+9.27 stands for the 9.26 of PyTorch 2.15, 9.8 for all that cannot be asked without a GPU.
 """
 
 from __future__ import annotations

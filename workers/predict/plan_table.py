@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from workers.predict.plans import Plan
+from workers.predict.workspace import is_depthwise
 from workers.trace import Convolution
 
 SCHEMA = "autofit.plans/1"
@@ -137,7 +138,6 @@ class Kind:
 
     @classmethod
     def of(cls, call: Convolution) -> Self:
-        depthwise = call.groups == call.input_shape[1] > 1
         strided = any(step > 1 for step in call.stride)
         dilated = any(step > 1 for step in call.dilation)
         return cls(
@@ -145,7 +145,7 @@ class Kind:
             dtype=call.dtype,
             channels_last=call.channels_last,
             filter=_filter_kind(call.weight_shape[2:]),
-            grouping="depthwise" if depthwise else "grouped" if call.groups > 1 else "dense",
+            grouping="depthwise" if is_depthwise(call) else "grouped" if call.groups > 1 else "dense",
             reach="strided" if strided else "dilated" if dilated else "unit",
         )
 

@@ -20,15 +20,18 @@ class TablePlans:
     """What cuDNN planned, when it was asked, for the most similar convolution; a `PlanSource`.
 
     cuDNN decides by the architecture alone, not by the card. The table is that of the newest
-    architecture that is not newer than this one, and of the nearest version of cuDNN, as neighbouring
-    versions mostly agree; `name` says which they are. A type that the table lacks gets the plans of
-    another: float64 those of float32 without tensor cores. Fast at every size: it needs no `GridPlans`,
-    and knows no engine numbers.
+    architecture that is not newer than this one, and of the nearest version of cuDNN; `name` says which
+    they are. Versions differ: of 9,159 contiguous convolutions in float32, the first plan's workspace
+    was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
+
+    A type that the table lacks gets the plans of another: float64 those of float32 without tensor
+    cores, the smallest first. It is fast at every size and knows no engine numbers, so it is not for
+    `GridPlans`.
 
     Attributes:
         architecture: `sm_XY` of the card.
-        cudnn: first two numbers of the cuDNN that will run; None for the one that most wheels of
-            the supported releases of PyTorch bring.
+        cudnn: first two numbers of the version of cuDNN that will run; None for that of the wheel of
+            PyTorch 2.13.
 
     Raises:
         ValueError: the architecture is older than all of the table.
@@ -108,7 +111,9 @@ def plans_in(table: PlanTable, call: Convolution) -> tuple[Plan, ...]:
     plans = table.plans(call)
     if call.dtype != "float64":
         return plans
-    return tuple(plan for plan in plans if not plan.uses_tensor_cores) or (plans[-1],)
+    # The first plan of 240 convolutions in float64 took no workspace (cuDNN 9.20 for an A100).
+    ieee = [plan for plan in plans if not plan.uses_tensor_cores] or plans
+    return tuple(sorted(ieee, key=lambda plan: plan.workspace_bytes))
 
 
 def _numbers(version: str) -> tuple[int, int]:
