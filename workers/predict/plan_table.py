@@ -35,7 +35,6 @@ _SUMS = sorted(
     (a + b + c / 2 + abs(a - b) / 100, (a, b, c)) for a, b, c in itertools.product(range(5), repeat=3)
 )
 _VECTOR_BYTES = 16
-_NO_ENGINE = -1
 _NOT_ASKED = -1
 
 Copies = tuple[int, int, int, int, int]
@@ -88,12 +87,16 @@ def _copies(call: Convolution, plan: Plan, grid: int) -> Copies:
 
 
 def plan_of(call: Convolution, kept: Copies) -> Plan:
-    """The inverse of `copies` for one plan, for another call too."""
+    """The inverse of `copies` for one plan, for another call too.
+
+    The table has no engine numbers. Plans of the same copies get the same negative one, so that
+    `GridPlans` sees where the kernels change.
+    """
     x, y, w = _tensor_bytes(call)
     a, b, c, rest, flags = kept
     left_over = rest * sum(_plain_bytes(call)) // 100
     return Plan(
-        engine=_NO_ENGINE,
+        engine=-2 - ((a * 5 + b) * 5 + c) * 4 - flags,
         workspace_bytes=max(0, a * x + b * y + c * w + left_over),
         uses_tensor_cores=bool(flags & 1),
         is_deterministic=bool(flags & 2),

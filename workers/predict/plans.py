@@ -19,7 +19,7 @@ class Plan:
     """One way in which cuDNN can compute a convolution.
 
     Attributes:
-        engine: cuDNN's number of the kernel family, -1 where no cuDNN was asked.
+        engine: cuDNN's number of the kernel family; negative where no cuDNN was asked.
         workspace_bytes: scratch memory while it runs.
         uses_tensor_cores: for fp32 that is TF32.
         is_deterministic: gives the same bits on every run.

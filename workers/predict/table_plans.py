@@ -25,8 +25,7 @@ class TablePlans:
     was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
 
     A type that the table lacks gets the plans of another: float64 those of float32 without tensor
-    cores, the smallest first. It is fast at every size and knows no engine numbers, so it is not for
-    `GridPlans`.
+    cores, the smallest first.
 
     Attributes:
         architecture: `sm_XY` of the card.
