@@ -11,7 +11,9 @@ table itself (`tests.bench.plan_table`) is built from the written file.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -39,12 +41,24 @@ _TIMM_MODULES = (
     "xception_aligned",
 )  # fmt: skip
 _TIMM_PER_MODULE = 24
+_IMAGE = (3, 224, 224)
+# The family ("" for the model's own name), models of it, and the shape of a sample.
 _TORCHVISION = (
-    "alexnet", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3", "mnasnet1_0",
-    "mobilenet_v2", "mobilenet_v3_large", "resnet50", "resnext50_32x4d",
-    "shufflenet_v2_x1_0", "squeezenet1_1", "vgg16", "wide_resnet50_2",
-)  # fmt: skip
+    ("mobilenet", ("mobilenet_v2", "mobilenet_v3_large"), _IMAGE),
+    ("resnet", ("resnet50", "wide_resnet50_2"), _IMAGE),
+    ("resnext", ("resnext50_32x4d",), _IMAGE),
+    ("densenet", ("densenet121",), _IMAGE),
+    ("efficientnet", ("efficientnet_b0", "efficientnet_v2_s"), _IMAGE),
+    ("inception_v3", ("inception_v3",), _IMAGE),
+    ("vgg", ("vgg16",), _IMAGE),
+    ("", ("alexnet", "googlenet", "mnasnet1_0", "shufflenet_v2_x1_0", "squeezenet1_1"), _IMAGE),
+    ("video", ("r3d_18", "r2plus1d_18"), (3, 16, 112, 112)),
+    ("segmentation", ("fcn_resnet50", "deeplabv3_resnet50"), (3, 512, 512)),
+)
 _BUILTINS = {"davenet": "davenet", "resnet50": "resnet", "vgg16": "vgg", "wavenet": "wavenet"}
+
+
+_Build = Callable[[], tuple[torch.nn.Module, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -120,7 +134,7 @@ class _Convolutions(TorchDispatchMode):
         return result
 
 
-def _geometries(family: str, build: Callable[[], tuple[torch.nn.Module, Any]]) -> list[Geometry]:
+def _geometries(family: str, build: _Build) -> list[Geometry]:
     """The geometries of a model, run once on the meta device."""
     with torch.device("meta"), torch.no_grad(), _Convolutions() as convolutions:
         model, batch = build()
@@ -142,7 +156,7 @@ def _geometries(family: str, build: Callable[[], tuple[torch.nn.Module, Any]]) -
     ]
 
 
-def _models() -> Iterator[tuple[str, str, Callable[[], tuple[torch.nn.Module, Any]]]]:
+def _models() -> Iterator[tuple[str, str, _Build]]:
     """The family, the name and the maker of each model with a batch for it."""
     with without_missing_operators():
         import timm
@@ -151,25 +165,19 @@ def _models() -> Iterator[tuple[str, str, Callable[[], tuple[torch.nn.Module, An
     for module in _TIMM_MODULES:
         names = sorted(name for name in timm.list_models() if modules.get(name) == module)
         for name in _evenly(names, _TIMM_PER_MODULE):
-            yield family_of(name, module), name, lambda name=name: _timm(timm, name)  # type: ignore[misc]
-    families = {"mobilenet_v2": "mobilenet", "resnext50_32x4d": "resnext", "mobilenet_v3_large": "mobilenet"}
-    for name in _TORCHVISION:
-        family = families.get(name, name.rstrip("0123456789").partition("_")[0].removesuffix("net121"))
-        yield family, name, lambda name=name: (models.get_model(name), torch.empty(1, 3, 224, 224))  # type: ignore[misc]
-    for name in ("r3d_18", "r2plus1d_18"):
-        yield "video", name, lambda name=name: (models.get_model(name), torch.empty(1, 3, 16, 112, 112))  # type: ignore[misc]
-    for name in ("fcn_resnet50", "deeplabv3_resnet50"):
-        yield (
-            "segmentation",
-            name,
-            lambda name=name: (  # type: ignore[misc]
-                models.get_model(name, weights_backbone=None),
-                torch.empty(1, 3, 512, 512),
-            ),
-        )
+            yield family_of(name, module), name, functools.partial(_timm, timm, name)
+    for family, names, sample_shape in _TORCHVISION:
+        for name in names:
+            yield family or name, name, functools.partial(_torchvision, models, name, sample_shape)
     yield "unet", "unet", lambda: (_unet(), torch.empty(1, 3, 256, 256))
     for name, family in _BUILTINS.items():
-        yield family, name, lambda name=name: _builtin(name)  # type: ignore[misc]
+        yield family, name, functools.partial(_builtin, name)
+
+
+def _torchvision(models: Any, name: str, sample_shape: tuple[int, ...]) -> tuple[torch.nn.Module, Any]:
+    # Those for segmentation would fetch the weights of the network that they begin with.
+    options = {"weights_backbone": None} if name.endswith("_resnet50") else {}
+    return models.get_model(name, **options), torch.empty(1, *sample_shape)
 
 
 def _timm(timm: Any, name: str) -> tuple[torch.nn.Module, Any]:
@@ -203,12 +211,13 @@ def _unet() -> torch.nn.Module:
     """The convolutions of a U-Net (Ronneberger et al. 2015), one after the other without its copies."""
     layers: list[torch.nn.Module] = []
     widths = (3, 64, 128, 256, 512, 1024)
-    for wide_in, wide_out in zip(widths, widths[1:], strict=False):
+    for wide_in, wide_out in itertools.pairwise(widths):
         layers += [torch.nn.Conv2d(wide_in, wide_out, 3, padding=1)]
         layers += [torch.nn.Conv2d(wide_out, wide_out, 3, padding=1), torch.nn.MaxPool2d(2)]
     for width in (1024, 512, 256, 128):
-        layers += [torch.nn.ConvTranspose2d(width, width // 2, 2, stride=2)]
-        layers += [torch.nn.Conv2d(width // 2, width, 3, padding=1), torch.nn.Conv2d(width, width // 2, 3, padding=1)]
+        half = width // 2
+        layers += [torch.nn.ConvTranspose2d(width, half, 2, stride=2)]
+        layers += [torch.nn.Conv2d(half, width, 3, padding=1), torch.nn.Conv2d(width, half, 3, padding=1)]
     return torch.nn.Sequential(*layers)
 
 
@@ -240,12 +249,13 @@ def _evenly(items: list[Any], count: int) -> list[Any]:
 
 
 def _size(geometry: Geometry) -> tuple[int, ...]:
-    return (math.prod(geometry.weight_shape[2:]), math.prod(geometry.output_shape), math.prod(geometry.input_shape))
+    shapes = (geometry.weight_shape[2:], geometry.output_shape, geometry.input_shape)
+    return tuple(map(math.prod, shapes))
 
 
 def main() -> None:
     """Gathers, thins out and writes the shapes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--per-family", type=int, default=40)
     options = parser.parse_args()
     by_family: dict[str, list[Geometry]] = {"grid": list(_grid())}
@@ -253,7 +263,7 @@ def main() -> None:
     for family, name, build in _models():
         try:
             found = _geometries(family, build)
-        except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a model has against the meta device
             print(f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0][:100]}")
             continue
         for geometry in found:

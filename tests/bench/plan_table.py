@@ -5,25 +5,25 @@
     python -m tests.bench.plan_table check --answers FOLDER
 
 `ask` lets a libcudnn plan the convolutions of `convolution_shapes.json.gz` (`convolution_shapes.py`
-makes that list) for each architecture, without a GPU; minutes for each. `build` condenses the
-answers into tables. `check` leaves out one family of models at a time and compares the first plan's
+makes that list) for each architecture, without a GPU; minutes for each. `build` writes the
+tables. `check` leaves out one family of models at a time and compares the first plan's
 workspace with cuDNN's, for the table and for the formulas.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
+import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 from autofit.chips import TYPICAL_CARDS, properties_for
 from tests.bench.convolution_shapes import Geometry, read_shapes
 from tests.bench.plan_table_check import check
-from tests.bench.plan_table_rows import Answer, condensed
+from tests.bench.plan_table_rows import Answer, read_answers, write_answers
 from workers.predict.cudnn import Cudnn, dotted
-from workers.predict.plan_table import file_name, reduced
+from workers.predict.plan_table import encoded, file_name, reduced
 from workers.predict.workspace import goes_to_cudnn
 from workers.trace import Convolution, ConvPass
 
@@ -48,62 +48,43 @@ def calls(geometries: list[Geometry], every: int, dtype: str) -> Iterator[tuple[
 
 
 def _is_runnable(call: Convolution) -> bool:
-    sizes = []
-    for shape in (call.input_shape, call.output_shape):
-        size = call.element_bytes
-        for side in shape:
-            size *= side
-        sizes.append(size)
-    return max(sizes) <= _MAX_TENSOR_BYTES
+    largest = max(math.prod(call.input_shape), math.prod(call.output_shape))
+    return largest * call.element_bytes <= _MAX_TENSOR_BYTES
 
 
 def ask(options: argparse.Namespace) -> None:
     """Writes the answers of one libcudnn, a file for each architecture and type."""
     cudnn = Cudnn.load(options.library)
-    options.answers.mkdir(parents=True, exist_ok=True)
     geometries = read_shapes()
     for architecture in options.architectures:
         device = cudnn.device(properties_for(architecture).to_json())
         for dtype in options.dtypes:
-            answers = [
-                Answer(family=family, call=call, plans=reduced(cudnn.plans(call, device)))
+            asked = [
+                Answer(family=family, call=call, plans=cudnn.plans(call, device))
                 for family, call in calls(geometries, options.every, dtype)
             ]
-            answers = [answer for answer in answers if answer.plans]
-            text = json.dumps([answer.to_row() for answer in answers], separators=(",", ":"))
-            path = options.answers / f"{architecture}-{dotted(cudnn.version)}-{dtype}.json.gz"
-            path.write_bytes(gzip.compress(text.encode(), compresslevel=5, mtime=0))
-            print(f"{path.name}: {len(answers)} calls", flush=True)
-
-
-def answers_in(folder: Path) -> dict[tuple[str, str], list[Answer]]:
-    """All answers, by architecture and version."""
-    found: dict[tuple[str, str], list[Answer]] = {}
-    for path in sorted(folder.glob("*.json.gz")):
-        architecture, version, _dtype = path.name.removesuffix(".json.gz").split("-")
-        rows = json.loads(gzip.decompress(path.read_bytes()))
-        found.setdefault((architecture, version), []).extend(map(Answer.from_row, rows))
-    return found
+            answers = [dataclasses.replace(each, plans=reduced(each.plans)) for each in asked if each.plans]
+            name = f"{architecture}-{dotted(cudnn.version)}-{dtype}"
+            write_answers(options.answers, name, answers)
+            print(f"{name}: {len(answers)} of {len(asked)} calls have plans", flush=True)
 
 
 def build(options: argparse.Namespace) -> None:
-    """Condenses the answers and writes the tables."""
+    """Writes the tables."""
     DATA.mkdir(exist_ok=True)
-    total = 0
-    for (architecture, version), answers in answers_in(options.answers).items():
-        table, num_rows = condensed(answers, version)
-        capability = int(architecture.removeprefix("sm_"))
+    total_bytes = 0
+    for (architecture, version), answers in read_answers(options.answers).items():
         major, minor, *_ = map(int, version.split("."))
-        path = DATA / file_name(capability, (major, minor))
-        path.write_bytes(table.to_bytes())
-        total += path.stat().st_size
-        print(f"{path.name}: {num_rows} of {len(answers)} calls, {path.stat().st_size} bytes", flush=True)
-    print(f"{total} bytes in all")
+        path = DATA / file_name(int(architecture.removeprefix("sm_")), (major, minor))
+        path.write_bytes(encoded(version, ((answer.call, answer.plans) for answer in answers)))
+        total_bytes += path.stat().st_size
+        print(f"{path.name}: {len(answers)} calls, {path.stat().st_size} bytes", flush=True)
+    print(f"{total_bytes} bytes in all")
 
 
 def main() -> None:
     """Runs one of the three steps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     steps = parser.add_subparsers(required=True)
     asking = steps.add_parser("ask")
     asking.add_argument("--library", type=Path, help="libcudnn; without it that of the environment")
@@ -115,7 +96,7 @@ def main() -> None:
     building.set_defaults(run=build)
     checking = steps.add_parser("check")
     checking.add_argument("--families", nargs="+", help="those to leave out; all with 20 shapes or more")
-    checking.set_defaults(run=lambda options: check(answers_in(options.answers), options.families))
+    checking.set_defaults(run=lambda options: check(read_answers(options.answers), options.families))
     for step in (asking, building, checking):
         step.add_argument("--answers", type=Path, required=True, help="folder of cuDNN's answers")
     options = parser.parse_args()

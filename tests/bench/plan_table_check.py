@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.bench.plan_table_rows import Answer, condensed
+from tests.bench.plan_table_rows import Answer
 from workers.predict.formula_plans import FormulaPlans
-from workers.predict.plan_table import Kind
+from workers.predict.plan_table import Kind, PlanTable, encoded
 from workers.predict.plans import Plan
 from workers.trace import Convolution
 
@@ -31,12 +32,7 @@ def classes_of(call: Convolution) -> tuple[str, ...]:
 
 def is_right(call: Convolution, first: Plan, truth: Plan) -> bool:
     """Whether a first plan's workspace is as good as cuDNN's."""
-    elements = 0
-    for shape in (call.input_shape, call.output_shape):
-        size = 1
-        for side in shape:
-            size *= side
-        elements += size
+    elements = math.prod(call.input_shape) + math.prod(call.output_shape)
     return abs(first.workspace_bytes - truth.workspace_bytes) <= _TOLERANCE * elements * call.element_bytes
 
 
@@ -64,7 +60,8 @@ def _counts(
     counts: Counter[tuple[str, str]] = Counter()
     formulas = FormulaPlans(architecture)
     for family in families or [name for name, size in sizes.items() if size >= _MIN_CALLS]:
-        table, _ = condensed((answer for answer in answers if answer.family != family), version)
+        others = ((a.call, a.plans) for a in answers if a.family != family)
+        table = PlanTable.from_bytes(encoded(version, others))
         for answer in answers:
             if answer.family != family:
                 continue

@@ -14,9 +14,11 @@ import bisect
 import functools
 import gzip
 import importlib.resources
+import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,41 +27,44 @@ from workers.trace import Convolution
 
 SCHEMA = "autofit.plans/1"
 # What is left over is kept in percent of all tensors, rounded to these.
-_FIRST_GRID, _OTHERS_GRID = 1, 5
+_FIRST_GRID, _OTHERS_GRID = 1, 10
 _MAX_COPIES = 4
 _VECTOR_BYTES = 16
 _NO_ENGINE = -1
+_NOT_ASKED = -1
 
 Copies = tuple[int, int, int, int, int]
 Features = tuple[int, ...]
 
 
 def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """The plans that any policy of `workers.predict.workspace` could ask for, in their order.
+    """The plans that a policy of `workers.predict.workspace` could take.
 
-    These are the first, the smallest and the largest of all, of those without tensor cores, of the
-    deterministic ones, and of those that are both.
+    First the first of all, of those without tensor cores, of the deterministic ones and of those
+    that are both, in their order; then the smallest and the largest of all and the largest without
+    tensor cores, where those are others.
     """
-    kept: set[int] = set()
-    for ieee_only in (False, True):
-        for deterministic_only in (False, True):
-            allowed = [
-                index
-                for index, plan in enumerate(plans)
-                if not (ieee_only and plan.uses_tensor_cores)
-                and (plan.is_deterministic or not deterministic_only)
-            ]
-            if allowed:
-                sizes = [plans[index].workspace_bytes for index in allowed]
-                kept |= {allowed[0], allowed[sizes.index(min(sizes))], allowed[sizes.index(max(sizes))]}
-    return tuple(plans[index] for index in sorted(kept))
+    everything = range(len(plans))
+    ieee = [index for index in everything if not plans[index].uses_tensor_cores]
+    certain = [index for index in everything if plans[index].is_deterministic]
+    both = [index for index in ieee if index in certain]
+    firsts = {each[0] for each in (everything, ieee, certain, both) if each}
+
+    def size(index: int) -> int:
+        return plans[index].workspace_bytes
+
+    extremes = {min(everything, key=size), max(everything, key=size), max(ieee or everything, key=size)}
+    order = [*sorted(firsts), *sorted(extremes - firsts, key=size, reverse=True)]
+    return tuple(plans[index] for index in order)
 
 
 def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
-    """Plans as copies of the call's tensors, what is left over, and flags: 1 tensor cores, 2 deterministic."""
-    return tuple(
-        _copies(call, plan, _FIRST_GRID if index == 0 else _OTHERS_GRID) for index, plan in enumerate(plans)
-    )
+    """Plans as copies of the call's tensors, what is left over in percent, and flags.
+
+    Flags are 1 for tensor cores plus 2 for the same bits on every run.
+    """
+    grids = (_FIRST_GRID, *(_OTHERS_GRID for _ in plans[1:]))
+    return tuple(dict.fromkeys(_copies(call, plan, grid) for plan, grid in zip(plans, grids, strict=True)))
 
 
 def _copies(call: Convolution, plan: Plan, grid: int) -> Copies:
@@ -144,19 +149,13 @@ class Kind:
     @property
     def key(self) -> str:
         layout = "nhwc" if self.channels_last else "nchw"
-        return " ".join((self.conv_pass, self.dtype, layout, self.filter, self.grouping, self.reach))
+        return f"{self.conv_pass} {self.dtype} {layout} {self.filter} {self.grouping} {self.reach}"
 
-    def likeness(self, key: str) -> tuple[bool, ...]:
-        """How alike a kind with this key is: what tells more about the plans comes first."""
-        conv_pass, dtype, layout, filter_, grouping, reach = key.split(" ")
-        return (
-            dtype == self.dtype,
-            (layout == "nhwc") is self.channels_last,
-            conv_pass == self.conv_pass,
-            filter_ == self.filter,
-            grouping == self.grouping,
-            reach == self.reach,
-        )
+
+def likeness(key: str, other: str) -> tuple[bool, ...]:
+    """How alike two kinds are by their keys: what tells more about the plans comes first."""
+    conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
+    return (dtype, layout, conv_pass, *shape)
 
 
 def _filter_kind(sides: tuple[int, ...]) -> str:
@@ -182,18 +181,17 @@ def features(call: Convolution) -> Features:
     )
 
 
-# Of a doubling, by feature. cuDNN's heuristics see matrix products: samples and pixels multiply to
-# one side of the product, which `_Neighbours` sorts by.
-_PRODUCT_WEIGHT = 1.0
-_WEIGHTS = (0.3, 1.0, 1.0, 0.0, 1.0, 0.3)
+# Of a doubling, by feature. cuDNN's heuristics see matrix products, of which samples and pixels multiply
+# to one side: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same within a
+# hundredth of the calls of families left out.
+_WEIGHTS = (0.3, 0.6, 0.6, 0.0, 1.0, 0.6)
 _Position = tuple[float, ...]
 
 
 def _position(of: Features) -> _Position:
-    """Coordinates in which the distance is the sum of differences, the product's side first."""
+    """Coordinates in which the distance is the sum of differences."""
     logs = [math.log2(max(1, feature)) for feature in of]
-    product = _PRODUCT_WEIGHT * (logs[0] + logs[3])
-    return (product, *(weight * log for weight, log in zip(_WEIGHTS, logs, strict=True) if weight))
+    return (logs[0] + logs[3], *(weight * log for weight, log in zip(_WEIGHTS, logs, strict=True) if weight))
 
 
 class Neighbours:
@@ -203,37 +201,28 @@ class Neighbours:
         rows: the features of each call with the number of its plans.
     """
 
-    def __init__(self, rows: Iterable[tuple[Features, int]] = ()) -> None:
-        self._exact: dict[Features, int] = {}
-        self._sorted: list[tuple[_Position, int]] = []
-        for of, plans in rows:
-            if of not in self._exact:
-                self._exact[of] = plans
-                self._sorted.append((_position(of), plans))
-        self._sorted.sort()
+    def __init__(self, rows: Iterable[tuple[Features, int]]) -> None:
+        self._exact = dict(rows)
+        self._sorted = sorted((_position(of), number) for of, number in self._exact.items())
 
-    def add(self, of: Features, plans: int) -> None:
-        """Adds a call."""
-        self._exact[of] = plans
-        bisect.insort(self._sorted, (_position(of), plans))
+    def __len__(self) -> int:
+        return len(self._exact)
 
-    def nearest(self, of: Features) -> int | None:
-        """The plans of that call, or of its nearest neighbour; None if there are no calls."""
-        exact = self._exact.get(of)
-        return exact if exact is not None else self._nearest(_position(of))
-
-    def _nearest(self, here: _Position) -> int | None:
-        """Goes up and down from the place of the call until the first coordinate alone is too far."""
-        rows, best, found = self._sorted, math.inf, None
-        start = bisect.bisect_left(rows, (here,))
-        for indices in (range(start, len(rows)), range(start - 1, -1, -1)):
+    def nearest(self, of: Features) -> int:
+        """The plans of that call, or of its nearest neighbour."""
+        if of in self._exact:
+            return self._exact[of]
+        here, best, found = _position(of), math.inf, -1
+        start = bisect.bisect_left(self._sorted, (here,))
+        # Up and down from the call's place, until the first coordinate alone is too far.
+        for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
             for index in indices:
-                there, plans = rows[index]
+                there, number = self._sorted[index]
                 if abs(there[0] - here[0]) >= best:
                     break
                 distance = sum(map(abs, map(float.__sub__, there, here)))
                 if distance < best:
-                    best, found = distance, plans
+                    best, found = distance, number
         return found
 
 
@@ -241,63 +230,95 @@ class PlanTable:
     """cuDNN's plans on one architecture.
 
     Args:
-        version: of cuDNN, as `9.20.0`.
-        plans: the distinct lists of plans.
-        rows: by the key of the kind, the features of the calls and the numbers of their plans.
+        document: the file, see `encoded`.
+
+    Raises:
+        ValueError: it has another schema.
     """
 
-    def __init__(
-        self,
-        *,
-        version: str,
-        plans: Sequence[tuple[Copies, ...]],
-        rows: dict[str, list[tuple[Features, int]]],
-    ) -> None:
-        self.version = version
-        self._plans = plans
-        self._rows = rows
+    def __init__(self, document: dict[str, Any]) -> None:
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"expected a table of schema {SCHEMA}, got {document['schema']!r}")
+        self.version: str = document["cudnn"]
+        self._codes: list[Copies] = list(zip(*document["codes"], strict=True))
+        self._plans: list[list[int]] = document["plans"]
+        self._shapes: list[str] = document["shapes"]
+        self._geometries: list[tuple[int, ...]] = list(zip(*document["geometries"], strict=True))
+        self._answers: dict[str, dict[str, list[int]]] = document["answers"]
         self._neighbours: dict[str, Neighbours] = {}
-        self._substitutes: dict[str, str] = {}
-
-    def plans(self, call: Convolution) -> tuple[Plan, ...]:
-        """The plans of that call or, scaled to it, of the call that is most alike."""
-        kind = Kind.of(call)
-        key = kind.key
-        if key not in self._rows:
-            if key not in self._substitutes:
-                self._substitutes[key] = max(self._rows, key=kind.likeness)
-            key = self._substitutes[key]
-        if key not in self._neighbours:
-            self._neighbours[key] = Neighbours(self._rows[key])
-        index = self._neighbours[key].nearest(features(call))
-        assert index is not None
-        return tuple(plan_of(call, kept) for kept in self._plans[index])
-
-    def to_bytes(self) -> bytes:
-        """The file: JSON of columns, compressed."""
-        document = {
-            "schema": SCHEMA,
-            "cudnn": self.version,
-            "plans": self._plans,
-            "rows": {
-                key: [*map(list, zip(*(of for of, _ in rows), strict=True)), [plans for _, plans in rows]]
-                for key, rows in self._rows.items()
-            },
-        }
-        text = json.dumps(document, separators=(",", ":")).encode()
-        return gzip.compress(text, compresslevel=9, mtime=0)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        document: dict[str, Any] = json.loads(gzip.decompress(data))
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"expected a table of schema {SCHEMA}, got {document['schema']!r}")
-        rows = {
-            key: [(tuple(of), plans) for *of, plans in zip(*columns, strict=True)]
-            for key, columns in document["rows"].items()
-        }
-        plans = [tuple((a, b, c, rest, flags) for a, b, c, rest, flags in each) for each in document["plans"]]
-        return cls(version=document["cudnn"], plans=plans, rows=rows)
+        return cls(json.loads(gzip.decompress(data)))
+
+    def plans(self, call: Convolution) -> tuple[Plan, ...]:
+        """The plans of that call or, scaled to it, of the call that is most alike."""
+        key = Kind.of(call).key
+        if key not in self._neighbours:
+            self._neighbours[key] = Neighbours(self._rows(key)) or self._most_alike(key)
+        number = self._neighbours[key].nearest(features(call))
+        return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
+
+    def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
+        """The calls of one kind with the numbers of their plans."""
+        question, shape = _split(key)
+        if shape not in self._shapes:
+            return
+        wanted = self._shapes.index(shape)
+        for num_samples, numbers in self._answers.get(question, {}).items():
+            for (has, *rest), number in zip(self._geometries, numbers, strict=True):
+                if has == wanted and number != _NOT_ASKED:
+                    yield (int(num_samples), *rest), number
+
+    def _most_alike(self, key: str) -> Neighbours:
+        """The calls of the kind that stands for one that the table lacks."""
+        kinds = (f"{question} {shape}" for question in self._answers for shape in self._shapes)
+        for other in sorted(kinds, key=lambda other: likeness(key, other), reverse=True):
+            neighbours = Neighbours(self._rows(other))
+            if neighbours:
+                return neighbours
+        raise ValueError("the table is empty")
+
+
+def encoded(version: str, rows: Iterable[tuple[Convolution, Sequence[Plan]]]) -> bytes:
+    """A file for these calls and their plans; of calls that look the same to the table the first counts.
+
+    JSON, compressed: the distinct `codes` of plans in columns, the distinct lists of `plans` as
+    numbers of codes, `geometries` in columns (number of the shape, then the features but for the
+    samples), and in `answers`, by pass, type and layout and by samples, the number of the list of
+    plans of each geometry.
+    """
+    found: dict[tuple[str, int], dict[tuple[Any, ...], tuple[Copies, ...]]] = {}
+    for call, plans in rows:
+        question, shape = _split(Kind.of(call).key)
+        num_samples, *rest = features(call)
+        of_batch = found.setdefault((question, num_samples), {})
+        of_batch.setdefault((shape, *rest), copies(call, reduced(plans)))
+    lists = Counter(plans for of_batch in found.values() for plans in of_batch.values())
+    numbers = {plans: number for number, (plans, _) in enumerate(lists.most_common())}
+    codes = {code: number for number, code in enumerate(dict.fromkeys(itertools.chain(*numbers)))}
+    geometries = sorted({geometry for of_batch in found.values() for geometry in of_batch})
+    shapes = sorted({shape for shape, *_ in geometries})
+    answers: dict[str, dict[str, list[int]]] = {}
+    for (question, num_samples), of_batch in sorted(found.items()):
+        column = [numbers[of_batch[g]] if g in of_batch else _NOT_ASKED for g in geometries]
+        answers.setdefault(question, {})[str(num_samples)] = column
+    document = {
+        "schema": SCHEMA,
+        "cudnn": version,
+        "codes": list(zip(*codes, strict=True)),
+        "plans": [[codes[code] for code in plans] for plans in numbers],
+        "shapes": shapes,
+        "geometries": list(zip(*((shapes.index(shape), *rest) for shape, *rest in geometries), strict=True)),
+        "answers": answers,
+    }
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """The key of a kind as pass, type and layout, and as filter, grouping and reach."""
+    words = key.split()
+    return " ".join(words[:3]), " ".join(words[3:])
 
 
 @functools.cache

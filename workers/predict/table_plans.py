@@ -90,7 +90,9 @@ def _held(architecture: str, version: tuple[int, int]) -> tuple[int, tuple[int, 
     capability = max((known for known, _ in tables if known <= wanted), default=None)
     if capability is None:
         oldest = min(known for known, _ in tables)
-        raise ValueError(f"the table of cuDNN's plans begins with sm_{oldest}, it has nothing for {architecture}")
+        raise ValueError(
+            f"the table of cuDNN's plans begins with sm_{oldest}, it has nothing for {architecture}"
+        )
     versions = [known for has, known in tables if has == capability]
     # Of two that are equally far the older one, which comes first.
     return capability, min(versions, key=lambda known: _distance(known, version))
