@@ -105,6 +105,14 @@ def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
 
 def _on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
     """The likely peak; no run reserves more than its card has: near the end the plans come down."""
+    peaks = [
+        _with_one_source(curve, row, dataclasses.replace(conditions, plans=(source,)))
+        for source in conditions.sources
+    ]
+    return sum(peaks) // len(peaks)
+
+
+def _with_one_source(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
     likely_bytes = curve.reserved_bytes(row.batch_size, conditions, Level.LIKELY)
     if likely_bytes > row.limit_bytes:
         within = curve.replay_within(row.batch_size, conditions, row.limit_bytes)

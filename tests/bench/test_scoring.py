@@ -119,8 +119,8 @@ def test_a_measurement_below_the_constant_has_no_peak_above_it() -> None:
     assert summarize("all", [scored]).above_median is None
 
 
-def test_unsafe_is_a_high_end_below_what_was_measured() -> None:
-    safe, unsafe = measured(100, 90, high_mib=100), measured(100, 90, high_mib=99)
+def test_unsafe_is_a_high_end_that_with_the_margin_is_below_what_was_measured() -> None:
+    safe, unsafe = measured(100, 90, high_mib=98), measured(100, 90, high_mib=96)
     summary = summarize("all", [safe, unsafe])
     assert summary.unsafe == 0.5
     assert summary.unsafe_at_likely == 1.0

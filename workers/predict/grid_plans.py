@@ -19,6 +19,7 @@ class GridPlans:
 
     def __init__(self, source: PlanSource) -> None:
         self._source = source
+        self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -30,17 +31,38 @@ class GridPlans:
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the first plan of a call is always a plan of its own size."""
-        ends = [neighbours(call.input_shape[0]) for call in calls]
-        lower = self._source.plans([_of_samples(c, low) for c, (low, _) in zip(calls, ends, strict=True)])
-        upper = self._source.plans([_of_samples(c, high) for c, (_, high) in zip(calls, ends, strict=True)])
-        between = [
-            _interpolated(call.input_shape[0], *end, *plans)
-            for call, end, *plans in zip(calls, ends, lower, upper, strict=True)
-        ]
-        exact = iter(
-            self._source.plans([c for c, plans in zip(calls, between, strict=True) if plans is None])
-        )
-        return [next(exact) if plans is None else plans for plans in between]
+        keys = [(*_layer(call), call.input_shape[0]) for call in calls]
+        new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
+        ends = {key: neighbours(call.input_shape[0]) for key, call in new.items()}
+        self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
+        for key, call in new.items():
+            at_ends = (self._known[*key[:-1], size] for size in ends[key])
+            between = _interpolated(call.input_shape[0], *ends[key], *at_ends)
+            if between is not None:
+                self._known[key] = between
+        self._ask({key: (call, call.input_shape[0]) for key, call in new.items()})
+        return [self._known[key] for key in keys]
+
+    def _ask(self, wanted: dict[tuple[object, ...], tuple[Convolution, int]]) -> None:
+        missing = {key: _of_samples(*call) for key, call in wanted.items() if key not in self._known}
+        if missing:
+            self._known |= zip(missing, self._source.plans(list(missing.values())), strict=True)
+
+
+def _layer(call: Convolution) -> tuple[object, ...]:
+    """All of a call but its number of samples; a tuple, as this is done for every batch size."""
+    return (
+        call.conv_pass,
+        call.input_shape[1:],
+        call.weight_shape,
+        call.output_shape[1:],
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.dtype,
+        call.channels_last,
+    )
 
 
 def neighbours(num_samples: int) -> tuple[int, int]:
@@ -78,5 +100,5 @@ def _interpolated(
         end = there.pop(0) if there else plan.workspace_bytes * high // low
         rise = (end - plan.workspace_bytes) * (num_samples - low)
         size = plan.workspace_bytes + -(-rise // (high - low))
-        plans.append(dataclasses.replace(plan, workspace_bytes=size))
+        plans.append(Plan(plan.engine, size, plan.uses_tensor_cores, plan.is_deterministic))
     return tuple(plans)
