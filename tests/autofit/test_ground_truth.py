@@ -19,7 +19,7 @@ from autofit.api import card_named, refer
 from autofit.plan_sources import plan_source
 from autofit.prediction import PlanSources, PredictedCurve, Predictor
 from workers import record
-from workers.predict.formula_plans import FormulaPlans
+from workers.predict.offline_plans import offline_source
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"
@@ -75,7 +75,7 @@ def test_every_recorded_trial_is_predicted() -> None:
 
 
 def as_if_measured(spec: TrialSpec) -> TrialOutcome:
-    """A trial that needed exactly what is predicted, plans by formula, in its first step."""
+    """A trial that needed exactly what is predicted, without libcudnn, in its first step."""
     predicted = workers.run(dataclasses.replace(spec, probe=Probe.PREDICT))
     peaks = dataclasses.replace(predicted.steady, device_bytes=1)
     return dataclasses.replace(
@@ -127,7 +127,7 @@ def test_a_row_that_differs_from_its_prediction_is_told_by_what_differs(
 ) -> None:
     (row,) = trials_in(lines)
     row["first_step"][kind] = round(row["first_step"][kind] * change)
-    found = disagreements(row, FormulaPlans)
+    found = disagreements(row, offline_source)
     assert len(found) == int(is_too_far)
     assert all(f"davenet-audio 64 {row['knobs']}: {kind}" in line for line in found)
 
@@ -135,4 +135,4 @@ def test_a_row_that_differs_from_its_prediction_is_told_by_what_differs(
 def test_a_peak_after_the_first_step_counts_too(lines: list[str]) -> None:
     (row,) = trials_in(lines)
     row["steady"]["reserved_bytes"] = 2 * row["first_step"]["reserved_bytes"]
-    assert len(disagreements(row, FormulaPlans)) == 1
+    assert len(disagreements(row, offline_source)) == 1
