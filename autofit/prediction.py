@@ -256,7 +256,7 @@ class PredictedCurve:
             evidence=Evidence.PREDICTED,
             device=Device(kind="cuda", name=self._card.name),
             calibration=calibration,
-            workspace_source=self._conditions.sources[0].name,
+            workspace_source=self._conditions.workspace_source,
             workspace_bytes=_workspace_span(peak),
             largest=_largest(peak.live),
             trace_digest=self._digest(curve.trace),

@@ -44,6 +44,6 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     )
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
-    workspaces = f"convolution workspaces from {estimate.workspace_source}"
+    workspaces = f"convolution workspaces: {estimate.workspace_source}"
     said = (f"{card}; predicted, not measured", *context, workspaces, *unverified, estimate.calibration.note)
     bullets(console, said)

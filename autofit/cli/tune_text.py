@@ -180,7 +180,7 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
     is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
     if result.estimate is None or not is_predicted:
         return ()
-    workspaces = f"convolution workspaces from {result.estimate.workspace_source}"
+    workspaces = f"convolution workspaces: {result.estimate.workspace_source}"
     return (workspaces, result.estimate.calibration.note)
 
 

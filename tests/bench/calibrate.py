@@ -7,6 +7,7 @@ A row is a real run with its prediction. Columns that are read:
 
     table, model, family, batch_size     what ran
     model_class, architecture            of `autofit.confidence.classify`, and `sm_XY`
+    limit_bytes                          what the card had for the allocator
     measured_bytes, constant_bytes       the real peak, and what of it no prediction is of
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
     failure                              why there is no prediction; such rows are left out and counted
@@ -41,6 +42,7 @@ MIN_ROWS, MIN_FAMILIES = 20, 2
 UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, 0.02
 # Identical runs differ by 2 %, rarely by 15 % (xMem's table).
 _NOT_ALONE = 1.15
+_FULL = 0.95
 # Smaller peaks are left out: a table's constant is known to some 100 MiB, and no card is that small.
 _MIN_BYTES = 1024**3
 
@@ -90,7 +92,7 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.DictReader(file) if line["measured_bytes"]]
             for line in lines:
-                if line["failure"] or _needs_more_than_a_larger_batch(line, lines):
+                if line["failure"] or _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line):
                     num_failed += 1
                     continue
                 row = Row(
@@ -105,6 +107,12 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                 if row.real_bytes >= _MIN_BYTES:
                     rows.append(row)
     return rows, num_failed
+
+
+def _fills_its_card(line: dict[str, str]) -> bool:
+    """Whether a run took what there was: its peak says what the card has, not what the step needs."""
+    taken_bytes = int(line["measured_bytes"]) - int(line["constant_bytes"] or 0)
+    return taken_bytes > _FULL * int(line["limit_bytes"])
 
 
 def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
@@ -232,7 +240,7 @@ def main() -> int:
     parser.add_argument("--note", default="", help="a line to say in the file, such as which rows these are")
     options = parser.parse_args()
     rows, num_failed = read_rows(options.rows)
-    print(f"{len(rows)} rows compare, {num_failed} have no prediction")
+    print(f"{len(rows)} rows compare, {num_failed} are left out")
     answered = list(calibrated(rows))
     print("\n".join(line for line, _ in answered))
     if options.write:

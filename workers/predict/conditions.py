@@ -77,6 +77,11 @@ class Conditions:
     torch_release: tuple[int, int] | None = None
 
     @property
+    def workspace_source(self) -> str:
+        """Where the workspaces of convolutions are from, in words."""
+        return "PyTorch's own kernels" if self.conv_algo == NATIVE else self.sources[0].name
+
+    @property
     def sources(self) -> tuple[PlanSource, ...]:
         """Whose plans are replayed, one after the other."""
         if self.conv_algo == NATIVE:

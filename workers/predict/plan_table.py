@@ -3,7 +3,7 @@
 One file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
 workspace is mostly copies of the call's tensors in another layout, so it is kept as copies:
 
-    workspace = a · input + b · output + c · weight + rest % · (input + output + weight)
+    workspace = a · input + b · output + c · weight + rest % · (input + output + weight) + bytes
 
 and from one call to another that is alike, the multiples stay.
 """
@@ -26,9 +26,10 @@ from workers.predict.plans import Plan
 from workers.predict.workspace import is_depthwise
 from workers.trace import Convolution
 
-SCHEMA = "autofit.plans/1"
+SCHEMA = "autofit.plans/2"
 # What is left over is kept in percent of all tensors, rounded to these.
 _FIRST_GRID, _OTHERS_GRID = 2, 10
+_EXACT_BYTES = 1024**2
 # Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.
 _REST_PRICE = 20
 _SUMS = sorted(
@@ -37,7 +38,7 @@ _SUMS = sorted(
 _VECTOR_BYTES = 16
 _NOT_ASKED = -1
 
-Copies = tuple[int, int, int, int, int]
+Copies = tuple[int, int, int, int, int, int]
 Features = tuple[int, ...]
 
 
@@ -63,16 +64,21 @@ def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 
 def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
-    """Plans as copies of the call's tensors, what is left over in percent, and flags.
+    """Plans as copies of the call's tensors, what is left over in percent or bytes, and flags.
 
     Flags are 1 for tensor cores plus 2 for the same bits on every run.
     """
-    grids = (_FIRST_GRID, *(_OTHERS_GRID for _ in plans[1:]))
-    return tuple(dict.fromkeys(_copies(call, plan, grid) for plan, grid in zip(plans, grids, strict=True)))
+    kept = [_copies(call, plans[0], _FIRST_GRID, _EXACT_BYTES)]
+    kept += [_copies(call, plan, _OTHERS_GRID, 0) for plan in plans[1:]]
+    return tuple(dict.fromkeys(kept))
 
 
-def _copies(call: Convolution, plan: Plan, grid: int) -> Copies:
-    """Many sums come close; taken is the one of few copies with little left over."""
+def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
+    """Many sums come close; taken is the one of few copies with little left over.
+
+    A little is kept to the byte, and more is rounded up: whether a workspace goes into the segment
+    that one of the same copies left behind depends on which of the two is larger.
+    """
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
     best, found, rest = math.inf, (0, 0, 0), 0.0
@@ -83,7 +89,11 @@ def _copies(call: Convolution, plan: Plan, grid: int) -> Copies:
         cost = price + _REST_PRICE * abs(left_over)
         if cost < best:
             best, found, rest = cost, (a, b, c), left_over
-    return *found, grid * round(100 * rest / grid), plan.uses_tensor_cores + 2 * plan.is_deterministic
+    flags = plan.uses_tensor_cores + 2 * plan.is_deterministic
+    left_bytes = round(rest * every)
+    if abs(left_bytes) <= exact_bytes:
+        return *found, 0, left_bytes, flags
+    return *found, grid * math.ceil(100 * rest / grid - 0.5 * (exact_bytes == 0)), 0, flags
 
 
 def plan_of(call: Convolution, kept: Copies) -> Plan:
@@ -93,8 +103,8 @@ def plan_of(call: Convolution, kept: Copies) -> Plan:
     `GridPlans` sees where the kernels change.
     """
     x, y, w = _tensor_bytes(call)
-    a, b, c, rest, flags = kept
-    left_over = rest * sum(_plain_bytes(call)) // 100
+    a, b, c, percent, left_bytes, flags = kept
+    left_over = percent * sum(_plain_bytes(call)) // 100 + left_bytes
     return Plan(
         engine=-2 - ((a * 5 + b) * 5 + c) * 4 - flags,
         workspace_bytes=max(0, a * x + b * y + c * w + left_over),
