@@ -7,6 +7,7 @@ run with; a CPU build of PyTorch brings none.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ def plan_source(architecture: str) -> PlanSource:
     cuDNN's plans were seen to depend on the architecture alone: neither on the number of
     multiprocessors, nor on clocks, caches or memory.
     """
-    return _asked(architecture) or offline_source(architecture)
+    return _asked(architecture) or _offline(architecture)
 
 
 class AskedPlans:
@@ -70,6 +71,10 @@ def prepare() -> None:
             start_server()
 
 
+def _offline(architecture: str) -> PlanSource:
+    return offline_source(architecture, importlib.metadata.version("torch"))
+
+
 def _asked(architecture: str) -> AskedPlans | None:
     """libcudnn, if it is there and can be asked at all."""
     if not CudnnPlans.is_available():
@@ -80,4 +85,4 @@ def _asked(architecture: str) -> AskedPlans | None:
     except (CudnnError, UnknownGpuError, StorageError) as error:
         _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
         return None
-    return AskedPlans(asked, offline_source(architecture))
+    return AskedPlans(asked, _offline(architecture))

@@ -7,9 +7,9 @@ from workers.predict.plans import PlanSource
 from workers.predict.table_plans import TablePlans
 
 
-def offline_source(architecture: str) -> PlanSource:
-    """The table of cuDNN's plans, or formulas for a card that is older than all of it."""
+def offline_source(architecture: str, torch_version: str) -> PlanSource:
+    """The table of the plans of PyTorch's cuDNN, or formulas for a card that is older than all of it."""
     try:
-        return TablePlans(architecture)
+        return TablePlans.for_torch(torch_version, architecture)
     except ValueError:
         return FormulaPlans(architecture)

@@ -49,7 +49,7 @@ def predict(spec: TrialSpec) -> TrialOutcome:
     trace = trace_workload(resolve(spec.workload), spec)
     curve = PeakCurve([trace])
     conditions = Conditions(
-        plans=(offline_source(spec.architecture),),
+        plans=(offline_source(spec.architecture, torch.__version__),),
         conv_algo=spec.knobs.conv_algo,
         architecture=spec.architecture,
         allow_tf32=spec.knobs.tf32_in_convolutions,

@@ -200,7 +200,7 @@ def test_every_table_that_is_shipped_plans_every_type_and_pass():
 
 def test_the_tables_are_small():
     data = importlib.resources.files("workers.predict").joinpath("data")
-    assert sum(len(entry.read_bytes()) for entry in data.iterdir()) <= 1_500_000
+    assert sum(len(entry.read_bytes()) for entry in data.iterdir()) <= 2_500_000
 
 
 def test_a_convolution_of_vgg_takes_the_plans_that_cudnn_gives_it():
@@ -210,7 +210,8 @@ def test_a_convolution_of_vgg_takes_the_plans_that_cudnn_gives_it():
     (found,) = TablePlans("sm_80", (9, 20)).plans([call])
 
     assert found[0].uses_tensor_cores
-    assert found[0].workspace_bytes == pytest.approx(both_bytes(call), rel=0.02)
+    # What is left over is rounded up to 2 % of all tensors.
+    assert both_bytes(call) <= found[0].workspace_bytes <= 1.025 * both_bytes(call)
 
 
 def test_a_t4_has_no_tensor_cores_for_floats():
