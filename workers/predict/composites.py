@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from workers.predict import recurrent
-from workers.predict.versions import release_of
+from workers.predict.versions import parse_release
 
 aten: Any = torch.ops.aten
 
@@ -27,7 +27,7 @@ _CUDA_ONLY = ("aten::_fused_rms_norm",)
 
 # From then on attention without a batch dimension is given one, and so can be fused
 # (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
-_ADDS_A_BATCH = tuple(map(int, release_of(torch.__version__).split("."))) >= (2, 15)
+_ADDS_A_BATCH = parse_release(torch.__version__) >= (2, 15)
 
 
 def register() -> torch.library.Library:

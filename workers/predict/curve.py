@@ -15,7 +15,7 @@ from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
 from workers.predict.plans import PlanSource
 from workers.predict.polynomials import NotPolynomialError, size_polynomial, value_at
-from workers.predict.scratch import parse_release
+from workers.predict.versions import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Verdict
 from workers.trace import Allocation, Category, Convolution, Trace

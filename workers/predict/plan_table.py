@@ -27,7 +27,8 @@ from workers.predict.workspace import is_depthwise
 from workers.trace import Convolution
 
 SCHEMA = "autofit.plans/2"
-# What is left over is kept in percent of all tensors, rounded to these.
+# What is left over is kept in percent of all tensors: of the first plan rounded up to this, of the
+# others rounded to that. Of the first so little is kept to the byte.
 _FIRST_GRID, _OTHERS_GRID = 2, 10
 _EXACT_BYTES = 1024**2
 # Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.

@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_leaves
 from workers.predict import hidden
 from workers.predict.layouts import convolution_format
 from workers.predict.library_memory import LIBRARY_MEMORY
-from workers.predict.scratch import parse_release
 from workers.predict.shapes import extent
+from workers.predict.versions import parse_release
 from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
 
 _TORCH = f"{Path(torch.__file__).parent}/"

@@ -45,12 +45,6 @@ def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
     return _FORMULAS[scratch.formula](scratch, platform)
 
 
-def parse_release(version: str) -> tuple[int, int]:
-    """`2.13.0+cpu` as (2, 13)."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
-
-
 def _elements(scratch: Scratch, _platform: Platform) -> int:
     return math.prod(scratch.dimensions) * scratch.element_bytes
 

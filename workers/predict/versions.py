@@ -51,6 +51,12 @@ def release_of(version: str) -> str:
     return f"{parts[1]}.{parts[2]}"
 
 
+def parse_release(version: str) -> tuple[int, int]:
+    """The release as numbers, which compare: `2.13.0+cpu` as (2, 13); raises as `release_of` does."""
+    major, minor = release_of(version).split(".")
+    return int(major), int(minor)
+
+
 def is_supported(version: str) -> bool:
     """Whether predictions are made with that version of PyTorch."""
     return release_of(version) in SUPPORTED_RELEASES

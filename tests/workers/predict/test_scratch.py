@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workers.predict.corrections import CORRECTION_NAMES, CORRECTIONS
-from workers.predict.scratch import Platform, parse_release, scratch_bytes
+from workers.predict.scratch import Platform, scratch_bytes
+from workers.predict.versions import parse_release
 from workers.trace import Scratch
 
 MIB = 1024**2
