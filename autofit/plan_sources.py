@@ -31,7 +31,17 @@ def plan_source(architecture: str) -> PlanSource:
     cuDNN's plans were seen to depend on the architecture alone: neither on the number of
     multiprocessors, nor on clocks, caches or memory.
     """
-    return _asked(architecture) or _offline(architecture)
+    return _asked(architecture) or offline_plan_source(architecture)
+
+
+@functools.cache
+def offline_plan_source(architecture: str) -> PlanSource:
+    """The plans that need no libcudnn.
+
+    They are for the other architectures that a card may be of where it is not named: libcudnn would be
+    asked eight times as much, some seconds for every batch size, and differs little from its table.
+    """
+    return offline_source(architecture, importlib.metadata.version("torch"))
 
 
 class AskedPlans:
@@ -71,10 +81,6 @@ def prepare() -> None:
             start_server()
 
 
-def _offline(architecture: str) -> PlanSource:
-    return offline_source(architecture, importlib.metadata.version("torch"))
-
-
 def _asked(architecture: str) -> AskedPlans | None:
     """libcudnn, if it is there and can be asked at all."""
     if not CudnnPlans.is_available():
@@ -85,4 +91,4 @@ def _asked(architecture: str) -> AskedPlans | None:
     except (CudnnError, UnknownGpuError, StorageError) as error:
         _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
         return None
-    return AskedPlans(asked, _offline(architecture))
+    return AskedPlans(asked, offline_plan_source(architecture))

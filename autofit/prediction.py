@@ -12,7 +12,8 @@ from autofit import paths
 from autofit.confidence import Calibration, Residuals, Risk, classify, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
-from autofit.plan_sources import plan_source
+from autofit.identity import fingerprint, versions
+from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.service.events import EventSink, Progress, ignore
 from workers.predict.conditions import Conditions, Level
@@ -24,6 +25,7 @@ from workers.predict.curve import (
     TracedCurve,
 )
 from workers.predict.grid_plans import GridPlans
+from workers.predict.other_cards import OtherCards
 from workers.predict.plans import PlanSource
 from workers.protocol import (
     Device,
@@ -52,14 +54,62 @@ class Card:
 
     Attributes:
         name: of the catalogue, or what stands for it where only the memory is known.
+        architecture: `sm_XY`; where the card is not named, the one that is likely.
+        context_bytes: the most that a process holds outside the allocator.
+        may_be: the architectures that it may be of where it is not named; the ends of intervals span
+            them.
     """
 
     name: str
     architecture: str
     context_bytes: int
+    may_be: tuple[str, ...] = ()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """All that an interval spans, the likely one first."""
+        others = (each for each in self.may_be if each != self.architecture)
+        return (self.architecture, *others)
 
 
 PlanSources = Callable[[str], PlanSource]  # by architecture
+
+
+class CardPlans:
+    """Who knows cuDNN's plans on a card; what was asked for one curve is known to the others.
+
+    Args:
+        likely: the source for the likely architecture of a card.
+        elsewhere: the same for the others that it may be of.
+    """
+
+    def __init__(self, likely: PlanSources, elsewhere: PlanSources) -> None:
+        self._likely = likely
+        self._elsewhere = elsewhere
+        self._grids: dict[str, GridPlans] = {}
+        self._others: dict[tuple[str, ...], OtherCards] = {}
+
+    def source(self, card: Card, *, on_grid: bool) -> PlanSource:
+        """The plans on the likely architecture.
+
+        Args:
+            on_grid: many batch sizes will be asked for, of which cuDNN is not asked each.
+        """
+        name = card.architecture
+        if not on_grid:
+            return self._likely(name)
+        if name not in self._grids:
+            self._grids[name] = GridPlans(self._likely(name))
+        return self._grids[name]
+
+    def others(self, card: Card) -> OtherCards | None:
+        """What the ends span beside, if anything."""
+        names = card.architectures[1:]
+        if not names:
+            return None
+        if names not in self._others:
+            self._others[names] = OtherCards({name: self._elsewhere(name) for name in names})
+        return self._others[names]
 
 
 class Predictor:
@@ -75,6 +125,7 @@ class Predictor:
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
+        plans_elsewhere: the same for the other architectures that an unnamed card may be of.
     """
 
     def __init__(
@@ -86,8 +137,9 @@ class Predictor:
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
+        plans_elsewhere: PlanSources = offline_plan_source,
     ) -> None:
-        self._plans = plans
+        self._plans = CardPlans(plans, plans_elsewhere)
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -108,7 +160,7 @@ class Predictor:
         traced = _traced_knobs(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
-        return self._predicted(knobs, card, self._curves[traced], risk, self._plans_on_a_grid)
+        return self._predicted(knobs, card, self._curves[traced], risk, on_grid=True)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -135,7 +187,7 @@ class Predictor:
             WorkloadFailedError: the workload cannot be traced.
         """
         curve = PeakCurve([self.trace(knobs, batch_size)])
-        return self._predicted(knobs, card, curve, Risk.SAFE, self._plans)
+        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -165,19 +217,18 @@ class Predictor:
         return self._traces[key]
 
     def _predicted(
-        self,
-        knobs: Knobs,
-        card: Card,
-        curve: PeakCurve | TracedCurve,
-        risk: Risk,
-        plans: PlanSources,
+        self, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve, risk: Risk, *, on_grid: bool
     ) -> PredictedCurve:
-        name = self._workload.name
-        return PredictedCurve(name, knobs, card, curve, residuals=self._residuals, plans=plans, risk=risk)
-
-    def _plans_on_a_grid(self, architecture: str) -> PlanSource:
-        """Plans for many batch sizes, of which cuDNN is not asked each."""
-        return GridPlans(self._plans(architecture))
+        return PredictedCurve(
+            self._workload.name,
+            knobs,
+            card,
+            curve,
+            residuals=self._residuals,
+            plans=self._plans,
+            on_grid=on_grid,
+            risk=risk,
+        )
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
@@ -208,11 +259,13 @@ class PredictedCurve:
         curve: PeakCurve | TracedCurve,
         *,
         residuals: Residuals,
-        plans: PlanSources,
+        plans: CardPlans,
+        on_grid: bool,
         risk: Risk = Risk.SAFE,
     ) -> None:
         self.risk = risk
         self._plans = plans
+        self._on_grid = on_grid
         self._workload = workload
         self._knobs = knobs
         self._card = card
@@ -221,7 +274,8 @@ class PredictedCurve:
         self._conditions = Conditions(
             conv_algo=knobs.conv_algo,
             architecture=card.architecture,
-            plans=(plans(card.architecture),),
+            plans=(plans.source(card, on_grid=on_grid),),
+            elsewhere=plans.others(card),
             allow_tf32=knobs.tf32_in_convolutions,
         )
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
@@ -259,7 +313,24 @@ class PredictedCurve:
             workspace_source=self._conditions.workspace_source,
             workspace_bytes=_workspace_span(peak),
             largest=_largest(peak.live),
+            architectures=self._card.architectures,
             trace_digest=self._digest(curve.trace),
+            versions=versions(),
+            fingerprint=self._fingerprint(curve.trace, batch_size),
+        )
+
+    def _fingerprint(self, trace: Trace, batch_size: int) -> str:
+        """Of all that decides the estimate of a batch size; the trace stands for the workload's code."""
+        return fingerprint(
+            {
+                "trace_sha256": self._digest(trace),
+                "batch_size": batch_size,
+                "knobs": dataclasses.asdict(self._knobs),
+                "card": dataclasses.asdict(self._card),
+                "plans": self._conditions.workspace_source,
+                "residuals_sha256": self._residuals.digest,
+                "versions": versions(),
+            }
         )
 
     def on(self, card: Card) -> PredictedCurve:
@@ -271,6 +342,7 @@ class PredictedCurve:
             self._curve,
             residuals=self._residuals,
             plans=self._plans,
+            on_grid=self._on_grid,
             risk=self.risk,
         )
 
@@ -369,7 +441,7 @@ class PredictedCurve:
         size = curve.trace.batch_size
         if size not in self._calibrations:
             model_class = classify(curve.trace)
-            self._calibrations[size] = self._residuals.of(model_class, self._card.architecture)
+            self._calibrations[size] = self._residuals.of(model_class, *self._card.architectures)
         return self._calibrations[size]
 
     def _digest(self, trace: Trace) -> str:
