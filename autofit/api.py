@@ -174,7 +174,7 @@ def run(
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()
-        plan_sources.prepare()
+        plan_sources.prepare(target.card.architecture)
         predictor = local_predictor(workload, mode=settings.mode, emit=emit)
         space = _search_space(settings, algos, predictor)
         curves, notes = _predict(predictor, target, space, settings.risk)

@@ -110,7 +110,7 @@ def assumed_context(
     """
     if architecture is None:
         context = context_over(possible_gpus(total_bytes), likely=DEFAULT_ARCHITECTURE)
-        name, likely = "the largest card that may be meant", f"likely on {DEFAULT_ARCHITECTURE}"
+        name, likely = "all that may be meant, as no card was named", f"likely on {DEFAULT_ARCHITECTURE}"
     else:
         context = context_interval(architecture, card)
         name, likely = architecture, "likely"

@@ -16,9 +16,9 @@ from autofit import paths
 from autofit.chips import properties_for
 from autofit.errors import StorageError, UnknownGpuError
 from workers.predict.cudnn import CudnnError
-from workers.predict.cudnn_plans import CudnnPlans, start_server
+from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.offline_plans import offline_source
-from workers.predict.plans import Plan, PlanSource
+from workers.predict.plans import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
 
 _log = logging.getLogger(__name__)
@@ -44,25 +44,23 @@ def offline_plan_source(architecture: str) -> PlanSource:
     return offline_source(architecture, importlib.metadata.version("torch"))
 
 
-class AskedPlans:
+class AskedPlans(PassedOn):
     """Plans of libcudnn, and of another source from the moment that libcudnn fails.
 
     Args:
-        asked: libcudnn.
+        asked: libcudnn, whose process starts with the first question that its cache leaves open.
         otherwise: who is asked from then on.
     """
 
-    def __init__(self, asked: PlanSource, otherwise: PlanSource) -> None:
-        self._source = asked
+    def __init__(self, asked: CudnnPlans, otherwise: PlanSource) -> None:
+        super().__init__(asked)
+        self._asked = asked
         self._otherwise = otherwise
 
     @property
     def name(self) -> str:
-        return self._source.name
-
-    @property
-    def knows_the_order(self) -> bool:
-        return self._source.knows_the_order
+        self.plans([])  # only who answers has a say
+        return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`."""
@@ -73,22 +71,26 @@ class AskedPlans:
             self._source = self._otherwise
             return self._source.plans(calls)
 
+    def prepare(self) -> None:
+        """See `CudnnPlans.prepare`."""
+        with suppress(CudnnError):  # the first question says it
+            self._asked.prepare()
 
-def prepare() -> None:
-    """Starts the process of libcudnn, where there is one, and returns at once, to hide its start-up."""
-    if CudnnPlans.is_available():
-        with suppress(CudnnError):  # `plan_source` says it
-            start_server()
+
+def prepare(architecture: str) -> None:
+    """Hides the start-up of libcudnn's process, where it will be needed, and returns at once."""
+    source = plan_source(architecture)
+    if isinstance(source, AskedPlans):
+        source.prepare()
 
 
 def _asked(architecture: str) -> AskedPlans | None:
-    """libcudnn, if it is there and can be asked at all."""
+    """libcudnn, if it is there and can be told of the architecture."""
     if not CudnnPlans.is_available():
         return None
     try:
         asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")
-        asked.plans([])
-    except (CudnnError, UnknownGpuError, StorageError) as error:
+    except (UnknownGpuError, StorageError) as error:
         _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
         return None
     return AskedPlans(asked, offline_plan_source(architecture))

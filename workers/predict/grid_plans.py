@@ -10,24 +10,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from workers.predict.plans import Plan, PlanSource
+from workers.predict.plans import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
 
 
-class GridPlans:
+class GridPlans(PassedOn):
     """Asks another source at powers of two and halfway between them; a `PlanSource`."""
 
     def __init__(self, source: PlanSource) -> None:
-        self._source = source
+        super().__init__(source)
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
-
-    @property
-    def name(self) -> str:
-        return self._source.name
-
-    @property
-    def knows_the_order(self) -> bool:
-        return self._source.knows_the_order
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the first plan of a call is always a plan of its own size."""
