@@ -147,7 +147,12 @@ def possible_gpus(total_bytes: int | None = None) -> tuple[Gpu, ...]:
 
 def architectures_of(cards: Iterable[Gpu]) -> tuple[str, ...]:
     """Their architectures, the oldest first."""
-    return tuple(sorted({gpu.architecture for gpu in cards}, key=lambda name: int(name.removeprefix("sm_"))))
+    return oldest_first(gpu.architecture for gpu in cards)
+
+
+def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
+    """Different `sm_XY` by their compute capability."""
+    return tuple(sorted(set(architectures), key=lambda name: int(name.removeprefix("sm_"))))
 
 
 def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:

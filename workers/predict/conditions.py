@@ -53,7 +53,14 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Knows what calls demand on cards that may run instead; see `workers.predict.other_cards`."""
+    """Knows what calls demand on cards that may run instead; see `workers.predict.other_cards`.
+
+    Attributes:
+        name: where the plans of these cards come from, for reports.
+    """
+
+    @property
+    def name(self) -> str: ...
 
     def widened(
         self,
@@ -97,7 +104,12 @@ class Conditions:
     @property
     def workspace_source(self) -> str:
         """Where the workspaces of convolutions are from, in words."""
-        return "PyTorch's own kernels" if self.conv_algo == NATIVE else self.sources[0].name
+        if self.conv_algo == NATIVE:
+            return "PyTorch's own kernels"
+        name = self.sources[0].name
+        if self.elsewhere is None or self.elsewhere.name == name:
+            return name
+        return f"{name}; other architectures: {self.elsewhere.name}"
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:

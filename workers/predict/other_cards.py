@@ -51,6 +51,11 @@ class OtherCards:
         self._sources = dict(sources)
         self._known: dict[_Key, _Ends] = {}
 
+    @property
+    def name(self) -> str:
+        """The names of the sources, each once."""
+        return ", ".join(dict.fromkeys(source.name for source in self._sources.values()))
+
     def widened(
         self,
         calls: Sequence[Call],

@@ -247,9 +247,7 @@ class Neighbours:
                 # Channels and filters tell most calls apart already.
                 if first + abs(t2 - h2) + abs(t3 - h3) >= best:
                     continue
-                distance = (
-                    first + abs(t1 - h1) + abs(t2 - h2) + abs(t3 - h3) + abs(t4 - h4) + abs(t5 - h5)
-                )
+                distance = first + abs(t1 - h1) + abs(t2 - h2) + abs(t3 - h3) + abs(t4 - h4) + abs(t5 - h5)
                 if distance < best:
                     best, found = distance, number
         return found
