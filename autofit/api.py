@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import workers
 from autofit import gpus, plan_sources
 from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
+from autofit.card_plans import Card
 from autofit.checking import check_settings, run_check
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet
@@ -29,7 +30,8 @@ from autofit.errors import (
     did_you_mean,
 )
 from autofit.identity import versions
-from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate

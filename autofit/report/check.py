@@ -12,7 +12,7 @@ from autofit.budget import Budget
 from autofit.confidence import Calibration, Risk
 from autofit.errors import ExitCode
 from autofit.identity import fingerprint
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Interval, WorkspaceSpan
 from workers.protocol import Device, Evidence, Knobs, Verdict
 

@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
+from autofit.card_plans import Card
 from autofit.confidence import Calibration, ModelClass, Residuals, Risk
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
-from autofit.prediction import (
-    TRACED_BATCH_SIZES,
-    Card,
-    PredictedCurve,
-    Predictor,
-    raise_if_failed,
-)
+from autofit.predicted_curve import TRACED_BATCH_SIZES, PredictedCurve
+from autofit.prediction import Predictor, raise_if_failed
 from autofit.service.events import Event, Progress
 from tests.workers.predict.plan_tables import of_sizes
 from workers.predict.formula_plans import FormulaPlans
