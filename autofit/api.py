@@ -474,7 +474,7 @@ def card_named(name: str | None) -> Card:
             name=DEFAULT_ARCHITECTURE,
             architecture=DEFAULT_ARCHITECTURE,
             context_bytes=context.high_bytes,
-            may_be=gpus.architectures_of(gpus.possible_gpus()),
+            may_be=gpus.catalogue_architectures(),
         )
     gpu = gpus.find_gpu(name)
     context, _ = assumed_context(gpu.architecture, gpu.key)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterable
 
 from autofit.card_plans import Card, CardPlans
 from autofit.confidence import Calibration, Residuals, Risk, classify
 from autofit.errors import UsageError
-from autofit.identity import fingerprint, versions
+from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import (
@@ -109,21 +108,6 @@ class PredictedCurve:
             architectures=self._card.architectures,
             trace_digest=self._digest(curve.trace),
             versions=versions(),
-            fingerprint=self._fingerprint(curve.trace, batch_size),
-        )
-
-    def _fingerprint(self, trace: Trace, batch_size: int) -> str:
-        """Of all that decides the estimate of a batch size; the trace stands for the workload's code."""
-        return fingerprint(
-            {
-                "trace_sha256": self._digest(trace),
-                "batch_size": batch_size,
-                "knobs": dataclasses.asdict(self._knobs),
-                "card": dataclasses.asdict(self._card),
-                "plans": self._conditions.workspace_source,
-                "residuals_sha256": self._residuals.digest,
-                "versions": versions(),
-            }
         )
 
     def on(self, card: Card) -> PredictedCurve:

@@ -9,7 +9,7 @@ from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
 from autofit.card_plans import Card
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, UsageError
-from autofit.gpus import LocalGpu, architectures_of, possible_gpus
+from autofit.gpus import LocalGpu, catalogue_architectures
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
@@ -87,7 +87,7 @@ def resolve_target(
             name=name,
             architecture=architecture or DEFAULT_ARCHITECTURE,
             context_bytes=budget.context_bytes,
-            may_be=() if architecture is not None else architectures_of(possible_gpus(total_bytes)),
+            may_be=() if architecture is not None else catalogue_architectures(),
         ),
         probe=_cuda_probe(
             settings,

@@ -11,7 +11,6 @@ from typing import Any
 from autofit.budget import Budget
 from autofit.confidence import Calibration, Risk
 from autofit.errors import ExitCode
-from autofit.identity import fingerprint
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Interval, WorkspaceSpan
 from workers.protocol import Device, Evidence, Knobs, Verdict
@@ -57,7 +56,6 @@ class CheckResult:
         calibration: the real runs that the interval rests on, or that there are none.
         workspace_bytes: what convolution workspaces may come to; None where they have one size.
         architectures: those that the interval spans, the likely one first; of a named card its own.
-        fingerprint: of all that decides the answer; equal fingerprints have equal answers.
     """
 
     workload: str
@@ -75,7 +73,6 @@ class CheckResult:
     workspace_bytes: WorkspaceSpan | None = None
     architectures: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
-    fingerprint: str = ""
 
     @property
     def would_thrash(self) -> bool:
@@ -124,5 +121,4 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         workspace_bytes=estimate.workspace_bytes,
         architectures=estimate.architectures,
         versions=estimate.versions,
-        fingerprint=fingerprint({"estimate": estimate.fingerprint, "budget": dataclasses.asdict(budget)}),
     )

@@ -87,7 +87,6 @@ class Estimate:
         workspace_source: where the workspaces of convolutions are from.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
-        fingerprint: of all that decides the estimate; equal fingerprints have equal estimates.
     """
 
     workload: str
@@ -109,7 +108,6 @@ class Estimate:
     architectures: tuple[str, ...] = ()
     trace_digest: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    fingerprint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

@@ -89,8 +89,7 @@ def test_a_curve_needs_no_trace_for_a_further_size_and_equals_the_estimate_there
     curve = predictor.curve(CUDNN, card)
     for batch_size in (1, 17, 300):
         traced = predictor.estimate(CUDNN, card, batch_size)
-        named = {"trace_digest": traced.trace_digest, "fingerprint": traced.fingerprint}
-        assert dataclasses.replace(curve(batch_size), **named) == traced
+        assert dataclasses.replace(curve(batch_size), trace_digest=traced.trace_digest) == traced
     assert not curve.needs_traces
     assert worker.traced == [*TRACED_BATCH_SIZES, 1, 17, 300]
 
@@ -318,22 +317,10 @@ def test_a_curve_and_an_estimate_span_the_same(predictor: Predictor, card: Card)
         assert curve(batch_size).interval == predictor.estimate(CUDNN, unnamed(card), batch_size).interval
 
 
-def test_an_estimate_has_the_versions_and_a_fingerprint_of_what_decides_it(
-    predictor: Predictor, card: Card
-) -> None:
+def test_an_estimate_says_what_it_was_made_with(predictor: Predictor, card: Card) -> None:
     estimate = predictor.estimate(CUDNN, card, 8)
     assert {"autofit", "torch", "python"} <= estimate.versions.keys()
-    again = predictor.estimate(CUDNN, card, 8)
-    others = [
-        predictor.estimate(CUDNN, card, 9),
-        predictor.estimate(NATIVE, card, 8),
-        predictor.estimate(CUDNN, unnamed(card), 8),
-    ]
-    assert again.fingerprint == estimate.fingerprint
-    assert estimate.fingerprint not in {other.fingerprint for other in others}
-    document = estimate.to_dict()
-    assert document["versions"] == estimate.versions
-    assert document["fingerprint"] == estimate.fingerprint
+    assert estimate.to_dict()["versions"] == estimate.versions
 
 
 @pytest.mark.parametrize("risk", Risk)
