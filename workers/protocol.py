@@ -149,6 +149,10 @@ class WorkloadRef:
         )
 
 
+# A process beats twice a second; less than this would take a busy machine for a hang.
+_LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
     """One probe of one configuration under one budget.
@@ -187,7 +191,7 @@ class TrialSpec:
     snapshot_path: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_warmup_steps", 0), ("num_steps", 1)):
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.mode is not None:

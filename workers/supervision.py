@@ -8,6 +8,7 @@ its death by SIGKILL, and the kernel's own count ──────────�
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from workers import host_memory
 from workers.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
@@ -32,16 +33,26 @@ class Supervision:
     Args:
         spec: the trial.
         group: the process group that its processes are in.
+        available_bytes: asks the machine for the memory that it has left.
+        num_kernel_kills: asks the kernel how many processes it has killed for memory.
     """
 
-    def __init__(self, spec: TrialSpec, group: int) -> None:
+    def __init__(
+        self,
+        spec: TrialSpec,
+        group: int,
+        *,
+        available_bytes: Callable[[], int | None] = host_memory.available_bytes,
+        num_kernel_kills: Callable[[], int | None] = host_memory.num_kernel_kills,
+    ) -> None:
         self._spec = spec
         self._group = group
         self._begin = self._heard = time.monotonic()
         self._next_sample = self._begin + _SAMPLE_SECONDS
         self._excess: str | None = None
-        self._kills_before = host_memory.num_kernel_kills()
-        self._host_limit_bytes = self._host_limit()
+        self._num_kernel_kills = num_kernel_kills
+        self._kills_before = num_kernel_kills()
+        self._host_limit_bytes = self._host_limit(available_bytes())
         self.last_beat = Heartbeat(phase="start")
 
     def hears(self, line: str) -> bool:
@@ -80,7 +91,7 @@ class Supervision:
 
     def killed_for_memory(self) -> str | None:
         """What the kernel says of processes that it has killed for memory since the trial began."""
-        before, now = self._kills_before, host_memory.num_kernel_kills()
+        before, now = self._kills_before, self._num_kernel_kills()
         if before is None or now is None or now <= before:
             return None
         return (
@@ -92,11 +103,10 @@ class Supervision:
     def _budget_counts(self) -> bool:
         return self.last_beat.phase not in ("start", "build", ALLOCATOR_PEAK)
 
-    def _host_limit(self) -> int | None:
-        available = host_memory.available_bytes()
-        if available is None:
+    def _host_limit(self, available_bytes: int | None) -> int | None:
+        if available_bytes is None:
             return None
-        return int(_HOST_SHARE * available) + host_memory.resident_bytes(self._group)
+        return int(_HOST_SHARE * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:
         """Says how far the trial's processes are beyond the host's or the trial's limit.

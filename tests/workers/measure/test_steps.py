@@ -406,7 +406,12 @@ def test_generators_and_flags_are_afterwards_as_before():
         return torch.ones(batch_size, 8, dtype=torch.float32)
 
     before = state()
-    run(workload_of(loss=loss, make_batch=make_batch), num_warmup_steps=0, num_steps=1, knobs=Knobs(precision="tf32"))
+    run(
+        workload_of(loss=loss, make_batch=make_batch),
+        num_warmup_steps=0,
+        num_steps=1,
+        knobs=Knobs(precision="tf32"),
+    )
     assert state() == before
     with pytest.raises(InvalidTrialError):
         run(workload_of(loss=loss, make_batch=lambda *_: torch.ones(5, 8)))
