@@ -26,7 +26,7 @@ import mmap, os, signal
 shared = mmap.mmap(-1, 64 * 2**20)
 shared.write(b"1" * len(shared))
 os.fork()
-shared.find(b"2")  # either has looked at all of it
+shared.find(b"2", 0)  # either has looked at all of it
 own = b"1" * (64 * 2**20)
 print(flush=True)
 signal.pause()
