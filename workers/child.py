@@ -86,10 +86,18 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
     except ImportError as error:
         message = f"PyTorch cannot be imported ({error}): install torch into this environment"
         return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
+    last_beat = Heartbeat(phase="start")
+
+    def listened(beat: Heartbeat) -> None:
+        nonlocal last_beat
+        last_beat = beat
+        report(beat)
+
     try:
-        return _run(spec, report)
+        return _run(spec, listened)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
-        return _failed(spec, error)
+        failed = _failed(spec, error)
+        return dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
 
 
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
