@@ -12,7 +12,7 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 
 from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult

@@ -7,9 +7,7 @@ Nothing of the caller's process is changed: workloads run in child processes.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
-import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import workers
 from autofit import gpus, plan_sources
 from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
+from autofit.card_plans import Card
 from autofit.checking import check_settings, run_check
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet
@@ -30,14 +29,16 @@ from autofit.errors import (
     WorkloadFailedError,
     did_you_mean,
 )
-from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
+from autofit.identity import versions
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
 from autofit.report.risks import with_risks
 from autofit.search.boundary import largest_fitting_batch
-from autofit.self_test import checked, told_version
+from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings, resolve_settings
 from autofit.target import Target, resolve_target
@@ -106,7 +107,8 @@ def estimate(
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
-        gpu: a card of the catalogue; without it an sm_80 card is assumed.
+        gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
+            architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
         knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
             `optimizer_impl`, `set_to_none`.
@@ -174,7 +176,7 @@ def run(
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()
-        plan_sources.prepare()
+        plan_sources.prepare(target.card.architecture)
         predictor = local_predictor(workload, mode=settings.mode, emit=emit)
         space = _search_space(settings, algos, predictor)
         curves, notes = _predict(predictor, target, space, settings.risk)
@@ -207,6 +209,7 @@ def run(
                 trials=trials,
                 wall_seconds=time.monotonic() - started,
                 study=study.name,
+                architectures=target.card.architectures,
                 fingerprint=study.fingerprint,
                 versions=versions(),
                 estimate=_estimate(curves, space, best),
@@ -229,16 +232,6 @@ def run(
 def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
     return Predictor(workload, checked(workers.run), mode=mode, emit=emit)
-
-
-def versions() -> dict[str, str]:
-    """What the answer was made with."""
-    distributions = ("autofit", "ray", "optuna")
-    return {
-        "python": platform.python_version(),
-        "torch": told_version(importlib.metadata.version("torch")),
-        **{name: importlib.metadata.version(name) for name in distributions},
-    }
 
 
 def refer(
@@ -355,7 +348,7 @@ def _identity(
         "residuals_sha256": shipped_residuals().digest,
         "probe": Probe.PREDICT if target.probe is None else target.probe,
         "card": target.card.name,
-        "architecture": target.card.architecture,
+        "architectures": target.card.architectures,
         "num_threads": _num_threads(settings, target),
         "versions": versions(),
     }
@@ -472,11 +465,17 @@ def _knobs(given: KnobOptions) -> Knobs:
 
 
 def card_named(name: str | None) -> Card:
-    """The card that a prediction assumes: one of the catalogue, or any of `DEFAULT_ARCHITECTURE`."""
+    """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
+
+    Without a name its interval spans all that the catalogue has.
+    """
     if name is None:
         context, _ = assumed_context(None)
         return Card(
-            name=DEFAULT_ARCHITECTURE, architecture=DEFAULT_ARCHITECTURE, context_bytes=context.high_bytes
+            name=DEFAULT_ARCHITECTURE,
+            architecture=DEFAULT_ARCHITECTURE,
+            context_bytes=context.high_bytes,
+            may_be=gpus.architectures_of(gpus.possible_gpus()),
         )
     gpu = gpus.find_gpu(name)
     context, _ = assumed_context(gpu.architecture, gpu.key)

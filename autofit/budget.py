@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from autofit.context import ContextInterval, context_interval
+from autofit.context import ContextInterval, context_interval, context_over
 from autofit.errors import BudgetError
+from autofit.gpus import possible_gpus
 from autofit.units import format_bytes
 
 DEFAULT_MARGIN = Decimal("0.03")
@@ -61,7 +62,8 @@ def make_budget(
 
     Args:
         device_total_bytes: as in `Budget`.
-        architecture: `sm_XY`, which decides the context; None assumes `sm_80`.
+        architecture: `sm_XY`, which decides the context; None where no card is named, and the
+            context may be that of any card of that memory.
         card: its key or CUDA name, where it is known, which decides the context more closely.
         margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
             taken as the decimal number that it prints as.
@@ -74,7 +76,9 @@ def make_budget(
     share = Fraction(str(margin))
     if not 0 <= share < 1:
         raise ValueError(f"margin is a share from 0 up to but not including 1, got {margin}")
-    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card)
+    context, assumptions = (
+        (None, ()) if kind == "cpu" else assumed_context(architecture, card, total_bytes=device_total_bytes)
+    )
     budget = Budget(
         device_total_bytes=device_total_bytes,
         context_bytes=0 if context is None else context.high_bytes,
@@ -94,20 +98,26 @@ def make_budget(
 
 
 def assumed_context(
-    architecture: str | None, card: str | None = None
+    architecture: str | None, card: str | None = None, *, total_bytes: int | None = None
 ) -> tuple[ContextInterval, tuple[str, ...]]:
     """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
-        architecture: `sm_XY`, or None where only the memory of the card is known.
+        architecture: `sm_XY`, or None where no card is named: `DEFAULT_ARCHITECTURE` is likely then, and
+            the ends span the cards that may be meant.
         card: its key or CUDA name, where it is known.
+        total_bytes: without an architecture, the memory that tells which cards may be meant.
     """
-    context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
-    name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card was named"
-    low, likely, high = (
+    if architecture is None:
+        context = context_over(possible_gpus(total_bytes), likely=DEFAULT_ARCHITECTURE)
+        name, likely = "all that may be meant, as no card was named", f"likely on {DEFAULT_ARCHITECTURE}"
+    else:
+        context = context_interval(architecture, card)
+        name, likely = architecture, "likely"
+    low_mib, likely_mib, high_mib = (
         size // 1024**2 for size in (context.low_bytes, context.likely_bytes, context.high_bytes)
     )
     return context, (
-        f"CUDA context of {high} MiB assumed for {name} "
-        f"({likely} MiB likely, {low} at least; {context.basis})",
+        f"CUDA context of {high_mib} MiB assumed for {name} "
+        f"({likely_mib} MiB {likely}, {low_mib} at least; {context.basis})",
     )

@@ -131,7 +131,9 @@ class Calibration:
     """How far real runs of such a model on such a card were off, and so how wide the interval is.
 
     Attributes:
-        model_class, cards: a `ModelClass` and a `generation`.
+        model_class: of the step.
+        cards: a `generation`. Where the card may be of several, all of them, or those alone that no real
+            runs are known of.
         low_share, high_share: what is added to both ends of the span of the workspaces, as a share
             of the reserved peak there: never above and never below 0.
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
@@ -209,9 +211,28 @@ class Residuals:
             digest=hashlib.sha256(text.encode()).hexdigest(),
         )
 
-    def of(self, model_class: ModelClass, architecture: str) -> Calibration:
-        """The calibration of a class of models on a card of an architecture, `sm_XY`."""
-        cards = generation(architecture)
+    def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
+        """The calibration of a class of models on a card of an architecture, `sm_XY`.
+
+        Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
+        one of them does.
+        """
+        each = [self._of(model_class, cards) for cards in dict.fromkeys(map(generation, architectures))]
+        if len(each) == 1:
+            return each[0]
+        unknown = [one for one in each if not one.num_rows]
+        return Calibration(
+            model_class=model_class,
+            cards=" or ".join(one.cards for one in unknown or each),
+            low_share=min(one.low_share for one in each),
+            high_share=max(one.high_share for one in each),
+            num_rows=0 if unknown else sum(one.num_rows for one in each),
+            num_families=0 if unknown else max(one.num_families for one in each),
+            sources=() if unknown else tuple(dict.fromkeys(name for one in each for name in one.sources)),
+        )
+
+    def _of(self, model_class: ModelClass, cards: str) -> Calibration:
+        """The calibration of a class of models on the cards of a `generation`."""
         measured = self.measured.get((model_class, cards))
         if measured is not None:
             return measured

@@ -14,11 +14,12 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from autofit.chips import TYPICAL_CARDS, properties_for
-from autofit.gpus import find_gpu
+from autofit.gpus import Gpu, architectures_of, find_gpu
 from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 Loading = Literal["lazy", "eager"]
@@ -132,6 +133,24 @@ def context_interval(
         likely_bytes=round(likely) * _MIB,
         high_bytes=round(high) * _MIB,
         basis=evidence,
+    )
+
+
+def context_over(cards: Sequence[Gpu], *, likely: str) -> ContextInterval:
+    """The same where it is not known which of several cards will run.
+
+    Args:
+        cards: that may be meant; the ends span them.
+        likely: the architecture whose typical card the likely size is of, which is within the ends
+            whether or not it is among the cards'.
+    """
+    assumed_bytes = context_interval(likely).likely_bytes
+    each = [context_interval(gpu.architecture, gpu.key) for gpu in cards]
+    return ContextInterval(
+        low_bytes=min(assumed_bytes, *(one.low_bytes for one in each)),
+        likely_bytes=assumed_bytes,
+        high_bytes=max(assumed_bytes, *(one.high_bytes for one in each)),
+        basis=f"over {len(cards)} cards of {', '.join(architectures_of(cards))}",
     )
 
 

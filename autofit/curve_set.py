@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.search.boundary import CachedCurve, Curve
 from workers.protocol import Knobs
 

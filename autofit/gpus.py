@@ -9,7 +9,7 @@ import functools
 import importlib.resources
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +131,28 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
         and min(gpu.total_bytes, gpu.sold_gb * 1000**3) <= total_bytes <= gpu.sold_gb * 1024**3
     )
     return tuple(sorted(candidates, key=lambda gpu: (gpu.total_bytes, gpu.key)))
+
+
+def possible_gpus(total_bytes: int | None = None) -> tuple[Gpu, ...]:
+    """The cards that may be meant where none is named, the smallest total first.
+
+    Args:
+        total_bytes: the memory that was asked for, if it was; `gpus_sold_as` has the cards. Without it,
+            or where none is sold so, any of the catalogue may be meant.
+    """
+    sold = () if total_bytes is None else gpus_sold_as(total_bytes)
+    whole = (gpu for gpu in catalogue().values() if not gpu.is_mig_slice)
+    return sold or tuple(sorted(whole, key=lambda gpu: (gpu.total_bytes, gpu.key)))
+
+
+def architectures_of(cards: Iterable[Gpu]) -> tuple[str, ...]:
+    """Their architectures, the oldest first."""
+    return oldest_first(gpu.architecture for gpu in cards)
+
+
+def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
+    """Different `sm_XY` by their compute capability."""
+    return tuple(sorted(set(architectures), key=lambda name: int(name.removeprefix("sm_"))))
 
 
 def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:

@@ -16,9 +16,9 @@ from autofit import paths
 from autofit.chips import properties_for
 from autofit.errors import StorageError, UnknownGpuError
 from workers.predict.cudnn import CudnnError
-from workers.predict.cudnn_plans import CudnnPlans, start_server
+from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.offline_plans import offline_source
-from workers.predict.plans import Plan, PlanSource
+from workers.predict.plans import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
 
 _log = logging.getLogger(__name__)
@@ -31,28 +31,36 @@ def plan_source(architecture: str) -> PlanSource:
     cuDNN's plans were seen to depend on the architecture alone: neither on the number of
     multiprocessors, nor on clocks, caches or memory.
     """
-    return _asked(architecture) or _offline(architecture)
+    return _asked(architecture) or offline_plan_source(architecture)
 
 
-class AskedPlans:
+@functools.cache
+def offline_plan_source(architecture: str) -> PlanSource:
+    """The plans that need no libcudnn.
+
+    They are for the other architectures that a card may be of where it is not named: libcudnn would be
+    asked eight times as much, some seconds for every batch size, and differs little from its table.
+    """
+    return offline_source(architecture, importlib.metadata.version("torch"))
+
+
+class AskedPlans(PassedOn):
     """Plans of libcudnn, and of another source from the moment that libcudnn fails.
 
     Args:
-        asked: libcudnn.
+        asked: libcudnn, whose process starts with the first question that its cache leaves open.
         otherwise: who is asked from then on.
     """
 
-    def __init__(self, asked: PlanSource, otherwise: PlanSource) -> None:
-        self._source = asked
+    def __init__(self, asked: CudnnPlans, otherwise: PlanSource) -> None:
+        super().__init__(asked)
+        self._asked = asked
         self._otherwise = otherwise
 
     @property
     def name(self) -> str:
-        return self._source.name
-
-    @property
-    def knows_the_order(self) -> bool:
-        return self._source.knows_the_order
+        self.plans([])  # only who answers has a say
+        return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`."""
@@ -63,26 +71,26 @@ class AskedPlans:
             self._source = self._otherwise
             return self._source.plans(calls)
 
-
-def prepare() -> None:
-    """Starts the process of libcudnn, where there is one, and returns at once, to hide its start-up."""
-    if CudnnPlans.is_available():
-        with suppress(CudnnError):  # `plan_source` says it
-            start_server()
+    def prepare(self) -> None:
+        """See `CudnnPlans.prepare`."""
+        with suppress(CudnnError):  # the first question says it
+            self._asked.prepare()
 
 
-def _offline(architecture: str) -> PlanSource:
-    return offline_source(architecture, importlib.metadata.version("torch"))
+def prepare(architecture: str) -> None:
+    """Hides the start-up of libcudnn's process, where it will be needed, and returns at once."""
+    source = plan_source(architecture)
+    if isinstance(source, AskedPlans):
+        source.prepare()
 
 
 def _asked(architecture: str) -> AskedPlans | None:
-    """libcudnn, if it is there and can be asked at all."""
+    """libcudnn, if it is there and can be told of the architecture."""
     if not CudnnPlans.is_available():
         return None
     try:
         asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")
-        asked.plans([])
-    except (CudnnError, UnknownGpuError, StorageError) as error:
+    except (UnknownGpuError, StorageError) as error:
         _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
         return None
-    return AskedPlans(asked, _offline(architecture))
+    return AskedPlans(asked, offline_plan_source(architecture))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
+from autofit.card_plans import Card
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, UnknownGpuError, UsageError
-from autofit.gpus import Gpu, LocalGpu, find_gpu
-from autofit.prediction import Card
+from autofit.gpus import Gpu, LocalGpu, architectures_of, find_gpu, possible_gpus
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
@@ -96,6 +96,7 @@ def resolve_target(
             name=name,
             architecture=architecture or DEFAULT_ARCHITECTURE,
             context_bytes=budget.context_bytes,
+            may_be=() if architecture is not None else architectures_of(possible_gpus(total_bytes)),
         ),
         probe=probe,
         is_own_budget=probe is Probe.CUDA

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 
 import pytest
+
+from tests.workers.predict.plan_servers import servers
+from workers.predict import cudnn_plans
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +17,13 @@ def state_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
     path = tmp_path / "state"
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(path))
     return path
+
+
+@pytest.fixture
+def no_server() -> Iterator[None]:
+    """Begins and ends without a process of libcudnn, so that the test's own can be counted."""
+    cudnn_plans._server.close()
+    assert servers() == []
+    yield
+    cudnn_plans._server.close()
+    assert servers() == []

@@ -23,6 +23,7 @@ from autofit.cli.options import (
     QUIET,
 )
 from autofit.errors import ExitCode
+from autofit.gpus import oldest_first
 from autofit.report.check import Answer, CheckResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
@@ -76,7 +77,10 @@ def _line(result: CheckResult, options: Mapping[str, str]) -> str:
     peak = low if low == high else f"{low} to {high}"
     where = f"{result.device.name} with {result.knobs.conv_algo}"
     usable = format_bytes(result.budget.usable_bytes)
-    known = "" if result.calibration.num_rows else " (no real runs to go by)"
+    doubts = [] if result.calibration.num_rows else ["no real runs to go by"]
+    if len(result.architectures) > 1:
+        doubts.append(f"over {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
+    known = f" ({'; '.join(doubts)})" if doubts else ""
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
         f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"

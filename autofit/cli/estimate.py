@@ -41,7 +41,7 @@ def estimate(
 ) -> None:
     """Predict what one configuration needs.
 
-    No GPU is needed. Without --gpu an sm_80 card is assumed.
+    No GPU is needed. Without --gpu an sm_80 card is likely, and the interval spans all architectures.
     """
     settings = resolve_settings({**given, "conv_algo": given["conv_algo"] or "cudnn"}, {}, None)
     if len(settings.conv_algos) != 1:

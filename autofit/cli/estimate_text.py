@@ -6,7 +6,7 @@ import importlib.metadata
 
 from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
-from autofit.cli.words import configuration
+from autofit.cli.words import configuration, unnamed_card
 from autofit.report.estimate import Estimate
 from autofit.self_test import told_version
 from autofit.settings import TuneSettings
@@ -39,11 +39,9 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     heading(console, "Assumed")
     gpu = settings.gpu
     _, context = assumed_context(None) if gpu is None else assumed_context(gpu.architecture, gpu.key)
-    card = (
-        "an sm_80 card, as none was named with --gpu" if gpu is None else f"{gpu.name} ({gpu.architecture})"
-    )
+    card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
     workspaces = f"convolution workspaces: {estimate.workspace_source}"
-    said = (f"{card}; predicted, not measured", *context, workspaces, *unverified, estimate.calibration.note)
+    said = (card, "predicted, not measured", *context, workspaces, *unverified, estimate.calibration.note)
     bullets(console, said)

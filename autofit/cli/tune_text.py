@@ -13,7 +13,7 @@ from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
 from autofit.cli.script import script_lines
-from autofit.cli.words import configuration, evidence_phrase
+from autofit.cli.words import configuration, evidence_phrase, unnamed_card
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.settings import TuneSettings
@@ -176,12 +176,13 @@ def _fits(result: TuneResult, best: Best) -> str:
 
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
-    """What the interval of a predicted answer rests on."""
+    """What the interval of a predicted answer spans and rests on."""
     is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
     if result.estimate is None or not is_predicted:
         return ()
     workspaces = f"convolution workspaces: {result.estimate.workspace_source}"
-    return (workspaces, result.estimate.calibration.note)
+    spanned = (unnamed_card(result.architectures),) if len(result.architectures) > 1 else ()
+    return (*spanned, workspaces, result.estimate.calibration.note)
 
 
 def _peak(result: TuneResult, best: Best) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from autofit.gpus import oldest_first
 from workers.protocol import Device, Evidence, Knobs
 
 
@@ -18,6 +21,15 @@ def configuration(knobs: Knobs, mode: str | None) -> str:
     if not knobs.set_to_none:
         parts.append("gradients kept as zeros")
     return " · ".join(parts if mode is None else [*parts, mode])
+
+
+def unnamed_card(architectures: Sequence[str]) -> str:
+    """What an interval over several architectures, the likely one first, is of and how to narrow it."""
+    spanned = ", ".join(oldest_first(architectures))
+    return (
+        f"an {architectures[0]} card is likely, as none was named with --gpu; the interval spans {spanned}: "
+        "naming the card narrows it"
+    )
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from autofit.budget import make_budget
+from autofit.card_plans import Card
 from autofit.errors import BudgetError
 from autofit.gpus import Gpu
-from autofit.prediction import Card, PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import CardAnswer
 from autofit.search.boundary import CachedCurve, largest_fitting_batch
 from autofit.service.events import EventSink, Progress

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from autofit.budget import Budget
 from autofit.confidence import Calibration, Risk
 from autofit.errors import ExitCode
-from autofit.prediction import PredictedCurve
+from autofit.identity import fingerprint
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Interval, WorkspaceSpan
 from workers.protocol import Device, Evidence, Knobs, Verdict
 
@@ -55,6 +56,8 @@ class CheckResult:
         likely_verdict: how the likely peak would end: `FITS`, `THRASH` or `OOM`.
         calibration: the real runs that the interval rests on, or that there are none.
         workspace_bytes: what convolution workspaces may come to; None where they have one size.
+        architectures: those that the interval spans, the likely one first; of a named card its own.
+        fingerprint: of all that decides the answer; equal fingerprints have equal answers.
     """
 
     workload: str
@@ -70,6 +73,9 @@ class CheckResult:
     likely_verdict: Verdict
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
+    architectures: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
 
     @property
     def would_thrash(self) -> bool:
@@ -116,4 +122,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         likely_verdict=curve.at_risk(Risk.LIKELY).verdict(batch_size, usable_bytes),
         calibration=estimate.calibration,
         workspace_bytes=estimate.workspace_bytes,
+        architectures=estimate.architectures,
+        versions=estimate.versions,
+        fingerprint=fingerprint({"estimate": estimate.fingerprint, "budget": dataclasses.asdict(budget)}),
     )

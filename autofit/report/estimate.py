@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autofit.confidence import Calibration
@@ -83,9 +83,11 @@ class Estimate:
         workspace_bytes: what convolution workspaces may come to; None where they have one size.
         calibration: the real runs that the interval rests on, or that there are none.
         device: the card that was assumed.
+        architectures: those that the interval spans, the likely one first; of a named card its own.
         workspace_source: where the workspaces of convolutions are from.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
+        fingerprint: of all that decides the estimate; equal fingerprints have equal estimates.
     """
 
     workload: str
@@ -104,7 +106,10 @@ class Estimate:
     workspace_bytes: WorkspaceSpan | None = None
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
+    architectures: tuple[str, ...] = ()
     trace_digest: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

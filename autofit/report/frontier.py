@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from autofit.confidence import Risk
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.units import format_bytes

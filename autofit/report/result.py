@@ -90,6 +90,7 @@ class TuneResult:
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
+        architectures: those that predictions span, the likely one first; of a named card its own.
         fingerprint: of all that decides the answer; equal fingerprints have equal answers.
     """
 
@@ -107,6 +108,7 @@ class TuneResult:
     cards: tuple[CardAnswer, ...] = ()
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
+    architectures: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
@@ -117,6 +119,7 @@ class TuneResult:
             "risk": self.risk,
             "budget": budget,
             "device": dataclasses.asdict(self.device),
+            "architectures": list(self.architectures),
             "best": None if self.best is None else dataclasses.asdict(self.best),
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
             "cards": [dataclasses.asdict(card) for card in self.cards],

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from autofit.confidence import Risk
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import FrontierEntry
 from autofit.search.boundary import largest_fitting_batch
 from autofit.service.events import EventSink, Progress

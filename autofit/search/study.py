@@ -25,6 +25,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autofit.errors import StorageError, StudyMismatchError, UsageError
+from autofit.identity import fingerprint
 from autofit.search.boundary import Boundary, Curve
 from autofit.search.owner import Owner
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler, no_curve
@@ -61,11 +62,6 @@ class TrialRecord:
     trial_number: int
     outcome: TrialOutcome
     trace_digest: str | None
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A digest that is equal for equal settings (JSON's types), in whatever order they are."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 class TuningStudy:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from autofit.card_plans import Card, PlanSources
 from autofit.confidence import Residuals, Risk
-from autofit.prediction import Card, PlanSources, PredictedCurve, Predictor
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import Predictor
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
 from workers.predict.formula_plans import FormulaPlans

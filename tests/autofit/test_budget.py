@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autofit.budget import make_budget
 from autofit.errors import BudgetError
-from autofit.gpus import Gpu, catalogue
+from autofit.gpus import Gpu, catalogue, gpus_sold_as
 
 MIB = 1024**2
 GIB = 1024**3
@@ -60,10 +60,15 @@ def test_a_card_with_few_multiprocessors_has_a_small_context() -> None:
     assert (large.context_bytes, small.context_bytes) == (435 * MIB, 258 * MIB)
 
 
-def test_without_a_card_sm_80_is_assumed_and_said() -> None:
-    unnamed, named = make_budget(16 * GIB), make_budget(16 * GIB, architecture="sm_80")
-    assert unnamed.usable_bytes == named.usable_bytes
-    assert "sm_80, as no card was named" in unnamed.assumptions[0]
+def test_without_a_card_the_largest_context_of_those_that_may_be_meant_is_taken_and_said() -> None:
+    unnamed = make_budget(16 * GIB)
+    each = [
+        make_budget(16 * GIB, architecture=gpu.architecture, card=gpu.key).context_bytes
+        for gpu in gpus_sold_as(16 * GIB)
+    ]
+    assert unnamed.context_bytes >= max(each)
+    assert "as no card was named (518 MiB likely on sm_80" in unnamed.assumptions[0]
+    assert make_budget(999 * GIB).context_bytes > unnamed.context_bytes  # any card may be meant by that
 
 
 def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so() -> None:

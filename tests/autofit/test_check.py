@@ -10,7 +10,7 @@ import autofit
 from autofit.budget import Budget
 from autofit.confidence import Calibration, ModelClass, Residuals
 from autofit.errors import UsageError
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import Answer, CheckResult, check_curve
 from workers.protocol import Device, Evidence, Verdict
 

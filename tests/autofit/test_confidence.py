@@ -187,6 +187,27 @@ def test_what_no_real_runs_are_known_of_is_wider_and_says_so(
     assert "an assumption" in unknown.note
 
 
+def test_where_the_card_may_be_of_several_generations_the_widest_interval_counts() -> None:
+    residuals = shipped_residuals()
+    names = ("sm_80", "sm_75", "sm_70", "sm_90")
+    spanned, each = residuals.of(DENSE, *names), [residuals.of(DENSE, name) for name in names]
+    assert spanned.low_share == min(one.low_share for one in each)
+    assert spanned.high_share == max(one.high_share for one in each)
+    assert spanned.num_rows == 0  # as soon as one of them rests on an assumption
+    assert "on volta-turing or hopper cards are known" in spanned.note
+    assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == residuals.of(DENSE, "sm_80")
+
+
+def test_generations_that_were_all_measured_rest_on_the_rows_of_all() -> None:
+    ampere = shipped_residuals().of(DENSE, "sm_80")
+    hopper = dataclasses.replace(ampere, cards="hopper", high_share=0.3, num_rows=7, sources=("b-table",))
+    measured = {(one.model_class, one.cards): one for one in (ampere, hopper)}
+    spanned = Residuals(measured=measured, factor=2.0, extra_share=0.1).of(DENSE, "sm_90", "sm_80")
+    assert (spanned.num_rows, spanned.high_share) == (ampere.num_rows + 7, 0.3)
+    assert spanned.cards == "hopper or ampere-ada"
+    assert set(spanned.sources) == {*ampere.sources, "b-table"}
+
+
 def test_generations_cover_the_catalogue() -> None:
     assert {generation(gpu.architecture) for gpu in catalogue().values()} == {
         "volta-turing",

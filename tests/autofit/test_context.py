@@ -9,7 +9,7 @@ import pytest
 
 from autofit import context
 from autofit.budget import make_budget
-from autofit.context import Observation, context_interval, counted, observations
+from autofit.context import Observation, context_interval, context_over, counted, observations
 from autofit.gpus import Gpu, catalogue
 
 MIB = 1024**2
@@ -90,3 +90,14 @@ def test_loading_all_kernels_at_once_takes_more() -> None:
         interval = context_interval(seen.architecture, seen.card, loading="eager")
         assert interval.low_bytes < seen.num_bytes < interval.high_bytes
         assert interval.low_bytes > context_interval(seen.architecture, seen.card).likely_bytes
+
+
+def test_where_the_card_is_not_known_the_interval_spans_all_that_may_be_meant() -> None:
+    cards = [catalogue()[key] for key in ("t4", "v100-16g", "rtx-4080")]
+    spanned = context_over(cards, likely="sm_80")
+    each = [context_interval(gpu.architecture, gpu.key) for gpu in cards]
+    likely_bytes = context_interval("sm_80").likely_bytes
+    assert spanned.low_bytes == min(one.low_bytes for one in each)
+    assert spanned.high_bytes == max(likely_bytes, *(one.high_bytes for one in each))
+    assert spanned.low_bytes <= spanned.likely_bytes == likely_bytes <= spanned.high_bytes
+    assert "3 cards of sm_70, sm_75, sm_89" in spanned.basis

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autofit.confidence import Residuals, Risk
-from autofit.prediction import PredictedCurve, Predictor
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import Predictor
 from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch

@@ -14,7 +14,16 @@ import pynvml
 import pytest
 
 from autofit.errors import DriverError, UnknownGpuError
-from autofit.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as, local_gpus
+from autofit.gpus import (
+    Gpu,
+    LocalGpu,
+    architectures_of,
+    catalogue,
+    find_gpu,
+    gpus_sold_as,
+    local_gpus,
+    possible_gpus,
+)
 
 MIB = 1024**2
 GIB = 1024**3
@@ -271,6 +280,17 @@ class FakeNvml:
 
     def _DeviceGetUUID(self, card: Card) -> str:  # noqa: N802
         return f"GPU-{card.name}"
+
+
+def test_the_cards_that_may_be_meant_are_those_sold_with_the_memory_else_all() -> None:
+    assert possible_gpus(16 * GIB) == gpus_sold_as(16 * GIB)
+    everything = possible_gpus()
+    assert everything == possible_gpus(10**15)
+    assert {gpu.key for gpu in everything} == {
+        gpu.key for gpu in catalogue().values() if not gpu.is_mig_slice
+    }
+    assert architectures_of(everything)[0] == "sm_70"
+    assert architectures_of(everything)[-1] == "sm_120"
 
 
 def test_a_local_card_is_described_without_the_driver_s_own_part() -> None:

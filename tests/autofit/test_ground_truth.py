@@ -17,8 +17,10 @@ import pytest
 
 import workers
 from autofit.api import card_named, refer
+from autofit.card_plans import PlanSources
 from autofit.plan_sources import plan_source
-from autofit.prediction import PlanSources, PredictedCurve, Predictor
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import Predictor
 from workers import record
 from workers.predict.offline_plans import offline_source
 from workers.predict.plans import PlanSource

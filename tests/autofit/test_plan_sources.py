@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autofit.plan_sources import AskedPlans, plan_source
+from autofit.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
+from tests.workers.predict.plan_servers import servers
+from tests.workers.predict.plan_tables import CONVOLUTION
+from workers.predict import cudnn_plans
 from workers.predict.cudnn import CudnnError
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.formula_plans import FormulaPlans
@@ -53,7 +56,7 @@ def test_without_a_libcudnn_that_works_there_is_the_table(library, tmp_path: Pat
     (tmp_path / "nvidia" / "__init__.py").touch()
     if library is not None:
         (folder / "libcudnn.so.9").write_text(library)
-    code = "from autofit import plan_sources as p; p.prepare(); print(p.plan_source('sm_80'))"
+    code = "from autofit import plan_sources as p; p.prepare('sm_80'); print(p.plan_source('sm_80').name)"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -62,11 +65,13 @@ def test_without_a_libcudnn_that_works_there_is_the_table(library, tmp_path: Pat
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == str(TablePlans.for_torch(importlib.metadata.version("torch"), "sm_80"))
+    table = TablePlans.for_torch(importlib.metadata.version("torch"), "sm_80")
+    assert done.stdout.strip() == table.name
     assert ("cannot be loaded" in done.stderr) == (library is not None)
 
 
-def test_libcudnn_that_fails_later_gives_way_to_the_table(caplog):
+@pytest.mark.parametrize("asked", ["plans", "name"])
+def test_libcudnn_that_fails_gives_way_to_the_table_for_good(asked, caplog):
     class Failing(FormulaPlans):
         name = "a library"
 
@@ -74,8 +79,34 @@ def test_libcudnn_that_fails_later_gives_way_to_the_table(caplog):
             raise CudnnError("its process died")
 
     source = AskedPlans(Failing("sm_80"), TablePlans("sm_80"))
-    assert source.name == "a library"
     with caplog.at_level(logging.WARNING):
-        assert source.plans([]) == []
-    assert source.name == TablePlans("sm_80").name
+        source.plans([]) if asked == "plans" else source.name
     assert "its process died" in caplog.text
+    assert source.name == TablePlans("sm_80").name
+    assert source.knows_the_order
+
+
+@needs_libcudnn
+def test_libcudnns_process_is_prepared_only_where_no_answers_are_known(no_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
+    prepare("sm_80")
+    assert len(servers()) == 1
+    asked = plan_source("sm_80")
+    plans = asked.plans([CONVOLUTION])
+    cudnn_plans._server.close()
+    plan_source.cache_clear()
+    prepare("sm_80")
+    assert plan_source("sm_80").plans([CONVOLUTION]) == plans
+    assert plan_source("sm_80").name == asked.name
+    assert servers() == []
+
+
+@needs_libcudnn
+def test_to_name_a_source_that_libcudnn_may_answer_starts_nothing(no_server):
+    assert isinstance(plan_source("sm_80"), AskedPlans)
+    assert servers() == []
+
+
+def test_the_other_cards_that_may_be_meant_are_never_asked_of_libcudnn():
+    assert isinstance(offline_plan_source("sm_90"), TablePlans)
+    assert offline_plan_source("sm_90") is offline_plan_source("sm_90")

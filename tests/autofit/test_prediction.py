@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
+from autofit.card_plans import Card
 from autofit.confidence import Calibration, ModelClass, Residuals, Risk
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
-from autofit.prediction import (
-    TRACED_BATCH_SIZES,
-    Card,
-    PredictedCurve,
-    Predictor,
-    raise_if_failed,
-)
+from autofit.predicted_curve import TRACED_BATCH_SIZES, PredictedCurve
+from autofit.prediction import Predictor, raise_if_failed
 from autofit.service.events import Event, Progress
 from tests.workers.predict.plan_tables import of_sizes
 from workers.predict.formula_plans import FormulaPlans
@@ -93,7 +89,8 @@ def test_a_curve_needs_no_trace_for_a_further_size_and_equals_the_estimate_there
     curve = predictor.curve(CUDNN, card)
     for batch_size in (1, 17, 300):
         traced = predictor.estimate(CUDNN, card, batch_size)
-        assert dataclasses.replace(curve(batch_size), trace_digest=traced.trace_digest) == traced
+        named = {"trace_digest": traced.trace_digest, "fingerprint": traced.fingerprint}
+        assert dataclasses.replace(curve(batch_size), **named) == traced
     assert not curve.needs_traces
     assert worker.traced == [*TRACED_BATCH_SIZES, 1, 17, 300]
 
@@ -285,6 +282,58 @@ def test_a_card_without_real_runs_has_the_wider_interval(make_curve: Any, card: 
     assert (hopper(8).calibration.low_share, hopper(8).calibration.high_share) == (-0.25, 0.45)
     assert hopper(8).interval.high_bytes > curve(8).interval.high_bytes
     assert hopper.risk is curve.risk
+
+
+def unnamed(card: Card) -> Card:
+    return dataclasses.replace(card, may_be=("sm_75", "sm_80", "sm_90"))
+
+
+def test_where_no_card_is_named_the_interval_spans_those_it_may_be_and_naming_one_narrows_it(
+    workload: Any, worker: Any, card: Card, make_trace: Any
+) -> None:
+    worker.trace_at = lambda batch_size: make_trace(batch_size, num_channels=256)
+    sizes = {"sm_75": of_sizes(0), "sm_80": of_sizes(200 * MIB), "sm_90": of_sizes(900 * MIB)}
+    predictor = Predictor(
+        workload, worker, residuals=OFF, plans=sizes.__getitem__, plans_elsewhere=sizes.__getitem__
+    )
+    curve = predictor.curve(CUDNN, unnamed(card))
+    named = {name: curve.on(dataclasses.replace(card, architecture=name)) for name in sizes}
+    spanned, each = curve(8), {name: on(8) for name, on in named.items()}
+    assert spanned.interval.likely_bytes == each["sm_80"].interval.likely_bytes
+    assert spanned.interval.low_bytes == min(one.interval.low_bytes for one in each.values())
+    assert spanned.interval.high_bytes == max(one.interval.high_bytes for one in each.values())
+    assert spanned.architectures == ("sm_80", "sm_75", "sm_90")
+    assert each["sm_90"].architectures == ("sm_90",)
+    for name, on in named.items():
+        assert on.peak_reserved_bytes(8) <= curve.peak_reserved_bytes(8), name
+    between = each["sm_80"].interval.high_bytes
+    assert named["sm_80"].verdict(8, between) is Verdict.FITS
+    assert curve.verdict(8, between) is not Verdict.FITS
+    assert curve.at_risk(Risk.LIKELY).verdict(8, between) is Verdict.FITS
+
+
+def test_a_curve_and_an_estimate_span_the_same(predictor: Predictor, card: Card) -> None:
+    curve = predictor.curve(CUDNN, unnamed(card))
+    for batch_size in (1, 17, 50):
+        assert curve(batch_size).interval == predictor.estimate(CUDNN, unnamed(card), batch_size).interval
+
+
+def test_an_estimate_has_the_versions_and_a_fingerprint_of_what_decides_it(
+    predictor: Predictor, card: Card
+) -> None:
+    estimate = predictor.estimate(CUDNN, card, 8)
+    assert {"autofit", "torch", "python"} <= estimate.versions.keys()
+    again = predictor.estimate(CUDNN, card, 8)
+    others = [
+        predictor.estimate(CUDNN, card, 9),
+        predictor.estimate(NATIVE, card, 8),
+        predictor.estimate(CUDNN, unnamed(card), 8),
+    ]
+    assert again.fingerprint == estimate.fingerprint
+    assert estimate.fingerprint not in {other.fingerprint for other in others}
+    document = estimate.to_dict()
+    assert document["versions"] == estimate.versions
+    assert document["fingerprint"] == estimate.fingerprint
 
 
 @pytest.mark.parametrize("risk", Risk)

@@ -64,11 +64,19 @@ def test_a_named_card_gives_name_architecture_and_memory() -> None:
     assert found.probe is None
 
 
-def test_the_memory_alone_assumes_sm_80_and_says_so() -> None:
+def test_the_memory_alone_spans_the_cards_sold_with_it_and_makes_sm_80_likely() -> None:
     found = target(gpu_mem="16G")
     assert (found.device.name, found.card.architecture) == ("16.00 GiB card", "sm_80")
     assert found.budget.device_total_bytes == 16 * GIB
     assert "no card was named" in found.budget.assumptions[0]
+    assert found.card.may_be == ("sm_70", "sm_75", "sm_86", "sm_89", "sm_120")
+    assert found.card.architectures == ("sm_80", "sm_70", "sm_75", "sm_86", "sm_89", "sm_120")
+    assert len(target(gpu_mem="999G").card.architectures) == 8
+
+
+def test_a_card_that_is_known_spans_nothing() -> None:
+    for found in (target(gpu="t4"), target(H200), target(gpu_mem="8G", device="cpu")):
+        assert found.card.architectures == (found.card.architecture,)
 
 
 def test_without_either_the_local_card_is_meant() -> None:

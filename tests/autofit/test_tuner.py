@@ -10,7 +10,7 @@ import pytest
 
 from autofit.curve_set import CurveSet
 from autofit.errors import DispatchError, WorkloadFailedError
-from autofit.prediction import PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.frontier import Frontier
 from autofit.search.study import TuningStudy
 from autofit.service.events import Event, SettingSettled, TrialFinished, TrialStarted

@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 
 from autofit.paths import write_atomically
-from autofit.prediction import TRACED_BATCH_SIZES
+from autofit.predicted_curve import TRACED_BATCH_SIZES
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 from workers.predict.curve import BatchDependentEventsError, PeakCurve, TracedCurve

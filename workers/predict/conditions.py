@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from workers.allocator import AllocatorSettings
 from workers.allocator.settings import DEFAULT_SETTINGS
@@ -51,6 +52,27 @@ class Level(StrEnum):
         return tuple(reversed(order[: order.index(self) + 1]))
 
 
+class Elsewhere(Protocol):
+    """Knows what calls demand on cards that may run instead; see `workers.predict.other_cards`.
+
+    Attributes:
+        name: where the plans of these cards come from, for reports.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def widened(
+        self,
+        calls: Sequence[Call],
+        found: Sequence[Workspace],
+        conditions: Conditions,
+        torch_release: tuple[int, int],
+    ) -> tuple[Workspace, ...]:
+        """The demands that were found for the likely card, with ends that span the others too."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """What decides a replay beside the batch size.
@@ -61,6 +83,8 @@ class Conditions:
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
             be asked: the likely peak is then the mean of theirs, the ends span them. Without any,
             formulas for the architecture.
+        elsewhere: where it is not known which card will run, the others that the ends span; what is
+            likely goes by this architecture alone.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         settings: of PyTorch's caching allocator.
         corrections: those of `workers.predict.corrections` that are on; what the others put into
@@ -71,6 +95,7 @@ class Conditions:
     conv_algo: str = "cudnn"
     architecture: str = "sm_80"
     plans: tuple[PlanSource, ...] = ()
+    elsewhere: Elsewhere | None = None
     allow_tf32: bool = True
     settings: AllocatorSettings = DEFAULT_SETTINGS
     corrections: frozenset[str] = CORRECTION_NAMES
@@ -79,7 +104,12 @@ class Conditions:
     @property
     def workspace_source(self) -> str:
         """Where the workspaces of convolutions are from, in words."""
-        return "PyTorch's own kernels" if self.conv_algo == NATIVE else self.sources[0].name
+        if self.conv_algo == NATIVE:
+            return "PyTorch's own kernels"
+        name = self.sources[0].name
+        if self.elsewhere is None or self.elsewhere.name == name:
+            return name
+        return f"{name}; other architectures: {self.elsewhere.name}"
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
@@ -92,7 +122,21 @@ class Conditions:
 def demands(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
-    """What each call takes beside its outputs; plans are asked for all convolutions at once."""
+    """What each call takes beside its outputs; plans are asked for all convolutions at once.
+
+    Args:
+        source: of the plans on the conditions' own card.
+        torch_release: of the trace.
+    """
+    found = _on_its_card(calls, conditions, source, torch_release)
+    if conditions.elsewhere is None:
+        return found
+    return conditions.elsewhere.widened(calls, found, conditions, torch_release)
+
+
+def _on_its_card(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
     platform = Platform(
         int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
     )

@@ -6,8 +6,6 @@ import atexit
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -31,15 +29,15 @@ class CudnnPlans:
 
     Args:
         properties: of the card.
-        cache_folder: where answers are kept, by the library and the card; None keeps them in
-            this process alone.
+        cache_folder: where answers are kept, by the library and the card, a line for every question;
+            None keeps them in this process alone.
     """
 
     def __init__(self, properties: DeviceProperties, *, cache_folder: Path | None = None) -> None:
         self._device = properties.to_json()
         self._known: dict[str, tuple[Plan, ...]] = {}
         self._version: int | None = None
-        self._cache = None if cache_folder is None else cache_folder / f"{self._digest()}.json"
+        self._cache = None if cache_folder is None else cache_folder / f"{self._digest()}.jsonl"
         self._read_cache()
 
     knows_the_order = True
@@ -66,13 +64,22 @@ class CudnnPlans:
         if missing or self._version is None:
             answer = _server.ask({"device": self._device, "calls": _as_dicts(missing.values())})
             self._version = answer["version"]
-            self._known |= dict(zip(missing, map(_plans, answer["plans"]), strict=True))
-            self._write_cache()
+            self._known |= zip(missing, map(_plans, answer["plans"]), strict=True)
+            self._keep(dict(zip(missing, answer["plans"], strict=True)))
         found = [self._known[key] for key in keys]
         for call, plans in zip(calls, found, strict=True):
             if not plans:
                 raise CudnnError(f"cuDNN {dotted(self._version)} has no plan for {call}")
         return found
+
+    def prepare(self) -> None:
+        """Starts the library's process, unless answers are known already, and returns at once.
+
+        Raises:
+            CudnnError: no process can be started.
+        """
+        if not self._known:
+            _server.start()
 
     def _digest(self) -> str:
         library = find_library("libcudnn.so.9")
@@ -85,25 +92,29 @@ class CudnnPlans:
     def _read_cache(self) -> None:
         if self._cache is None:
             return
-        # What cannot be read is asked for again.
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            data = json.loads(self._cache.read_text(encoding="utf-8"))
-            self._known = {key: _plans(rows) for key, rows in data["plans"].items()} | self._known
-            self._version = data["version"]
+        with suppress(OSError):  # what cannot be read is asked for again
+            for line in self._cache.read_bytes().splitlines():
+                self._read_line(line)
 
-    def _write_cache(self) -> None:
+    def _read_line(self, line: bytes) -> None:
+        """Takes up an answer; one that was cut short, by a full disk or a crash, is asked for again."""
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            data = json.loads(line)
+            known = {key: _plans(rows) for key, rows in data["plans"].items()}
+            self._version = int(data["version"])
+            self._known |= known
+
+    def _keep(self, answers: dict[str, list[list[Any]]]) -> None:
+        """Adds a line to the cache, which other processes may do at the same time."""
         if self._cache is None:
             return
-        self._read_cache()  # another process may have added to it
-        rows = {key: [dataclasses.astuple(plan) for plan in plans] for key, plans in self._known.items()}
-        text = json.dumps({"version": self._version, "plans": rows}, separators=(",", ":"))
+        line = json.dumps({"version": self._version, "plans": answers}, separators=(",", ":"))
         # A cache that cannot be written costs time, not the answer.
         with suppress(OSError):
             self._cache.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._cache.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(self._cache)
+            # Begun by a line's end, because the line before may have been cut short.
+            with self._cache.open("ab", buffering=0) as file:
+                file.write(f"\n{line}\n".encode())
 
 
 class _PlanServer:
@@ -152,11 +163,6 @@ class _PlanServer:
 
 _server = _PlanServer()
 atexit.register(_server.close)
-
-
-def start_server() -> None:
-    """Starts libcudnn's process and returns at once, to hide its start-up."""
-    _server.start()
 
 
 def _as_dicts(calls: Any) -> list[dict[str, Any]]:

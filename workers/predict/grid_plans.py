@@ -10,28 +10,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from workers.predict.plans import Plan, PlanSource
+from workers.predict.plans import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
 
 
-class GridPlans:
+class GridPlans(PassedOn):
     """Asks another source at powers of two and halfway between them; a `PlanSource`."""
 
     def __init__(self, source: PlanSource) -> None:
-        self._source = source
+        super().__init__(source)
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
-
-    @property
-    def name(self) -> str:
-        return self._source.name
-
-    @property
-    def knows_the_order(self) -> bool:
-        return self._source.knows_the_order
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the first plan of a call is always a plan of its own size."""
-        keys = [(*_layer(call), call.input_shape[0]) for call in calls]
+        keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
         ends = {key: neighbours(call.input_shape[0]) for key, call in new.items()}
         self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
@@ -44,12 +36,12 @@ class GridPlans:
         return [self._known[key] for key in keys]
 
     def _ask(self, wanted: dict[tuple[object, ...], tuple[Convolution, int]]) -> None:
-        missing = {key: _of_samples(*call) for key, call in wanted.items() if key not in self._known}
+        missing = {key: of_samples(*call) for key, call in wanted.items() if key not in self._known}
         if missing:
             self._known |= zip(missing, self._source.plans(list(missing.values())), strict=True)
 
 
-def _layer(call: Convolution) -> tuple[object, ...]:
+def layer(call: Convolution) -> tuple[object, ...]:
     """All of a call but its number of samples; a tuple, as this is done for every batch size."""
     return (
         call.conv_pass,
@@ -74,7 +66,8 @@ def neighbours(num_samples: int) -> tuple[int, int]:
     return (power, middle) if num_samples < middle else (middle, 2 * power)
 
 
-def _of_samples(call: Convolution, num_samples: int) -> Convolution:
+def of_samples(call: Convolution, num_samples: int) -> Convolution:
+    """The same layer with so many samples."""
     return dataclasses.replace(
         call,
         input_shape=(num_samples, *call.input_shape[1:]),

@@ -221,6 +221,9 @@ class Neighbours:
     def __init__(self, rows: Iterable[tuple[Features, int]]) -> None:
         self._exact = dict(rows)
         self._sorted = sorted((_position(of), number) for of, number in self._exact.items())
+        self._samples: dict[Features, list[int]] = {}
+        for num_samples, *geometry in self._exact:
+            self._samples.setdefault(tuple(geometry), []).append(num_samples)
 
     def __len__(self) -> int:
         return len(self._exact)
@@ -229,18 +232,31 @@ class Neighbours:
         """The plans of that call, or of its nearest neighbour."""
         if of in self._exact:
             return self._exact[of]
-        here, best, found = _position(of), math.inf, -1
+        here, found = _position(of), -1
+        best = self._bound(of, here)
+        h0, h1, h2, h3, h4, h5 = here
         start = bisect.bisect_left(self._sorted, (here,))
-        # Up and down from the call's place, until the first coordinate alone is too far.
+        # Up and down from the call's place, until the first coordinate alone is too far. A search over
+        # batch sizes passes millions of calls: the sum is written out.
         for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
             for index in indices:
-                there, number = self._sorted[index]
-                if abs(there[0] - here[0]) >= best:
+                (t0, t1, t2, t3, t4, t5), number = self._sorted[index]
+                first = abs(t0 - h0)
+                if first >= best:
                     break
-                distance = sum(map(abs, map(float.__sub__, there, here)))
+                # Channels and filters tell most calls apart already.
+                if first + abs(t2 - h2) + abs(t3 - h3) >= best:
+                    continue
+                distance = first + abs(t1 - h1) + abs(t2 - h2) + abs(t3 - h3) + abs(t4 - h4) + abs(t5 - h5)
                 if distance < best:
                     best, found = distance, number
         return found
+
+    def _bound(self, of: Features, here: _Position) -> float:
+        """Just above the distance to the same layer at another number of samples, if there is one."""
+        sizes = self._samples.get(of[1:], ())
+        near = (sum(map(abs, map(float.__sub__, _position((n, *of[1:])), here))) for n in sizes)
+        return math.nextafter(1.000001 * min(near, default=math.inf), math.inf)
 
 
 class PlanTable:

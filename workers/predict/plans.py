@@ -48,3 +48,24 @@ class PlanSource(Protocol):
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """The plans of each call, in PyTorch's order; never empty."""
         ...
+
+
+class PassedOn:
+    """What sources have in common that answer by asking another, which `_source` names.
+
+    Args:
+        source: the other.
+    """
+
+    def __init__(self, source: PlanSource) -> None:
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """See `PlanSource`."""
+        return self._source.name
+
+    @property
+    def knows_the_order(self) -> bool:
+        """See `PlanSource`."""
+        return self._source.knows_the_order

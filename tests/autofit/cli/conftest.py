@@ -128,6 +128,7 @@ def predicted_estimate(batch_size: int = 94, conv_algo: str = "cudnn") -> Estima
         evidence=Evidence.PREDICTED,
         device=Device(kind="cuda", name="sm_80"),
         calibration=CALIBRATION,
+        architectures=("sm_80", "sm_75", "sm_120"),
         workspace_bytes=WorkspaceSpan(low=0, likely=GIB, high=2 * GIB),
         largest=(
             LargeTensor(

@@ -76,7 +76,7 @@ def test_the_answer_is_one_line_and_an_exit_code(autofit, checked, verdict, begi
     assert finished.out.count("\n") == 1
     assert finished.out.startswith(begins)
     assert finished.out.rstrip().endswith(ends)
-    assert "on rtx-3090 with cudnn is predicted to reserve 12.00 GiB to 15.00 GiB of 14.90 GiB usable" in (
+    assert "on rtx-3090 with cudnn is predicted to reserve 12.00 GiB to 15.00 GiB of 15.01 GiB usable" in (
         finished.out
     )
     assert "`autofit tune --conv-algo cudnn --model davenet --gpu rtx-3090`" in finished.out
@@ -108,6 +108,15 @@ def test_a_prediction_without_real_runs_to_go_by_says_so(autofit, checked, resul
     assert "real runs" not in autofit(*CHECK, check=checked()).out
 
 
+def test_where_no_card_is_named_the_line_says_what_is_spanned_and_how_to_narrow_it(autofit, checked, results):
+    spanned = {"architectures": ("sm_80", "sm_75", "sm_120")}
+    assert "(over sm_75, sm_80, sm_120: --gpu narrows it)" in autofit(*CHECK, check=checked(**spanned)).out
+    spanned["calibration"] = dataclasses.replace(results.estimate().calibration, num_rows=0)
+    text = autofit(*CHECK, check=checked(**spanned)).out
+    assert "(no real runs to go by; over sm_75, sm_80, sm_120: --gpu narrows it)" in text
+    assert "narrows" not in autofit(*CHECK, check=checked(architectures=("sm_75",))).out
+
+
 @pytest.mark.parametrize(
     ("verdict", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)]
 )
@@ -131,6 +140,9 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "would_thrash",
         "calibration",
         "workspace_bytes",
+        "architectures",
+        "versions",
+        "fingerprint",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
     assert (document["would_thrash"], document["evidence"]) == (True, "predicted")

@@ -230,6 +230,15 @@ def test_assumptions_and_notes_are_told(rendered, results):
     assert "· a thing to know" in text
 
 
+def test_where_no_card_is_named_it_says_what_is_spanned_and_how_to_narrow_it(rendered, results):
+    result = results.answer()
+    assert "narrows it" not in flat(rendered(result))
+    spanned = dataclasses.replace(result, architectures=("sm_80", "sm_120", "sm_75"))
+    said = "an sm_80 card is likely, as none was named with --gpu; the interval spans sm_75, sm_80, sm_120"
+    assert f"· {said}: naming the card narrows it" in flat(rendered(spanned))
+    assert spanned.to_dict()["architectures"] == ["sm_80", "sm_120", "sm_75"]
+
+
 def test_the_lines_to_copy_apply_the_answer(rendered, results):
     result = results.answer()
     knobs = Knobs(conv_algo="cudnn-benchmark", precision="amp-bf16", optimizer="adamw")

@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optim
     "adam-single": functools.partial(torch.optim.Adam, foreach=False),
     "adam-fused": functools.partial(torch.optim.Adam, fused=True),
     "adamw": torch.optim.AdamW,
+    "sgd-momentum-decay": functools.partial(torch.optim.SGD, lr=0.001, momentum=0.9, weight_decay=1e-4),
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
     # PyTorch 1.12, of the brackets, took one parameter after another unless it was told otherwise.
@@ -84,6 +85,31 @@ class XmemTokens:
             optimizer.zero_grad()
 
 
+class GpuMemNetImages:
+    """GPUMemNet's loop for ImageNet: torchsummary's pass over two images, then batches from the CPU.
+
+    The pass runs in training mode with gradients, and is dropped; the cache keeps its segments.
+    Outputs and loss live until the next ones. Source: itu-rad/GPUMemNet,
+    `Test_Pipeline/cnn_models/resnet50.py`, which the runs of its timm table resemble.
+    """
+
+    def __init__(self) -> None:
+        self._summarized = False
+        self._outputs: torch.Tensor | None = None
+        self._loss: torch.Tensor | None = None
+
+    def __call__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        if not self._summarized:
+            model(torch.rand(2, *batch[0].shape[1:]).to("cuda"))
+            self._summarized = True
+        inputs, labels = (tensor.to("cuda") for tensor in batch)
+        optimizer.zero_grad()
+        self._outputs = first_output(model(inputs))
+        self._loss = functional.cross_entropy(self._outputs, labels)
+        self._loss.backward()
+        optimizer.step()
+
+
 class TimmBenchmark:
     """The training step of timm's `benchmark.py` of 2022, all of it under autocast to fp16.
 
@@ -112,5 +138,8 @@ STEPS: dict[str, Callable[[], Step | None]] = {
     "xmem-tokens-begin": lambda: XmemTokens("begin"),
     "xmem-tokens-middle": lambda: XmemTokens("middle"),
     "xmem-tokens-end": lambda: XmemTokens("end"),
+    "gpumemnet": GpuMemNetImages,
     "timm-benchmark": TimmBenchmark,
 }
+# These loops move each batch to the GPU themselves.
+BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet"})

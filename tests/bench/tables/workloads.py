@@ -52,8 +52,8 @@ class _Images:
         raise NotImplementedError
 
     def batch(self, batch_size: int, device: torch.device) -> Batch:
-        """A batch where the setting's step expects it: xMem's loop moves it to the GPU itself."""
-        if self._setting.step.startswith("xmem"):
+        """A batch where the setting's step expects it."""
+        if self._setting.step in steps.BATCH_FROM_CPU:
             device = torch.device("cpu")
         if self._setting.precision == "fp32":
             return self._new_batch(batch_size, device)

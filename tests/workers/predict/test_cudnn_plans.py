@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, variant
 from workers.child_process import ChildProcess
 from workers.isolate import NO_GPU
@@ -36,22 +36,6 @@ CARD = DeviceProperties(
     l2_bytes=40 << 20,
 )
 REFUSED = variant(output_shape=(64, 64, 50, 50))  # no convolution with this padding gives it
-
-
-def servers() -> list[psutil.Process]:
-    """The processes of libcudnn that this process has."""
-    children = psutil.Process().children()
-    return [child for child in children if "workers.predict.plan_server" in child.cmdline()]
-
-
-@pytest.fixture
-def no_server() -> Iterator[None]:
-    """Begins and ends without a process of libcudnn, so that the test's own can be counted."""
-    cudnn_plans._server.close()
-    assert servers() == []
-    yield
-    cudnn_plans._server.close()
-    assert servers() == []
 
 
 @pytest.fixture
@@ -140,15 +124,52 @@ def test_what_another_process_found_meanwhile_is_kept(no_server, tmp_path):
 
 @needs_libcudnn
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"version":92700,"plans":[]}', '{"plans":{"a":[["b"]]}}']
+    "text",
+    ["", "{", "[]", "{}", '{"version":92700,"plans":[]}', '{"version":1,"plans":{"a":[["b"]]}}', "\xff"],
 )
-def test_a_cache_that_cannot_be_read_is_asked_for_again_and_replaced(text, tmp_path):
+def test_a_cache_that_cannot_be_read_is_asked_for_again(text, tmp_path):
     plans = CudnnPlans(CARD, cache_folder=tmp_path).plans([CONVOLUTION])
     (file,) = tmp_path.iterdir()
-    whole = file.read_text()
-    file.write_text(text)
-    assert CudnnPlans(CARD, cache_folder=tmp_path).plans([CONVOLUTION]) == plans
-    assert json.loads(file.read_text()) == json.loads(whole)
+    file.write_text(text, encoding="latin-1")
+    source = CudnnPlans(CARD, cache_folder=tmp_path)
+    assert source.plans([CONVOLUTION]) == plans
+    assert source.name != "cuDNN 0.0.1"
+
+
+@needs_libcudnn
+def test_an_answer_that_was_cut_short_costs_that_answer_alone(no_server, tmp_path):
+    source = CudnnPlans(CARD, cache_folder=tmp_path)
+    (first,), (second,) = source.plans([CONVOLUTION]), source.plans([GROUPED])
+    (file,) = tmp_path.iterdir()
+    os.truncate(file, file.stat().st_size - 10)  # as by a full disk
+    assert CudnnPlans(CARD, cache_folder=tmp_path).plans([CONVOLUTION, GROUPED]) == [first, second]
+    cudnn_plans._server.close()
+    assert CudnnPlans(CARD, cache_folder=tmp_path).plans([CONVOLUTION, GROUPED]) == [first, second]
+    assert servers() == []
+
+
+@needs_libcudnn
+def test_a_question_adds_to_the_cache_and_rewrites_nothing(tmp_path):
+    source = CudnnPlans(CARD, cache_folder=tmp_path)
+    source.plans([CONVOLUTION])
+    (file,) = tmp_path.iterdir()
+    before, inode = file.read_bytes(), file.stat().st_ino
+    source.plans([CONVOLUTION])
+    assert file.read_bytes() == before
+    source.plans([CONVOLUTION, GROUPED])
+    after = file.read_bytes()
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    assert file.stat().st_ino == inode
+
+
+@needs_libcudnn
+def test_a_disk_that_is_full_costs_no_answer():
+    """Every write to /dev/full fails as one to a full disk does."""
+    source = CudnnPlans(CARD)
+    source._cache = Path("/dev/full")
+    assert source.plans([CONVOLUTION])
+    assert source.plans([CONVOLUTION, GROUPED])
 
 
 @needs_libcudnn
@@ -195,7 +216,7 @@ def test_nothing_is_left_behind_by_a_process_that_ends(no_server):
     code = """if True:
         import os
         from workers.predict import cudnn_plans
-        cudnn_plans.start_server()
+        cudnn_plans._server.start()
         print(cudnn_plans._server._process._popen.pid)
         if os.environ["ENDS"] == "killed":
             os.kill(os.getpid(), 9)

@@ -1,0 +1,274 @@
+"""Predicted peaks of one knob setting on one card, by batch size."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable
+
+from autofit.card_plans import Card, CardPlans
+from autofit.confidence import Calibration, Residuals, Risk, classify
+from autofit.errors import UsageError
+from autofit.identity import fingerprint, versions
+from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
+from workers.predict.conditions import Conditions, Level
+from workers.predict.curve import (
+    LiveAllocation,
+    PeakCurve,
+    PeakEstimate,
+    TracedCurve,
+)
+from workers.protocol import (
+    Device,
+    Evidence,
+    Knobs,
+    Peaks,
+    TrialOutcome,
+    Verdict,
+)
+from workers.trace import Category, Trace
+
+# Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
+TRACED_BATCH_SIZES = (4, 6, 10)
+_LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
+_NUM_LARGEST = 8
+
+
+class PredictedCurve:
+    """Predicted peaks of one knob setting on one card; call it with a batch size.
+
+    After the traces each size costs milliseconds, unless `needs_traces`. An estimate has the whole
+    interval; peaks, verdicts and outcomes are those of one level of it.
+
+    Attributes:
+        risk: that level.
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        knobs: Knobs,
+        card: Card,
+        curve: PeakCurve | TracedCurve,
+        *,
+        residuals: Residuals,
+        plans: CardPlans,
+        on_grid: bool,
+        risk: Risk = Risk.SAFE,
+    ) -> None:
+        self.risk = risk
+        self._plans = plans
+        self._on_grid = on_grid
+        self._workload = workload
+        self._knobs = knobs
+        self._card = card
+        self._curve = curve
+        self._residuals = residuals
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            plans=(plans.source(card, on_grid=on_grid),),
+            elsewhere=plans.others(card),
+            allow_tf32=knobs.tf32_in_convolutions,
+        )
+        # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
+        self._digests: dict[int, str] = {}
+        self._calibrations: dict[int, Calibration] = {}
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether the step allocates differently at every size, so that each costs a trace."""
+        return isinstance(self._curve, TracedCurve)
+
+    def __call__(self, batch_size: int) -> Estimate:
+        """The estimate at a batch size; `UsageError` for one below 1."""
+        curve = self._at(batch_size)
+        peak = curve.estimate(batch_size, self._conditions)
+        calibration = self._calibration(curve)
+        return Estimate(
+            workload=self._workload,
+            batch_size=batch_size,
+            knobs=self._knobs,
+            mode=curve.trace.mode,
+            peak_allocated_bytes=peak.allocated_bytes,
+            peak_reserved_bytes=peak.reserved_bytes,
+            device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,
+            context_bytes=self._card.context_bytes,
+            breakdown=_breakdown(peak.breakdown),
+            interval=Interval(
+                low_bytes=calibration.low_end(peak.low_bytes),
+                likely_bytes=peak.reserved_bytes,
+                high_bytes=calibration.high_end(peak.high_bytes),
+            ),
+            evidence=Evidence.PREDICTED,
+            device=Device(kind="cuda", name=self._card.name),
+            calibration=calibration,
+            workspace_source=self._conditions.workspace_source,
+            workspace_bytes=_workspace_span(peak),
+            largest=_largest(peak.live),
+            architectures=self._card.architectures,
+            trace_digest=self._digest(curve.trace),
+            versions=versions(),
+            fingerprint=self._fingerprint(curve.trace, batch_size),
+        )
+
+    def _fingerprint(self, trace: Trace, batch_size: int) -> str:
+        """Of all that decides the estimate of a batch size; the trace stands for the workload's code."""
+        return fingerprint(
+            {
+                "trace_sha256": self._digest(trace),
+                "batch_size": batch_size,
+                "knobs": dataclasses.asdict(self._knobs),
+                "card": dataclasses.asdict(self._card),
+                "plans": self._conditions.workspace_source,
+                "residuals_sha256": self._residuals.digest,
+                "versions": versions(),
+            }
+        )
+
+    def on(self, card: Card) -> PredictedCurve:
+        """The same step on another card."""
+        return PredictedCurve(
+            self._workload,
+            self._knobs,
+            card,
+            self._curve,
+            residuals=self._residuals,
+            plans=self._plans,
+            on_grid=self._on_grid,
+            risk=self.risk,
+        )
+
+    def at_risk(self, risk: Risk) -> PredictedCurve:
+        """The same curve, asked for another level."""
+        other = copy.copy(self)
+        other.risk = risk
+        return other
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        """The peak at the curve's risk; see `autofit.search.boundary.Curve`."""
+        curve = self._at(batch_size)
+        if stop_above_bytes is not None:
+            stop_above_bytes = self._before_widening(curve, stop_above_bytes)
+        return self._widened(
+            curve,
+            curve.reserved_bytes(
+                batch_size, self._conditions, _LEVELS[self.risk], stop_above_bytes=stop_above_bytes
+            ),
+        )
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """What the peak at the curve's risk cannot be below: live bytes, without any workspace."""
+        curve = self._at(batch_size)
+        return self._widened(curve, curve.lower_bound_bytes(batch_size))
+
+    def live_bytes(self, batch_size: int) -> int:
+        """Live bytes at their peak, without any workspace."""
+        return self._at(batch_size).lower_bound_bytes(batch_size)
+
+    def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
+        """What a predict trial of this size under this budget would return, without its trace."""
+        curve = self._at(batch_size)
+        reserved_bytes = self.peak_reserved_bytes(batch_size)
+        peaks = Peaks(
+            allocated_bytes=curve.replay(batch_size, self._conditions).peak_allocated_bytes,
+            reserved_bytes=reserved_bytes,
+            device_bytes=reserved_bytes + self._card.context_bytes,
+        )
+        return TrialOutcome(
+            verdict=self.verdict(batch_size, budget_bytes),
+            evidence=Evidence.PREDICTED,
+            device=Device(kind="cuda", name=self._card.name),
+            batch_size=batch_size,
+            knobs=self._knobs,
+            first_step=peaks,
+            steady=peaks,
+            environment={**curve.trace.versions, "trace_sha256": self._digest(curve.trace)},
+        )
+
+    def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
+        """Whether the peak at the curve's risk is within the budget, or it would run thrashing."""
+        curve = self._at(batch_size)
+        within_bytes = self._before_widening(curve, budget_bytes)
+        return curve.verdict(batch_size, self._conditions, within_bytes, _LEVELS[self.risk])
+
+    def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end fails under the budget, with all that the allocator can release."""
+        curve = self._at(batch_size)
+        limit_bytes = self._calibration(curve).within_low_end(budget_bytes)
+        return not any(
+            curve.runs_within(batch_size, self._conditions, limit_bytes, level)
+            for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+        )
+
+    def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether it runs where everything but the workspaces is as large as the high end has it.
+
+        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        """
+        curve = self._at(batch_size)
+        limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
+        return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
+
+    @property
+    def trace_digest(self) -> str:
+        """Names the trace at the first of the sizes that every curve is traced at."""
+        return self._digest(self._at(TRACED_BATCH_SIZES[0]).trace)
+
+    def _at(self, batch_size: int) -> PeakCurve:
+        if batch_size < 1:
+            raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")
+        return self._curve.at(batch_size)
+
+    def _widened(self, curve: PeakCurve, num_bytes: int) -> int:
+        """A peak with the residuals that the curve's risk allows for."""
+        return num_bytes if self.risk is Risk.LIKELY else self._calibration(curve).high_end(num_bytes)
+
+    def _before_widening(self, curve: PeakCurve, limit_bytes: int) -> int:
+        """The largest peak that is within a limit once it is widened."""
+        if self.risk is Risk.LIKELY:
+            return limit_bytes
+        return self._calibration(curve).within_high_end(limit_bytes)
+
+    def _calibration(self, curve: PeakCurve) -> Calibration:
+        size = curve.trace.batch_size
+        if size not in self._calibrations:
+            model_class = classify(curve.trace)
+            self._calibrations[size] = self._residuals.of(model_class, *self._card.architectures)
+        return self._calibrations[size]
+
+    def _digest(self, trace: Trace) -> str:
+        if trace.batch_size not in self._digests:
+            self._digests[trace.batch_size] = trace.digest
+        return self._digests[trace.batch_size]
+
+
+def _breakdown(by_category: dict[Category, int]) -> Breakdown:
+    return Breakdown(
+        parameters=by_category[Category.PARAMETER],
+        gradients=by_category[Category.GRADIENT],
+        optimizer_state=by_category[Category.OPTIMIZER_STATE],
+        activations=by_category[Category.ACTIVATION],
+        inputs=by_category[Category.INPUT],
+        workspace=by_category[Category.WORKSPACE],
+        other=by_category[Category.OTHER],
+    )
+
+
+def _workspace_span(peak: PeakEstimate) -> WorkspaceSpan | None:
+    low, high = peak.workspace_low_bytes, peak.workspace_high_bytes
+    return None if low == high else WorkspaceSpan(low=low, likely=peak.workspace_likely_bytes, high=high)
+
+
+def _largest(live: Iterable[LiveAllocation]) -> tuple[LargeTensor, ...]:
+    """The largest holders of memory, those of one module, operator and line taken together."""
+    sums: dict[tuple[str, str, str], int] = {}
+    for item in live:
+        origin = item.allocation
+        key = (origin.module, origin.operator, origin.source)
+        sums[key] = sums.get(key, 0) + item.num_bytes
+    ordered = sorted(sums.items(), key=lambda pair: pair[1], reverse=True)
+    return tuple(
+        LargeTensor(module=module, operator=operator, source=source, num_bytes=num_bytes)
+        for (module, operator, source), num_bytes in ordered[:_NUM_LARGEST]
+    )

@@ -1,0 +1,40 @@
+"""The loops of the tables' authors, traced."""
+
+from __future__ import annotations
+
+from tests.bench.tables.setting import Setting
+from tests.bench.tracer import Tracer
+from workers.trace import Category, Trace
+
+NETWORK = (
+    "input_channels:3_num_classes:5_depth:2_arch:uniform_base_filters:4_batch:2_input_size:8_act:leaky_relu"
+    "_dropout:0.25_dropout:False_batchnorm:False.out"
+)
+LAYERS = (("conv2d", 256, 112), ("conv2d", 256, 148), ("linear", 5, 25))
+
+
+def test_gpumemnets_loop_begins_with_a_pass_over_two_images() -> None:
+    setting = Setting(
+        source="synthetic",
+        model=NETWORK,
+        optimizer="sgd-momentum-decay",
+        step="gpumemnet",
+        image_size=8,
+        layers=LAYERS,
+    )
+    tracer = Tracer()
+    try:
+        trace = Trace.from_json(tracer.trace(setting, 5)[0])
+    finally:
+        tracer.close()
+    first, *others = [
+        a.convolution.input_shape[0]
+        for a in trace.allocations
+        if a.convolution is not None and a.operator == "aten.convolution"
+    ]
+    assert first == 2
+    assert others.count(2) == 1  # of the second layer, and never again
+    assert set(others) == {2, 5}
+    momentum = [a.num_bytes for a in trace.allocations if a.category is Category.OPTIMIZER_STATE]
+    parameters = [a.num_bytes for a in trace.allocations if a.category is Category.PARAMETER]
+    assert sum(momentum) == sum(parameters)
