@@ -83,10 +83,10 @@ def deadlocked():
 
 
 def slow():
-    """Has an operator of three seconds that lets the interpreter's other threads run."""
+    """Has an operator of six seconds that lets the interpreter's other threads run."""
 
     def build_model():
-        ctypes.CDLL(None).sleep(3)
+        ctypes.CDLL(None).sleep(6)
         return _model()
 
     return _workload(build_model=build_model)
