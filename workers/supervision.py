@@ -1,8 +1,8 @@
 """A trial seen from outside while it runs: is it alive, and how much memory do its processes hold?
 
 heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
-/proc      ──▶ beyond budget or host            ──▶ MemoryError   ──▶ OOM
-its death by SIGKILL, and the kernel's own count ─────────────────▶ OOM, else LOST
+/proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
+its death by SIGKILL, and the kernel's own count ──────────────────────▶ OOM, else LOST
 """
 
 from __future__ import annotations
