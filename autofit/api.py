@@ -371,6 +371,7 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
         deadline_seconds=settings.deadline_seconds,
+        is_own_budget=target.is_own_budget,
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
 from autofit.card_plans import Card
 from autofit.dispatch.base import Devices
-from autofit.errors import DispatchError, DriverError, UsageError
-from autofit.gpus import LocalGpu, catalogue_architectures
+from autofit.errors import DispatchError, DriverError, UnknownGpuError, UsageError
+from autofit.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
@@ -24,12 +24,15 @@ class Target:
     Attributes:
         card: what predictions assume; on the CPU, the default card, for the shape of its curve.
         probe: how trials are measured; None where the answer is predicted.
+        is_own_budget: whether every card that trials can run on is the one that is meant; under a
+            smaller card's budget what they show is emulated.
     """
 
     device: Device
     budget: Budget
     card: Card
     probe: Probe | None
+    is_own_budget: bool = False
 
 
 def resolve_target(
@@ -80,6 +83,12 @@ def resolve_target(
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
     )
+    probe = _cuda_probe(
+        settings,
+        # A smaller card runs out of memory before the card that is meant would.
+        has_local_gpu=any(gpu.total_bytes >= _SAME_CARD * total_bytes for gpu in local),
+        reachable=reachable,
+    )
     return Target(
         device=Device(kind="cuda", name=name, driver=driver),
         budget=budget,
@@ -89,13 +98,32 @@ def resolve_target(
             context_bytes=budget.context_bytes,
             may_be=() if architecture is not None else catalogue_architectures(),
         ),
-        probe=_cuda_probe(
-            settings,
-            # A smaller card runs out of memory before the card that is meant would.
-            has_local_gpu=any(gpu.total_bytes >= _SAME_CARD * total_bytes for gpu in local),
-            reachable=reachable,
+        probe=probe,
+        is_own_budget=probe is Probe.CUDA
+        and (
+            _is_every_card(reachable().names, settings.gpu, reachable().num_gpus)
+            if settings.address is not None
+            else all(_is_meant(gpu, settings.gpu, total_bytes) for gpu in local)
         ),
     )
+
+
+def _is_meant(local: LocalGpu, named: Gpu | None, total_bytes: int) -> bool:
+    """Whether a card of this machine is the one that is meant: by its name, or by its memory alone."""
+    is_same_size = _SAME_CARD * total_bytes <= local.total_bytes <= total_bytes / _SAME_CARD
+    return is_same_size and (named is None or _is_named(local.name, named))
+
+
+def _is_every_card(names: tuple[str, ...], named: Gpu | None, num_gpus: int) -> bool:
+    """Whether a cluster has no other cards; of one that does not name all of its cards nobody knows."""
+    return named is not None and len(names) == num_gpus and all(_is_named(name, named) for name in names)
+
+
+def _is_named(name: str, named: Gpu) -> bool:
+    try:
+        return find_gpu(name) == named
+    except UnknownGpuError:
+        return False
 
 
 def _local(

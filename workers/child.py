@@ -19,8 +19,19 @@ from pathlib import Path
 from types import TracebackType
 
 from workers.errors import InvalidTrialError, WorkerError
+from workers.heart import Heart, Report, unheard
 from workers.outcomes import UNKNOWN, without_answer
-from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import (
+    Device,
+    Evidence,
+    Heartbeat,
+    Knobs,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
@@ -33,10 +44,9 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
     specs = received(specs_fd, outcomes_fd)
     with suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
-    with os.fdopen(outcomes_fd, "w", encoding="utf-8") as outcomes:
-        while spec := specs.get():
-            outcomes.write(answer(spec).to_json() + "\n")
-            outcomes.flush()
+    heart = Heart(outcomes_fd)
+    while spec := specs.get():
+        heart.answer(answer(spec, heart.report).to_json())
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
@@ -62,8 +72,11 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def answer(text: str) -> TrialOutcome:
-    """Runs the trial that a spec's JSON describes; every error of its workload is an outcome."""
+def answer(text: str, report: Report = unheard) -> TrialOutcome:
+    """Runs the trial that a spec's JSON describes; every error of its workload is an outcome.
+
+    `report` is told of every phase of it.
+    """
     try:
         spec = TrialSpec.from_json(text)
     except (ValueError, KeyError, TypeError) as error:
@@ -73,25 +86,34 @@ def answer(text: str) -> TrialOutcome:
     except ImportError as error:
         message = f"PyTorch cannot be imported ({error}): install torch into this environment"
         return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
+    last_beat = Heartbeat(phase="start")
+
+    def listened(beat: Heartbeat) -> None:
+        nonlocal last_beat
+        last_beat = beat
+        report(beat)
+
     try:
-        return _run(spec)
+        return _run(spec, listened)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
-        return _failed(spec, error)
+        failed = _failed(spec, error)
+        return dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
 
 
-def _run(spec: TrialSpec) -> TrialOutcome:
+def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
     # Imported here because a prediction must not touch CUDA's modules before its hooks are in.
     if spec.probe is Probe.PREDICT:
         from workers.predict import probe
 
+        report(Heartbeat(phase="prediction"))
         return probe.predict(spec)
     if spec.probe is Probe.CUDA:
         from workers.measure import cuda
 
-        return cuda.measure(spec)
+        return cuda.measure(spec, report)
     from workers.measure import cpu
 
-    return cpu.measure(spec)
+    return cpu.measure(spec, report)
 
 
 def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:

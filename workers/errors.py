@@ -6,6 +6,7 @@
         ├── DataDependentError    "data-dependent"
         ├── UnsupportedError      "unsupported"
         └── DeviceError           "environment"
+            └── BusyDeviceError
 
 Whatever else a workload raises is its own (`user`). No torch at import.
 """
@@ -41,3 +42,7 @@ class DeviceError(WorkerError):
     """The machine lacks what the probe needs."""
 
     kind = "environment"
+
+
+class BusyDeviceError(DeviceError):
+    """Other processes hold the device's memory, so that a trial there would say nothing of its size."""

@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 def without_answer(
     spec: TrialSpec,
     verdict: Verdict,
-    error: TrialError,
+    error: TrialError | None,
     *,
     device: Device | None = None,
     environment: Mapping[str, str] | None = None,
@@ -35,12 +35,15 @@ def without_answer(
 
 
 def evidence_sought(spec: TrialSpec) -> Evidence:
-    """The evidence that a trial would have given; on CUDA the weaker claim."""
-    return {
-        Probe.PREDICT: Evidence.PREDICTED,
-        Probe.CPU: Evidence.MEASURED_CPU,
-        Probe.CUDA: Evidence.EMULATED,
-    }[spec.probe]
+    """The evidence that a trial gives, by its probe; on CUDA by whose budget it has."""
+    match spec.probe:
+        case Probe.PREDICT:
+            return Evidence.PREDICTED
+        case Probe.CPU:
+            return Evidence.MEASURED_CPU
+        case Probe.CUDA:
+            is_own = spec.is_own_budget or spec.budget_bytes is None
+            return Evidence.MEASURED if is_own else Evidence.EMULATED
 
 
 def _device_sought(spec: TrialSpec) -> Device:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+
+ALLOCATOR_PEAK = "allocator peak"  # the phase of a CPU trial that its budget is not for
 
 CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
@@ -147,6 +149,10 @@ class WorkloadRef:
         )
 
 
+# A process beats twice a second; less than this would take a busy machine for a hang.
+_LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
     """One probe of one configuration under one budget.
@@ -154,11 +160,18 @@ class TrialSpec:
     Attributes:
         budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
             what the process may use; None for no limit.
+        is_own_budget: whether the budget is that of the very card that the trial will run on. A
+            CUDA trial under any other budget is evidence `emulated`.
         mode: `train`, `infer`, or None for the workload's own.
         architecture: `sm_XY` of the card that a prediction is for.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
         deadline_seconds: after so long the trial's whole process group is killed.
+        heartbeat_seconds: so long may the trial's process be silent before it is taken as hung.
+            It beats several times as often, also during an operator of hours; only what keeps the
+            interpreter's lock, or stops the process, silences it.
+        snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
+            opened in PyTorch's memory viewer; None writes none.
     """
 
     workload: WorkloadRef
@@ -172,11 +185,15 @@ class TrialSpec:
     num_steps: int = 3
     num_threads: int | None = None
     deadline_seconds: float = 600.0
+    heartbeat_seconds: float = 60.0
     seed: int = 0
+    is_own_budget: bool = False
+    snapshot_path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.mode is not None:
             _require_one_of("mode", self.mode, MODES)
 
@@ -211,12 +228,38 @@ class Device:
     driver: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a trial's process says while it works, so that a hang is told from long work.
+
+    Attributes:
+        phase: what it is at: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
+            `checkpoint`, `allocator peak`, `prediction`.
+        num_steps_done: as in `TrialOutcome`.
+        device: what it runs on, once it knows.
+    """
+
+    phase: str
+    num_steps_done: int = 0
+    device: Device | None = None
+
+    def to_json(self) -> str:
+        return _dump("autofit.heartbeat", dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = _load("autofit.heartbeat", text)
+        device = data["device"]
+        return cls(**{**data, "device": None if device is None else Device(**device)})
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Peak memory of one stretch of steps; the three are different numbers, never mixed.
 
     Attributes:
-        allocated_bytes: bytes of live blocks (CPU: unknown without the profiler, so None).
+        allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
+            None where it could not be had).
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
         device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
             cudaMemGetInfo sees it; CPU, the peak resident set.
@@ -248,6 +291,9 @@ class TrialOutcome:
 
     Attributes:
         first_step, steady: peaks of the first step, and of the steps after the warm-up.
+        evaluation, checkpoint: peaks of the evaluation step and of the checkpoint that follow
+            the steps of a measured training.
+        phase: where the trial ended, in the words of `Heartbeat`; empty where it went its way.
         num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
@@ -264,6 +310,9 @@ class TrialOutcome:
     knobs: Knobs
     first_step: Peaks = field(default_factory=Peaks)
     steady: Peaks = field(default_factory=Peaks)
+    evaluation: Peaks = field(default_factory=Peaks)
+    checkpoint: Peaks = field(default_factory=Peaks)
+    phase: str = ""
     num_steps_done: int = 0
     num_alloc_retries: int = 0
     num_ooms: int = 0
@@ -277,9 +326,12 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """The larger of the first step's and the steady peaks, each of the three for itself."""
-        pairs = zip(dataclasses.astuple(self.first_step), dataclasses.astuple(self.steady), strict=True)
-        return Peaks(*(max((p for p in pair if p is not None), default=None) for pair in pairs))
+        """The largest peaks of all that was run, each of the three for itself."""
+        stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
+        columns = zip(*map(dataclasses.astuple, stretches), strict=True)
+        return Peaks(
+            *(max((peak for peak in column if peak is not None), default=None) for column in columns)
+        )
 
     @property
     def budgeted_bytes(self) -> int | None:
@@ -306,6 +358,8 @@ class TrialOutcome:
                 "knobs": Knobs(**data["knobs"]),
                 "first_step": Peaks(**data["first_step"]),
                 "steady": Peaks(**data["steady"]),
+                "evaluation": Peaks(**data["evaluation"]),
+                "checkpoint": Peaks(**data["checkpoint"]),
                 "error": None if error is None else TrialError(**error),
             }
         )

@@ -4,8 +4,9 @@
 
 Every row is one JSON document of schema `autofit.ground-truth/1` with a `kind`: the `device`, its
 `context` size, a `trial`, and at last a `prediction` beside what was measured. Rows come in order
-of value and are written as they are learned, so that a run cut short is worth having. Needs torch
-alone.
+of value and are written as they are learned, so that a run cut short is worth having; started
+again with the same file, it goes on where it stopped. A trial that fails is a row too, and the next
+one follows. Needs torch alone.
 """
 
 from __future__ import annotations
@@ -14,19 +15,31 @@ import argparse
 import dataclasses
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workers.protocol import Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import (
+    CONV_ALGOS,
+    PRECISIONS,
+    Knobs,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from workers.run import run
 
 if TYPE_CHECKING:
     from workers.workload import Workload
 
 SCHEMA = "autofit.ground-truth/1"
+_ROW_START = f'{{"schema":"{SCHEMA}"'.encode()
 EXIT_USAGE, EXIT_NO_DEVICE = 2, 5
 
 # Small, middle and large, chosen so that the large ones need a few GiB.
@@ -65,6 +78,12 @@ _ROUNDS: tuple[tuple[int, Knobs], ...] = (
     (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="native")),
     (_LARGE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
 )
+COMBINATIONS = tuple(
+    Knobs(precision=precision, conv_algo=conv_algo)
+    for precision, conv_algo in itertools.product(PRECISIONS, CONV_ALGOS)
+)
+# By what a trial is recognised in an earlier row.
+_IDENTITY = ("workload", "batch_size", "mode", "knobs", "num_warmup_steps", "num_steps")
 _TRIAL_SECONDS = 300.0
 _SHORTEST_TRIAL_SECONDS = 15.0
 _PREDICTION_SHARE = 0.15  # of the time, kept for comparing predictions with what was measured
@@ -75,7 +94,7 @@ Row = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m workers.record", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="file of rows, replaced if it exists")
+    parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
     parser.add_argument("--models", default=",".join(BATCH_SIZES), help="built-in workloads, comma-separated")
     options = parser.parse_args(arguments)
@@ -90,11 +109,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         sys.stderr.write("PyTorch finds no CUDA device here: run this on a machine with an NVIDIA GPU\n")
         return EXIT_NO_DEVICE
-    with options.out.open("w", encoding="utf-8") as file:
-        for row in itertools.chain([device_row()], record(models, seconds=60 * options.minutes)):
+    try:
+        earlier = rows_in(options.out)
+    except ValueError as error:
+        sys.stderr.write(f"{options.out} is no file of rows ({error}): name another with --out\n")
+        return EXIT_USAGE
+    with options.out.open("a", encoding="utf-8") as file:
+        for row in itertools.chain(
+            [device_row()], record(models, seconds=60 * options.minutes, earlier=earlier)
+        ):
             write_row(file.write, row)
             file.flush()
     return 0
+
+
+def rows_in(path: Path) -> list[Row]:
+    """The rows that a file holds; a last line that was cut short is cut off the file.
+
+    Raises:
+        ValueError: there is something else in the file.
+    """
+    if not path.exists():
+        return []
+    whole, _, rest = path.read_bytes().rpartition(b"\n")
+    rows: list[Row] = [json.loads(line) for line in whole.splitlines()]
+    if any(row.get("schema") != SCHEMA for row in rows) or not rest.startswith(_ROW_START[: len(rest)]):
+        raise ValueError(f"not every row is of schema {SCHEMA}")
+    if rest:
+        os.truncate(path, path.stat().st_size - len(rest))
+    return rows
 
 
 def write_row(write: Callable[[str], object], row: Row) -> None:
@@ -124,27 +167,44 @@ def device_row() -> Row:
 
 
 def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
-    """The trials, the most telling first: every model once before any model twice."""
-    for size, knobs in _ROUNDS:
+    """The trials, the most telling first: every model once before any model twice.
+
+    Last come all precisions with all convolution policies, as far as they were not there before.
+    """
+    rounds = dict.fromkeys((*_ROUNDS, *((_MIDDLE, knobs) for knobs in COMBINATIONS)))
+    for size, knobs in rounds:
         for model in models:
-            if model in _WITHOUT_CONVOLUTIONS and knobs.conv_algo != "cudnn":
-                continue
-            yield TrialSpec(
-                workload=WorkloadRef(kind="builtin", target=model),
-                batch_size=BATCH_SIZES[model][size],
-                probe=Probe.CUDA,
-                knobs=knobs,
-            )
+            if applies(model, knobs):
+                yield TrialSpec(
+                    workload=WorkloadRef(kind="builtin", target=model),
+                    batch_size=BATCH_SIZES[model][size],
+                    probe=Probe.CUDA,
+                    knobs=knobs,
+                )
+
+
+def applies(model: str, knobs: Knobs) -> bool:
+    """Whether the convolution policy says anything of the model."""
+    return knobs.conv_algo == "cudnn" or model not in _WITHOUT_CONVOLUTIONS
 
 
 def record(
     models: Sequence[str],
     *,
     seconds: float,
+    earlier: Sequence[Row] = (),
     run: Callable[[TrialSpec], TrialOutcome] = run,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Runs the plan for so many seconds of the clock and yields a row for each thing learned."""
+    """Runs the plan for so many seconds of the clock and yields a row for each thing learned.
+
+    Args:
+        models: the built-in workloads.
+        seconds: when to stop.
+        earlier: rows of an earlier run on this machine; what they settle is not run again.
+        run: runs a trial.
+        clock: tells the time in seconds.
+    """
     end = clock() + seconds
     end_of_trials = end - _PREDICTION_SHARE * seconds
     context = TrialSpec(
@@ -152,14 +212,17 @@ def record(
         batch_size=1,
         probe=Probe.CUDA,
     )
-    yield {"kind": "context", **_trial(context, run(context))}
+    yield {**trial_row(context, run(context)), "kind": "context"}
+    settled = {_key(row) for row in earlier if row["kind"] == "trial" and _is_settled(row)}
     measured: list[tuple[TrialSpec, TrialOutcome]] = []
     for spec in plan(models):
+        if _key(_trial_of(spec)) in settled:
+            continue
         remaining = end_of_trials - clock()
         if remaining < _SHORTEST_TRIAL_SECONDS:
             break
         outcome = run(dataclasses.replace(spec, deadline_seconds=min(_TRIAL_SECONDS, remaining)))
-        yield {"kind": "trial", **_trial(spec, outcome)}
+        yield trial_row(spec, outcome)
         if outcome.verdict is Verdict.FITS:
             measured.append((spec, outcome))
     for spec, outcome in measured:
@@ -183,10 +246,26 @@ def almost_nothing() -> Workload:
     )
 
 
-def _trial(spec: TrialSpec, outcome: TrialOutcome) -> Row:
+def _is_settled(row: Row) -> bool:
+    """Whether a trial need not be repeated: it did not end by what the machine did to it."""
+    if row["verdict"] in (Verdict.LOST, Verdict.TIMEOUT):
+        return False
+    return row["error"] is None or row["error"]["kind"] != "environment"
+
+
+def _key(row: Row) -> str:
+    return json.dumps([row[name] for name in _IDENTITY], sort_keys=True)
+
+
+def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
+    """What a trial needed, with what somebody needs to repeat it."""
     told = dataclasses.asdict(outcome)
     for bulky in ("trace_json", "knobs", "batch_size"):
         del told[bulky]
+    return {"kind": "trial", **_trial_of(spec), **told, "samples_per_second": outcome.samples_per_second}
+
+
+def _trial_of(spec: TrialSpec) -> Row:
     return {
         "workload": spec.workload.name,
         "batch_size": spec.batch_size,
@@ -194,7 +273,6 @@ def _trial(spec: TrialSpec, outcome: TrialOutcome) -> Row:
         "knobs": spec.knobs.to_dict(),
         "num_warmup_steps": spec.num_warmup_steps,
         "num_steps": spec.num_steps,
-        **told,
     }
 
 

@@ -29,13 +29,14 @@ H200 = LocalGpu(
 class Cluster:
     """The GPUs that can be reached, and whether anybody asked."""
 
-    def __init__(self, num_gpus: int) -> None:
+    def __init__(self, num_gpus: int, *names: str) -> None:
         self.num_gpus = num_gpus
+        self.names = names
         self.was_asked = False
 
     def devices(self) -> Devices:
         self.was_asked = True
-        return Devices(num_gpus=self.num_gpus)
+        return Devices(num_gpus=self.num_gpus, names=self.names)
 
 
 def target(
@@ -135,6 +136,29 @@ def test_else_a_driver_that_does_not_answer_is_an_error(options: dict[str, str])
 def test_a_local_gpu_is_measured_under_a_smaller_card_s_cap() -> None:
     found = target(H200, gpu="t4")
     assert (found.probe, found.card.name) == (Probe.CUDA, "t4")
+
+
+def test_the_budget_is_the_local_card_s_own_where_it_or_its_memory_is_meant() -> None:
+    t4 = dataclasses.replace(H200, name="Tesla T4", total_bytes=find_gpu("t4").total_bytes + 30 * MIB)
+    assert target(H200).is_own_budget
+    assert target(H200, gpu_mem="140G").is_own_budget
+    assert target(t4, gpu="t4").is_own_budget
+    assert not target(H200, gpu="t4").is_own_budget
+    assert not target(H200, gpu_mem="16G").is_own_budget
+    assert not target(dataclasses.replace(t4, name="Tesla P4"), gpu="t4").is_own_budget
+    assert not target(t4, H200, gpu="t4").is_own_budget  # a trial may land on either
+
+
+def test_the_budget_is_a_cluster_s_own_where_it_names_that_card_alone() -> None:
+    assert target(gpu="t4", address="head:6379", cluster=Cluster(2, "T4", "Tesla T4")).is_own_budget
+    assert not target(gpu="t4", address="head:6379", cluster=Cluster(2, "T4", "H200")).is_own_budget
+    assert not target(gpu="t4", address="head:6379", cluster=Cluster(2, "T4")).is_own_budget
+    assert not target(gpu_mem="16G", address="head:6379", cluster=Cluster(1, "T4")).is_own_budget
+
+
+def test_what_is_not_measured_on_a_card_claims_none() -> None:
+    assert not target(H200, probe="predict").is_own_budget
+    assert not target(device="cpu", gpu_mem="1G").is_own_budget
 
 
 def test_a_local_gpu_that_trials_cannot_reach_is_predicted() -> None:

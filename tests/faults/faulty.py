@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import pathlib
 import resource
@@ -17,6 +18,8 @@ from workers.errors import DataDependentError
 from workers.workload import Workload
 
 MIB = 2**20
+_MOST_MIB = 4096  # where a leak ends although nobody ended it
+_leaked: list[mmap.mmap] = []
 
 
 def _model():
@@ -56,6 +59,61 @@ def hang():
             signal.pause()
         pathlib.Path(os.environ["FAULTY_PID_FILE"]).write_text(str(pid))
         threading.Event().wait()
+
+    return _workload(loss=loss)
+
+
+def stopped():
+    """Stops in its third step, as a process does whose terminal or cluster suspends it."""
+    num_losses = 0
+
+    def loss(model, batch):
+        nonlocal num_losses
+        num_losses += 1
+        if num_losses == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def deadlocked():
+    """Sleeps for an hour with the interpreter's lock held, as a deadlock in a C extension does."""
+    return _workload(loss=lambda model, batch: ctypes.PyDLL(None).sleep(3600))
+
+
+def slow():
+    """Has an operator of six seconds that lets the interpreter's other threads run."""
+
+    def build_model():
+        ctypes.CDLL(None).sleep(6)
+        return _model()
+
+    return _workload(build_model=build_model)
+
+
+def leaks_shared_memory():
+    """Keeps more and more of what counts as nobody's private memory."""
+
+    def loss(model, batch):
+        for _ in range(_MOST_MIB // 32):
+            _leaked.append(mmap.mmap(-1, 32 * MIB))
+            _leaked[-1].write(b"\1" * (32 * MIB))
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def forks_memory():
+    """Has helpers that each stay below the limit and together do not."""
+
+    def loss(model, batch):
+        for _ in range(_MOST_MIB // 256):
+            if os.fork() == 0:
+                held = bytearray(b"\1" * (128 * MIB))
+                signal.pause()
+                del held
+        signal.pause()
 
     return _workload(loss=loss)
 

@@ -17,6 +17,7 @@ from workers.run import run
 
 FAULTY = Path(__file__).with_name("faulty.py")
 BUDGET_BYTES = 1200 * 2**20  # about 300 MiB of it are PyTorch's own
+HEARTBEAT_SECONDS = 5.0  # on a machine at its limits even a healthy process is silent for two
 
 
 def spec_of(attribute: str, **settings) -> TrialSpec:
@@ -32,6 +33,11 @@ TRIALS = {
     "crashed": spec_of("crash"),
     "mistaken": spec_of("mistaken"),
     "unnamed error under the limit": spec_of("unnamed_error_under_limit", budget_bytes=BUDGET_BYTES),
+    "stopped": spec_of("stopped", heartbeat_seconds=HEARTBEAT_SECONDS),
+    "deadlocked": spec_of("deadlocked", heartbeat_seconds=HEARTBEAT_SECONDS),
+    "slow": spec_of("slow", heartbeat_seconds=HEARTBEAT_SECONDS),
+    "leaks shared memory": spec_of("leaks_shared_memory", budget_bytes=BUDGET_BYTES),
+    "forks memory": spec_of("forks_memory", budget_bytes=BUDGET_BYTES),
     "unnamed error always": spec_of("unnamed_error_always", budget_bytes=BUDGET_BYTES),
 }
 
@@ -117,6 +123,48 @@ def test_an_error_that_stays_without_the_limit_is_the_users(outcomes):
     assert "NULL" in outcome.environment["under_the_limit"]
 
 
+def test_a_stopped_process_is_ended_when_it_has_been_silent_for_too_long(outcomes):
+    outcome = outcomes["stopped"]
+    assert outcome.verdict is Verdict.TIMEOUT
+    assert "fell silent for 5 s (last heard of in step 2 after " in outcome.error.message
+    assert (outcome.phase, outcome.num_steps_done) == ("step 2", 2)
+    assert outcome.environment["last_heard"].startswith("last heard of in step 2 after ")
+
+
+def test_a_step_that_hangs_with_the_interpreters_lock_is_ended_likewise(outcomes):
+    outcome = outcomes["deadlocked"]
+    assert outcome.verdict is Verdict.TIMEOUT
+    assert "fell silent for 5 s (last heard of in warm-up step 1 after " in outcome.error.message
+
+
+def test_a_long_operator_is_no_hang(outcomes):
+    assert outcomes["slow"].verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize("name", ["leaks shared memory", "forks memory"])
+def test_memory_that_the_limit_does_not_see_is_out_of_memory_too(outcomes, name):
+    outcome = outcomes[name]
+    assert outcome.verdict is Verdict.OOM
+    assert outcome.error is None
+    assert f"beyond the budget of {BUDGET_BYTES} bytes" in outcome.environment["out_of_memory"]
+    assert "last heard of in warm-up step 1" in outcome.environment["out_of_memory"]
+    assert outcome.phase == "warm-up step 1"
+    assert outcome.num_ooms == 1
+
+
+def test_running_out_of_memory_names_the_phase(outcomes):
+    outcome = outcomes["hungry, much"]
+    assert outcome.phase == "warm-up step 1"
+    assert outcome.environment["out_of_memory"].endswith("(in warm-up step 1)")
+    assert outcomes["hungry, little"].phase == ""
+
+
+def test_a_trial_that_fits_says_what_pytorchs_allocator_came_to(outcomes):
+    outcome = outcomes["hungry, little"]
+    assert 64 * 2**20 < outcome.steady.allocated_bytes < 65 * 2**20
+    assert outcomes["hungry, much"].steady.allocated_bytes is None
+
+
 def test_a_hang_is_ended_at_its_deadline_with_every_process_of_the_trial(tmp_path):
     pid_file = tmp_path / "pid"
     before = children()
@@ -124,7 +172,8 @@ def test_a_hang_is_ended_at_its_deadline_with_every_process_of_the_trial(tmp_pat
         assert child.run(spec_of("healthy")).verdict is Verdict.FITS  # torch is imported by now
         outcome = child.run(spec_of("hang", deadline_seconds=4.0))
         assert outcome.verdict is Verdict.TIMEOUT
-        assert "within 4 s" in outcome.error.message
+        assert "within 4 s (last heard of in warm-up step 1 after " in outcome.error.message
+        assert (outcome.phase, outcome.num_steps_done) == ("warm-up step 1", 0)
         assert is_gone(int(pid_file.read_text()))
         assert children() <= before
         assert child.run(spec_of("healthy")).verdict is Verdict.FITS

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import torch
 
 from workers.workload import Workload
@@ -53,6 +57,85 @@ def fragmented():
         return model(batch).sum()
 
     return Workload(build_model=_linear, make_batch=_rows, loss=loss)
+
+
+def hungry_in_evaluation():
+    """Holds 64 MiB per sample in evaluation alone, as a model does that then returns all its layers."""
+
+    def loss(model, batch):
+        num_kept = 0 if model.training else batch.shape[0] * 64 * MIB // 4
+        kept = torch.ones(1 + num_kept, device=batch.device)
+        return model(batch).sum() + kept[0]
+
+    return Workload(build_model=_linear, make_batch=_rows, loss=loss)
+
+
+def idle():
+    """Works on the processor, whatever device it is given."""
+
+    def step(model, optimizer, batch):
+        for parameter in here.parameters():
+            parameter.data.add_(1)
+
+    here = _linear()
+    return Workload(
+        build_model=torch.nn.Identity,
+        make_batch=lambda batch_size, device: torch.ones(batch_size, 256),
+        loss=lambda model, batch: batch.sum(),
+        optimizer=lambda _parameters: torch.optim.SGD(here.parameters(), lr=0.1),
+        step=step,
+    )
+
+
+def vacuous():
+    return Workload(
+        build_model=_linear,
+        make_batch=_rows,
+        loss=lambda model, batch: model(batch).sum(),
+        step=lambda model, optimizer, batch: None,
+    )
+
+
+def ignores_batch_size():
+    return Workload(
+        build_model=_linear,
+        make_batch=lambda batch_size, device: torch.ones(2, 256, device=device),
+        loss=lambda model, batch: model(batch).sum(),
+    )
+
+
+def hangs():
+    """Waits for ever in its second step, and lets the interpreter's other threads run."""
+    losses = []
+
+    def loss(model, batch):
+        losses.append(1)
+        if len(losses) == 2:
+            threading.Event().wait()
+        return model(batch).sum()
+
+    return Workload(build_model=_linear, make_batch=_rows, loss=loss)
+
+
+def stops():
+    """Stops its process in its second step."""
+    losses = []
+
+    def loss(model, batch):
+        losses.append(1)
+        if len(losses) == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return model(batch).sum()
+
+    return Workload(build_model=_linear, make_batch=_rows, loss=loss)
+
+
+def killed():
+    return Workload(
+        build_model=_linear,
+        make_batch=_rows,
+        loss=lambda model, batch: os.kill(os.getpid(), signal.SIGKILL),
+    )
 
 
 def mistaken():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from workers.measure.card import Card
 from workers.protocol import (
     CONV_ALGOS,
     OPTIMIZER_IMPLS,
@@ -70,14 +71,31 @@ def test_the_same_trial_has_the_same_allocator_history(linear):
 
 def test_a_budget_is_enforced_and_running_out_is_oom():
     fits = run(spec_of("hungry", batch_size=4, budget_bytes=512 * MIB))
-    fails = run(spec_of("hungry", batch_size=16, budget_bytes=512 * MIB))
+    fails = run(spec_of("hungry", batch_size=16, budget_bytes=512 * MIB, is_own_budget=True))
     assert fits.verdict is Verdict.FITS
     assert fits.steady.reserved_bytes <= 512 * MIB
     assert fits.evidence is Evidence.EMULATED
     assert fails.verdict is Verdict.OOM
     assert fails.error is None
+    assert fails.evidence is Evidence.MEASURED
     assert "OutOfMemoryError" in fails.environment["out_of_memory"]
+    assert fails.environment["out_of_memory"].endswith("(in warm-up step 1)")
+    assert fails.phase == "warm-up step 1"
     assert fails.num_ooms >= 1
+
+
+def test_running_out_in_the_evaluation_alone_is_oom_too():
+    outcome = run(spec_of("hungry_in_evaluation", batch_size=16, budget_bytes=512 * MIB))
+    assert outcome.verdict is Verdict.OOM
+    assert (outcome.phase, outcome.num_steps_done) == ("evaluation", 4)
+    assert outcome.steady.reserved_bytes < 512 * MIB
+    assert run(spec_of("hungry_in_evaluation", batch_size=4, budget_bytes=512 * MIB)).verdict is Verdict.FITS
+
+
+def test_evaluation_and_checkpoint_have_peaks_of_their_own(linear):
+    assert linear.evaluation.allocated_bytes > 0
+    assert linear.checkpoint.allocated_bytes > 0
+    assert int(linear.environment["checkpoint_bytes"]) > 3 * 256 * 256 * 4  # weights and Adam's two
 
 
 def test_a_size_that_runs_only_after_a_release_thrashes():
@@ -86,6 +104,72 @@ def test_a_size_that_runs_only_after_a_release_thrashes():
     assert outcome.num_alloc_retries > 0
     assert outcome.steady.reserved_bytes <= 512 * MIB
     assert run(spec_of("fragmented", budget_bytes=1024 * MIB)).verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("vacuous", "changed no parameter"),
+        ("ignores_batch_size", "ignores the batch size"),
+        ("idle", "used no memory of the device"),
+    ],
+)
+def test_work_that_is_not_done_is_invalid(attribute, words):
+    outcome = run(spec_of(attribute))
+    assert outcome.verdict is Verdict.INVALID
+    assert words in outcome.error.message
+    assert outcome.device.name == torch.cuda.get_device_name(0)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "settings", "words"),
+    [
+        ("hangs", {"deadline_seconds": 60.0}, "did not end within 60 s (last heard of in step 1 after "),
+        ("stops", {"heartbeat_seconds": 5.0}, "fell silent for 5 s (last heard of in step 1 after "),
+    ],
+)
+def test_a_hang_is_ended_and_says_where_and_on_what(attribute, settings, words):
+    outcome = run(spec_of(attribute, **settings))
+    assert outcome.verdict is Verdict.TIMEOUT
+    assert words in outcome.error.message
+    assert (outcome.phase, outcome.num_steps_done) == ("step 1", 1)
+    assert outcome.device.name == torch.cuda.get_device_name(0)
+
+
+def test_a_killed_process_is_lost_and_leaves_the_card():
+    free_bytes, _ = torch.cuda.mem_get_info(0)
+    outcome = run(spec_of("killed"))
+    assert outcome.verdict is Verdict.LOST
+    assert outcome.environment["exit"] == "SIGKILL"
+    assert outcome.device.name == torch.cuda.get_device_name(0)
+    assert abs(torch.cuda.mem_get_info(0)[0] - free_bytes) < 32 * MIB
+
+
+def test_a_card_whose_memory_another_process_holds_is_refused_by_its_number():
+    card = Card.at_hand()
+    if card.occupancy is None:
+        pytest.skip("NVML is not to be had: install nvidia-ml-py")
+    held = torch.empty(card.total_bytes // 2, dtype=torch.uint8, device="cuda")
+    refused = run(spec_of("linear", budget_bytes=card.total_bytes * 3 // 4))
+    allowed = run(spec_of("linear", budget_bytes=256 * MIB))
+    assert refused.verdict is Verdict.FAILED
+    assert refused.error.kind == "environment"
+    assert "is busy" in refused.error.message
+    assert allowed.verdict is Verdict.FITS
+    assert "in use" in allowed.environment["busy"]
+    assert int(allowed.environment["other_processes_bytes"]) >= held.nbytes
+    del held
+    torch.cuda.empty_cache()
+
+
+def test_the_allocators_history_is_written_on_request(tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    outcome = run(spec_of("linear", snapshot_path=str(path)))
+    assert outcome.environment["snapshot"] == str(path)
+    assert path.stat().st_size > 10_000
+    elsewhere = run(spec_of("linear", snapshot_path="/no/such/folder/snapshot.pickle"))
+    assert elsewhere.verdict is Verdict.FITS
+    assert "could not be written" in elsewhere.environment["snapshot"]
 
 
 def test_a_users_error_names_the_card_too():

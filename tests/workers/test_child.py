@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workers.child import answer, user_error
-from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import ALLOCATOR_PEAK, Probe, TrialSpec, Verdict, WorkloadRef
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 
@@ -40,6 +40,31 @@ def test_work_that_is_not_done_is_invalid(attribute, words):
     assert outcome.verdict is Verdict.INVALID
     assert outcome.error.kind == "user"
     assert words in outcome.error.message
+
+
+def test_a_failure_says_where_the_trial_was():
+    outcome = answer_to("mistaken")
+    assert (outcome.phase, outcome.num_steps_done) == ("warm-up step 1", 0)
+
+
+def test_every_phase_is_reported_as_it_begins():
+    phases = []
+    spec = TrialSpec(
+        workload=WorkloadRef(kind="file", target=f"{FAULTY}:healthy"),
+        batch_size=3,
+        probe=Probe.CPU,
+        num_steps=1,
+    )
+    outcome = answer(spec.to_json(), lambda beat: phases.append(beat.phase))
+    assert outcome.phase == ""
+    assert phases == ["build", "warm-up step 1", "step 1", "evaluation", "checkpoint", ALLOCATOR_PEAK]
+
+
+def test_an_allocator_peak_that_cannot_be_had_is_a_remark_and_no_failure():
+    outcome = answer_to("healthy", deadline_seconds=1.0)  # too near for one step more
+    assert outcome.verdict is Verdict.FITS
+    assert outcome.steady.allocated_bytes is None
+    assert "could not be had: TimeoutError: the deadline" in outcome.environment["allocated_bytes"]
 
 
 def test_leaving_the_interpreter_is_the_users_error():

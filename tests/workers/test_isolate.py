@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers import isolate
+from workers import child_process
 from workers.isolate import Child, environment_of
 from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 
@@ -93,7 +93,7 @@ def test_closing_ends_a_process_that_is_still_starting():
 
 
 def test_a_process_that_cannot_be_started_is_a_lost_trial(monkeypatch, tmp_path):
-    monkeypatch.setattr(isolate.sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setattr(child_process.sys, "executable", str(tmp_path / "no-python"))
     outcome = Child({}).run(spec_of("healthy"))
     assert outcome.verdict is Verdict.LOST
     assert outcome.error.kind == "environment"
@@ -113,7 +113,7 @@ def test_only_cpu_trials_pin_malloc_and_only_cuda_trials_see_a_gpu(probe, num_th
 
 
 def test_the_supervisors_own_environment_is_left_as_it_is():
-    before = dict(isolate.os.environ)
+    before = dict(child_process.os.environ)
     given = environment_of(spec_of("healthy", num_threads=3))
     assert given["OMP_NUM_THREADS"] == "3"
-    assert dict(isolate.os.environ) == before
+    assert dict(child_process.os.environ) == before

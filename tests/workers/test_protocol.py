@@ -21,6 +21,7 @@ from workers.protocol import (
     PROTOCOL_VERSION,
     Device,
     Evidence,
+    Heartbeat,
     Knobs,
     Peaks,
     Probe,
@@ -68,6 +69,8 @@ outcomes = st.builds(
     knobs=knobs,
     first_step=peaks,
     steady=peaks,
+    evaluation=peaks,
+    checkpoint=peaks,
     step_seconds=seconds,
     error=st.none() | st.builds(TrialError, kind=st.just("user"), message=st.text()),
     environment=st.dictionaries(st.text(), st.text()),
@@ -89,6 +92,15 @@ def outcome(**fields) -> TrialOutcome:
 @given(specs)
 def test_a_spec_is_the_same_after_its_journey(spec):
     assert TrialSpec.from_json(spec.to_json()) == spec
+
+
+@given(
+    st.builds(
+        Heartbeat, phase=st.text(), device=st.none() | st.builds(Device, kind=st.text(), name=st.text())
+    )
+)
+def test_a_heartbeat_is_the_same_after_its_journey(beat):
+    assert Heartbeat.from_json(beat.to_json()) == beat
 
 
 @given(outcomes)
@@ -144,12 +156,14 @@ def test_knobs_are_named_in_json_one_by_one():
     }
 
 
-@pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_has_at_least_one_sample(batch_size):
-    with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {batch_size}"):
-        TrialSpec(
-            workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=batch_size, probe=Probe.PREDICT
-        )
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("batch_size", 1), ("num_steps", 1), ("num_warmup_steps", 0), ("heartbeat_seconds", 2)],
+)
+def test_a_trial_has_a_sample_a_step_and_time_to_be_heard(name, least):
+    reference = WorkloadRef(kind="builtin", target="vgg16")
+    with pytest.raises(ValueError, match=f"{name} must be at least {least}, got {least - 1}"):
+        TrialSpec(workload=reference, **{"batch_size": 1, "probe": Probe.CPU, name: least - 1})
 
 
 def test_a_mode_is_training_or_inference():
@@ -176,9 +190,11 @@ def test_a_workload_has_a_short_name(reference, name):
     assert reference.name == name
 
 
-def test_the_peaks_of_a_trial_are_the_larger_of_first_and_steady_each_for_itself():
+def test_the_peaks_of_a_trial_are_the_largest_of_all_that_was_run_each_for_itself():
     trial = outcome(first_step=Peaks(10, 40, None), steady=Peaks(20, 30, None))
     assert trial.peaks == Peaks(20, 40, None)
+    later = dataclasses.replace(trial, evaluation=Peaks(None, 50, 7), checkpoint=Peaks(15, None, 8))
+    assert later.peaks == Peaks(20, 50, 8)
 
 
 @pytest.mark.parametrize(("kind", "budgeted"), [("cuda", 40), ("cpu", 50)])

@@ -11,6 +11,7 @@ import torch
 from workers import record
 from workers.protocol import (
     CONV_ALGOS,
+    PRECISIONS,
     Device,
     Evidence,
     Knobs,
@@ -138,3 +139,55 @@ def test_without_a_device_it_says_so_in_one_sentence_and_writes_nothing(tmp_path
 def test_an_unknown_model_is_a_usage_error(tmp_path, capsys):
     assert record.main(["--out", str(tmp_path / "rows"), "--models", "davenet,unheard-of"]) == 2
     assert "unheard-of" in capsys.readouterr().err
+
+
+def test_every_model_is_planned_in_every_precision_with_every_policy_that_applies():
+    planned = {(spec.workload.target, spec.knobs) for spec in record.plan(list(record.BATCH_SIZES))}
+    for model in record.BATCH_SIZES:
+        for knobs in record.COMBINATIONS:
+            assert ((model, knobs) in planned) == record.applies(model, knobs)
+    assert len(record.COMBINATIONS) == len(PRECISIONS) * len(CONV_ALGOS)
+
+
+def test_recording_goes_on_after_a_trial_that_failed():
+    rows = record_on(Machine(Verdict.FAILED), seconds=200)
+    assert [row["kind"] for row in rows].count("trial") > 5
+
+
+def test_what_was_recorded_before_is_not_run_again_unless_the_machine_was_to_blame(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    first = record_on(Machine(), seconds=100)
+    trials = [row for row in first if row["kind"] == "trial"]
+    trials[0] |= {"verdict": "LOST"}
+    trials[1] |= {"verdict": "FAILED", "error": {"kind": "environment", "message": "busy"}}
+    trials[2] |= {"verdict": "FAILED", "error": {"kind": "user", "message": "a mistake"}}
+    with path.open("w") as file:
+        for row in first:
+            record.write_row(file.write, row)
+        file.write('{"schema":"autofit.ground-tr')  # killed as it wrote
+    earlier = record.rows_in(path)
+    assert len(earlier) == len(first)
+    assert path.read_text().endswith("}\n")
+    machine = Machine()
+    list(
+        record.record(
+            ("davenet", "gpt2"), seconds=9999, earlier=earlier, run=machine.run, clock=machine.clock
+        )
+    )
+    repeated = [spec for spec in machine.specs[1:] if spec.probe is Probe.CUDA]
+    plan = list(record.plan(("davenet", "gpt2")))
+    assert [spec.knobs for spec in repeated[:2]] == [spec.knobs for spec in plan[:2]]
+    assert len(repeated) == len(plan) - len(trials) + 2
+
+
+@pytest.mark.parametrize("text", ['{"schema": "another/1"}\n', "a note without an end", "a note\n"])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError):
+        record.rows_in(path)
+    assert path.read_text() == text
+
+
+def test_a_file_that_is_not_there_has_no_rows(tmp_path):
+    assert record.rows_in(tmp_path / "none") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import platform
@@ -13,60 +14,115 @@ from pathlib import Path
 
 import torch
 
+from workers import host_memory
+from workers.errors import InvalidTrialError
+from workers.heart import Report, unheard
 from workers.measure import steps
-from workers.outcomes import processor_name
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.workload import resolve
+from workers.measure.allocator_peak import allocator_peak_bytes
+from workers.outcomes import evidence_sought, processor_name
+from workers.protocol import ALLOCATOR_PEAK, Device, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.workload import Workload, resolve
 
-_STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc_pid_clear_refs(5): sets the peak resident set to the current one
+# What one step more may take: the profiler slows it down, and the trial's clock began earlier.
+_STEPS_OF_TIME = 3.0
+_START_SECONDS = 10.0
 
 
-def measure(spec: TrialSpec) -> TrialOutcome:
+def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
     """Runs the trial's steps in this process.
 
     The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
-    real. The size fits when the steps ended and the peak resident set, which also counts the
-    libraries' code, stayed within the budget. This process serves for one trial only: the peak
-    of an earlier one would stay in its heap.
+    real. The size fits when all was run to its end and the peak resident set, which also counts
+    the libraries' code, stayed within the budget. This process serves for one trial only: the
+    peak of an earlier one would stay in its heap.
     """
-    if spec.num_threads is not None:
-        torch.set_num_threads(spec.num_threads)
     workload = resolve(spec.workload)
     meter = ResidentSet()
-    progress = steps.Progress()
-    out_of_memory = None
+    progress = steps.Progress(device=Device(kind="cpu", name=processor_name()), report=report)
     try:
-        with data_limit(spec.budget_bytes):
-            steps.run(workload, spec, torch.device("cpu"), meter, progress)
+        out_of_memory = _run(workload, spec, meter, progress)
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        out_of_memory = f"{type(error).__name__}: {error}"
-    steady = meter.peaks()
-    if out_of_memory is None:
-        out_of_memory = beyond(spec.budget_bytes, progress.first_step, steady)
+        out_of_memory = f"{steps.in_one_line(error)} (in {progress.phase})"
+    fits = out_of_memory is None
     environment = {
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "threads": str(torch.get_num_threads()),
         "peak_counts": meter.counts,
-        **({"LD_PRELOAD": os.environ["LD_PRELOAD"]} if "LD_PRELOAD" in os.environ else {}),
+        **{name: os.environ[name] for name in ("LD_PRELOAD",) if name in os.environ},
+        **progress.remarks,
+        **({} if out_of_memory is None else {"out_of_memory": out_of_memory}),
     }
+    assert progress.device is not None
     return TrialOutcome(
-        verdict=Verdict.FITS if out_of_memory is None else Verdict.OOM,
-        evidence=Evidence.MEASURED_CPU,
-        device=Device(kind="cpu", name=processor_name()),
+        verdict=Verdict.FITS if fits else Verdict.OOM,
+        evidence=evidence_sought(spec),
+        device=progress.device,
         batch_size=spec.batch_size,
         knobs=spec.knobs,
         first_step=progress.first_step,
-        steady=steady,
+        steady=progress.steady or meter.peaks(),
+        evaluation=progress.evaluation,
+        checkpoint=progress.checkpoint,
+        phase="" if fits else progress.phase,
         num_steps_done=progress.num_steps_done,
-        num_ooms=0 if out_of_memory is None else 1,
+        num_ooms=0 if fits else 1,
         step_seconds=progress.median_step_seconds,
-        environment=environment if out_of_memory is None else {**environment, "out_of_memory": out_of_memory},
+        environment=environment,
     )
+
+
+def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
+    """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
+    device = torch.device("cpu")
+    with steps.conditions(spec, device):
+        if spec.num_threads is not None:
+            torch.set_num_threads(spec.num_threads)
+        progress.remarks["threads"] = str(torch.get_num_threads())
+        with data_limit(spec.budget_bytes):
+            trial = steps.Trial(workload, spec, device, meter, progress)
+            trial.take_steps()
+            trial.follow_up()
+        excess = beyond(spec.budget_bytes, progress)
+        if excess is None:
+            _note_allocator_peak(trial, spec, progress)
+    return excess
+
+
+def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
+    """Adds PyTorch's own peak to the steady ones, or a remark why it could not be had.
+
+    It comes from a step more, after the peaks of the resident set were read, which it inflates.
+    """
+    assert progress.steady is not None
+    progress.enter(ALLOCATOR_PEAK)
+    try:
+        _demand_time(spec, progress)
+        with data_limit(_limit_of_extra_step()):
+            trial.drop_gradients()
+            allocated_bytes = allocator_peak_bytes(trial.step)
+    except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
+        progress.remarks["allocated_bytes"] = f"could not be had: {steps.in_one_line(error)}"
+    else:
+        progress.steady = dataclasses.replace(progress.steady, allocated_bytes=allocated_bytes)
+
+
+def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
+    elapsed_seconds = time.monotonic() - progress.begin
+    needed_seconds = _STEPS_OF_TIME * (progress.median_step_seconds or 0.0) + _START_SECONDS
+    if elapsed_seconds + needed_seconds > spec.deadline_seconds:
+        raise TimeoutError("the deadline is too near for one step more")
+
+
+def _limit_of_extra_step() -> int | None:
+    """What keeps that step from taking the machine down: half of what the machine still has."""
+    held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
+    if held_bytes is None or available_bytes is None:
+        return None
+    return held_bytes + available_bytes // 2
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -103,6 +159,22 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
+@contextmanager
+def _unlimited() -> Iterator[None]:
+    """Lifts this process's limit of private writable memory for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _is_limited() -> bool:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft != hard
+
+
 class ResidentSet:
     """The `steps.Meter` of the CPU: the process's peak resident set, in bytes, and its clock.
 
@@ -127,17 +199,60 @@ class ResidentSet:
         step()
         return time.perf_counter() - begin
 
+    def attempt(self, action: Callable[[], None]) -> str | None:
+        """Runs what a workload need not be able to do, and returns why it could not.
+
+        Raises:
+            Exception: memory ran out, in words or so that the same completes without the limit.
+        """
+        try:
+            action()
+        except Exception as error:
+            if is_out_of_memory(error) or isinstance(error, InvalidTrialError):
+                raise
+            reason = steps.in_one_line(error)
+            if _is_limited() and isinstance(error, RuntimeError | SystemError):
+                with _unlimited():
+                    _retry(action, reason)
+            return reason
+        return None
+
+
+def _retry(action: Callable[[], None], reason: str) -> None:
+    """Runs again without the limit what failed under it without naming memory.
+
+    Raises:
+        MemoryError: it completes now.
+    """
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - it fails of itself, in whatever way
+        return
+    raise MemoryError(f"{reason}; it completes without the limit")
+
 
 def _peak_resident_bytes() -> int:
-    for line in _STATUS.read_text(encoding="ascii").splitlines() if _STATUS.exists() else ():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = host_memory.status_bytes("VmHWM")
+    return peak_bytes or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def beyond(budget_bytes: int | None, *peaks: Peaks) -> str | None:
-    """Says how far the largest of the peaks passed the budget; None where it did not."""
-    peak_bytes = max(peak.device_bytes or 0 for peak in peaks)
-    if budget_bytes is None or peak_bytes <= budget_bytes:
+def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
+    """Says where the largest peak was and how far it passed the budget; None where it did not.
+
+    The trial's phase is then that one.
+    """
+    peaks = {
+        "first step": progress.first_step,
+        "steps": progress.steady or Peaks(),
+        "evaluation": progress.evaluation,
+        "checkpoint": progress.checkpoint,
+    }
+    sizes = {phase: peak.device_bytes or 0 for phase, peak in peaks.items()}
+    worst = max(sizes, key=sizes.__getitem__)
+    if budget_bytes is None or sizes[worst] <= budget_bytes:
         return None
-    return f"the peak resident set of {peak_bytes} bytes is beyond the budget of {budget_bytes} bytes"
+    progress.phase = worst
+    return (
+        f"the peak resident set of {sizes[worst]} bytes is beyond the budget of {budget_bytes} bytes "
+        f"(in {worst})"
+    )

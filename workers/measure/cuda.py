@@ -7,21 +7,18 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from workers.errors import DeviceError
+from workers.errors import DeviceError, InvalidTrialError
+from workers.heart import Report, unheard
 from workers.measure import steps
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.workload import resolve
-
-# A budget is what is left of a card after its context, a margin and other processes. From this
-# share of (total - nominal context) upwards it is taken for this card's own: the default margin of
-# 3 % stays well above it, and the next smaller card on sale stays below.
-_OWN_BUDGET_SHARE = 0.9
-_NOMINAL_CONTEXT_BYTES = 512 * 2**20
+from workers.measure.card import Card
+from workers.outcomes import evidence_sought
+from workers.protocol import Device, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.workload import Workload, resolve
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation of the CUDA runtime
 _LIBRARY_ALLOCATION_FAILURE = re.compile(
@@ -45,63 +42,109 @@ _new_event: Any = torch.cuda.Event
 _cudnn: Any = torch.backends.cudnn
 
 
-def measure(spec: TrialSpec) -> TrialOutcome:
+def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
     """Runs the trial's steps on the first visible card.
 
     The allocator may reserve no more than the budget. Retries of the allocator, which release
-    its cached segments and ask again, make the size `THRASH`. The evidence is `measured` where
-    the budget is the card's own and `emulated` where it is a smaller card's: cuDNN then still
-    sees all of the free memory when it ranks its plans.
+    its cached segments and ask again, make the size `THRASH`. Under the budget of a smaller card
+    the evidence is `emulated`: cuDNN then still sees all of the free memory when it ranks its plans.
 
     Raises:
-        DeviceError: PyTorch finds no CUDA device.
+        DeviceError: PyTorch finds no CUDA device, or it is too small or busy.
     """
     card = Card.at_hand()
+    if card.occupancy is not None:
+        card.occupancy.demand(spec.budget_bytes, card.device.name)
     workload = resolve(spec.workload)
-    if spec.budget_bytes is not None:
-        if spec.budget_bytes > card.total_bytes:
-            raise DeviceError(
-                f"{card.device.name} has {card.total_bytes} bytes, fewer than the budget of "
-                f"{spec.budget_bytes}: measure on a card that has them, or predict (--probe predict)"
-            )
-        torch.cuda.set_per_process_memory_fraction(allowed_fraction(spec.budget_bytes, card.total_bytes), 0)
-    meter = AllocatorMeter(card)
-    progress = steps.Progress()
-    out_of_memory = None
+    _cap(spec.budget_bytes, card)
+    meter = AllocatorMeter(card, keeps_stacks=spec.snapshot_path is not None)
+    progress = steps.Progress(device=card.device, report=report)
+    learned = _Learned()
     try:
-        steps.run(workload, spec, torch.device("cuda", 0), meter, progress)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        out_of_memory = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        out_of_memory = _run(workload, spec, meter, progress, learned)
+    finally:
+        if spec.snapshot_path is not None:
+            progress.enter("snapshot")
+            learned.environment |= _snapshot(spec.snapshot_path)
     counters = torch.cuda.memory_stats(0)
     num_retries = counters.get("num_alloc_retries", 0)
-    environment = {**_versions(), **card.description()}
-    if out_of_memory is None:
-        context_bytes = meter.context_bytes()
-        steady = meter.peaks()
-        environment |= history_digest(meter.history())
-        verdict = Verdict.THRASH if num_retries else Verdict.FITS
-    else:
-        context_bytes = None  # the context may be unusable after a failed call
-        steady = meter.allocator_peaks()
-        environment["out_of_memory"] = out_of_memory
+    if out_of_memory is not None:
         verdict = Verdict.OOM
+        learned.environment["out_of_memory"] = out_of_memory
+    else:
+        verdict = Verdict.THRASH if num_retries else Verdict.FITS
     return TrialOutcome(
         verdict=verdict,
-        evidence=evidence_of(spec.budget_bytes, card.total_bytes),
+        evidence=evidence_sought(spec),
         device=card.device,
         batch_size=spec.batch_size,
         knobs=spec.knobs,
         first_step=progress.first_step,
-        steady=steady,
+        steady=progress.steady or meter.allocator_peaks(),
+        evaluation=progress.evaluation,
+        checkpoint=progress.checkpoint,
+        phase="" if out_of_memory is None else learned.phase,
         num_steps_done=progress.num_steps_done,
         num_alloc_retries=num_retries,
         num_ooms=counters.get("num_ooms", 0),
-        context_bytes=context_bytes,
+        context_bytes=learned.context_bytes,
         step_seconds=progress.median_step_seconds,
-        environment=environment,
+        environment={**_versions(), **card.description(), **progress.remarks, **learned.environment},
     )
+
+
+@dataclass(slots=True)
+class _Learned:
+    """What a trial shows beside its progress.
+
+    Attributes:
+        context_bytes: None where the steps did not end: a failed call may leave it unreadable.
+        phase: where memory ran out.
+    """
+
+    context_bytes: int | None = None
+    phase: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _run(
+    workload: Workload, spec: TrialSpec, meter: AllocatorMeter, progress: steps.Progress, learned: _Learned
+) -> str | None:
+    """Runs the trial and returns how memory ran out, None where it did not."""
+    device = torch.device("cuda", 0)
+    try:
+        with steps.conditions(spec, device):
+            trial = steps.Trial(workload, spec, device, meter, progress)
+            trial.take_steps()
+            learned.environment |= history_digest(meter.history())
+            learned.context_bytes = meter.context_bytes()
+            trial.follow_up()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        learned.phase = progress.phase
+        return f"{steps.in_one_line(error)} (in {progress.phase})"
+    return None
+
+
+def _cap(budget_bytes: int | None, card: Card) -> None:
+    if budget_bytes is None:
+        return
+    if budget_bytes > card.total_bytes:
+        raise DeviceError(
+            f"{card.device.name} has {card.total_bytes} bytes, fewer than the budget of "
+            f"{budget_bytes}: measure on a card that has them, or predict (--probe predict)"
+        )
+    torch.cuda.set_per_process_memory_fraction(allowed_fraction(budget_bytes, card.total_bytes), 0)
+
+
+def _snapshot(path: str) -> dict[str, str]:
+    """Writes the allocator's history for PyTorch's memory viewer, and says where, or why not."""
+    try:
+        _memory._dump_snapshot(path)  # noqa: SLF001 - the documented way has no public name
+    except (OSError, RuntimeError) as error:
+        return {"snapshot": f"could not be written: {steps.in_one_line(error)}"}
+    return {"snapshot": path}
 
 
 def device_at_hand() -> Device | None:
@@ -116,13 +159,6 @@ def allowed_fraction(budget_bytes: int, total_bytes: int) -> float:
     the half byte keeps that from falling one byte, and so one segment, short.
     """
     return min(1.0, (budget_bytes + 0.5) / total_bytes)
-
-
-def evidence_of(budget_bytes: int | None, total_bytes: int) -> Evidence:
-    """`measured` where the budget is this card's own, `emulated` where it is a smaller card's."""
-    if budget_bytes is None or budget_bytes >= _OWN_BUDGET_SHARE * (total_bytes - _NOMINAL_CONTEXT_BYTES):
-        return Evidence.MEASURED
-    return Evidence.EMULATED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -147,66 +183,27 @@ def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
     return {"history_sha256": digest.hexdigest(), "history_events": str(num_events)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """The first visible card, and what was in use on it before this process touched it.
+class AllocatorMeter:
+    """The `steps.Meter` of CUDA: PyTorch's allocator statistics, NVML and CUDA events.
 
-    Attributes:
-        total_bytes: as CUDA reports it.
-        other_bytes: what other processes used then, None where NVML is not to be had.
-        nvml_handle: NVML's handle of the card, None without NVML.
+    Args:
+        card: what it measures on.
+        keeps_stacks: whether the allocator's history is for people: with stacks, and never cleared.
     """
 
-    device: Device
-    total_bytes: int
-    other_bytes: int | None
-    nvml_handle: Any
-
-    @classmethod
-    def at_hand(cls) -> Self:
-        """Looks the card up; to be called before anything is put on it.
-
-        Raises:
-            DeviceError: PyTorch finds no CUDA device.
-        """
-        if not torch.cuda.is_available():
-            raise DeviceError(
-                "PyTorch finds no CUDA device here: use a machine with an NVIDIA GPU and a CUDA build of "
-                "PyTorch, measure on the CPU (--device cpu), or predict (--probe predict)"
-            )
-        properties = torch.cuda.get_device_properties(0)
-        handle, driver = _nvml_handle(str(properties.uuid))
-        return cls(
-            device=Device(kind="cuda", name=properties.name, driver=driver),
-            total_bytes=properties.total_memory,
-            other_bytes=None if handle is None else _nvml_used_bytes(handle),
-            nvml_handle=handle,
-        )
-
-    def process_bytes(self) -> int:
-        """What this process holds of the card; without NVML, what all processes hold."""
-        if self.nvml_handle is not None and self.other_bytes is not None:
-            return _nvml_used_bytes(self.nvml_handle) - self.other_bytes
-        free_bytes, total_bytes = torch.cuda.mem_get_info(0)
-        return total_bytes - free_bytes
-
-    def description(self) -> dict[str, str]:
-        if self.other_bytes is None:
-            return {"device_bytes_from": "cudaMemGetInfo, other processes included"}
-        return {"device_bytes_from": "NVML", "other_processes_bytes": str(self.other_bytes)}
-
-
-class AllocatorMeter:
-    """The `steps.Meter` of CUDA: PyTorch's allocator statistics, NVML and CUDA events."""
-
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: Card, *, keeps_stacks: bool = False) -> None:
         self._card = card
+        self._keeps_stacks = keeps_stacks
 
     def reset(self) -> None:
         torch.cuda.synchronize(0)
         torch.cuda.reset_peak_memory_stats(0)
         _memory._record_memory_history(  # noqa: SLF001
-            "all", context=None, stacks="python", max_entries=_MAX_HISTORY_EVENTS, clear_history=True
+            "all",
+            context="all" if self._keeps_stacks else None,
+            stacks="python",
+            max_entries=_MAX_HISTORY_EVENTS,
+            clear_history=not self._keeps_stacks,
         )
 
     def allocator_peaks(self) -> Peaks:
@@ -242,6 +239,23 @@ class AllocatorMeter:
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1000
 
+    def attempt(self, action: Callable[[], None]) -> str | None:
+        """Runs what a workload need not be able to do, and returns why it could not.
+
+        Raises:
+            Exception: memory ran out, the trial is invalid, or the device is out of order.
+        """
+        try:
+            action()
+            torch.cuda.synchronize(0)
+        except (InvalidTrialError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return steps.in_one_line(error)
+        return None
+
 
 def _versions() -> dict[str, str]:
     return {
@@ -252,28 +266,3 @@ def _versions() -> dict[str, str]:
         "architecture": "sm_{}{}".format(*torch.cuda.get_device_capability(0)),
         **{name: os.environ[name] for name in _SETTINGS if name in os.environ},
     }
-
-
-def _nvml_handle(uuid: str) -> tuple[Any, str | None]:
-    """NVML's handle of a card (or of a slice of one) and the driver's version; None without NVML."""
-    try:
-        import pynvml
-    except ImportError:
-        return None, None
-    try:
-        pynvml.nvmlInit()
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        for prefix in ("GPU-", "MIG-"):
-            try:
-                return pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}"), driver
-            except pynvml.NVMLError_NotFound:
-                continue
-    except pynvml.NVMLError:
-        return None, None
-    return None, driver
-
-
-def _nvml_used_bytes(handle: Any) -> int:
-    import pynvml
-
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)

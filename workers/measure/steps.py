@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from workers.errors import InvalidTrialError
+from workers.heart import Report, unheard
 from workers.knobs import apply
+from workers.measure import after_steps, process_state
 from workers.optimizers import make_optimizer
-from workers.protocol import Peaks, TrialSpec
+from workers.protocol import Device, Heartbeat, Peaks, TrialSpec
 from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
@@ -81,7 +84,7 @@ def seed(value: int) -> None:
 
 
 class Meter(Protocol):
-    """What a device adds to the loop: its peaks and its clock."""
+    """What a device adds to the loop: its peaks, its clock and its errors."""
 
     def reset(self) -> None:
         """Begins a new stretch of steps."""
@@ -92,20 +95,46 @@ class Meter(Protocol):
     def seconds_of(self, step: Callable[[], None]) -> float:
         """Runs a step to its end on the device and returns how long that took, in seconds."""
 
+    def attempt(self, action: Callable[[], None]) -> str | None:
+        """Runs what a workload need not be able to do, and returns why it could not.
+
+        Raises:
+            Exception: it ran out of memory, or the trial is invalid.
+        """
+
 
 @dataclass(slots=True)
 class Progress:
     """How far a trial came; still readable after a step ran out of memory.
 
     Attributes:
+        device: what it runs on.
+        report: is told of every phase as it begins.
+        phase: the last one that began.
         first_step: the peaks of the first step, once it is done.
+        steady: the peaks of the steps after the warm-up, once all are done.
+        evaluation, checkpoint: the peaks of what follows them.
         num_steps_done: steps that ran to their end, warm-up included.
         step_seconds: durations of the steps after the warm-up.
+        remarks: what could not be tried, by its phase, and the checkpoint's size.
     """
 
+    device: Device | None = None
+    report: Report = unheard
+    phase: str = ""
     first_step: Peaks = field(default_factory=Peaks)
+    steady: Peaks | None = None
+    evaluation: Peaks = field(default_factory=Peaks)
+    checkpoint: Peaks = field(default_factory=Peaks)
     num_steps_done: int = 0
     step_seconds: list[float] = field(default_factory=list)
+    remarks: dict[str, str] = field(default_factory=dict)
+    begin: float = field(default_factory=time.monotonic)
+
+    def enter(self, phase: str) -> None:
+        """Notes that a phase begins, and says so."""
+        self.phase = phase
+        self.report(Heartbeat(phase=phase, num_steps_done=self.num_steps_done, device=self.device))
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -113,60 +142,149 @@ class Progress:
 
 
 def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress) -> None:
-    """Builds the workload on the device and runs its warm-up and its steps under the meter.
+    """Runs a whole trial on the device: its steps, and what follows them.
+
+    Random generators and PyTorch's flags are afterwards as before.
 
     Raises:
-        InvalidTrialError: the steps left every parameter as it was.
+        InvalidTrialError: the steps did not do the work.
     """
-    workload = with_overrides(workload, spec.knobs, spec.mode)
-    training = workload.mode == "train"
-    knobs = spec.knobs
-    autocast = apply.autocast_factory(knobs, device.type)
-    scaler = apply.make_scaler(knobs, device.type)
-    seed(spec.seed)
-    with apply.applied(knobs, device.type):
-        model = apply.converted_model(workload.build_model(), knobs).to(device).train(training)
-        optimizer = None
+    with conditions(spec, device):
+        trial = Trial(workload, spec, device, meter, progress)
+        trial.take_steps()
+        trial.follow_up()
+
+
+@contextmanager
+def conditions(spec: TrialSpec, device: torch.device) -> Iterator[None]:
+    """Seeds the generators and sets the flags of the knobs; after the block all is as before."""
+    with process_state.kept(device), apply.applied(spec.knobs, device.type):
+        seed(spec.seed)
+        yield
+
+
+class Trial:
+    """A workload built on a device, to be stepped under its `conditions`."""
+
+    def __init__(
+        self, workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress
+    ) -> None:
+        workload = with_overrides(workload, spec.knobs, spec.mode)
+        self._workload, self._spec, self._device = workload, spec, device
+        self._meter, self._progress = meter, progress
+        progress.enter("build")
+        self._autocast = apply.autocast_factory(spec.knobs, device.type)
+        self._scaler = apply.make_scaler(spec.knobs, device.type)
+        training = workload.mode == "train"
+        model = apply.converted_model(workload.build_model(), spec.knobs)
+        self._model = model.to(device).train(training)
+        self._optimizer: torch.optim.Optimizer | None = None
         if training:
-            optimizer = make_optimizer(workload.optimizer, model.parameters(), knobs.optimizer_impl)
-        before = _fingerprint(model) if training else None
+            self._optimizer = make_optimizer(
+                workload.optimizer, self._model.parameters(), spec.knobs.optimizer_impl
+            )
 
-        def step() -> None:
-            batch = workload.make_batch(spec.batch_size, device)
-            check_batch(batch, spec.batch_size)
-            batch = apply.converted_batch(batch, knobs)
-            if optimizer is None:
-                infer_step(workload, model, batch, autocast=autocast)
-            else:
-                train_step(
-                    workload,
-                    model,
-                    optimizer,
-                    batch,
-                    autocast=autocast,
-                    scaler=scaler,
-                    set_to_none=knobs.set_to_none,
-                )
+    def take_steps(self) -> None:
+        """Runs warm-up and steps under the meter.
 
-        _run_steps(step, spec, meter, progress)
-        if training and _fingerprint(model) == before:
+        Raises:
+            InvalidTrialError: they left every parameter as it was, or used no memory of the device.
+        """
+        before = _fingerprint(self._model)
+        self._run_steps()
+        progress = self._progress
+        progress.steady = steady = self._meter.peaks()
+        used_bytes = steady.device_bytes if steady.allocated_bytes is None else steady.allocated_bytes
+        if not used_bytes:
+            raise InvalidTrialError(
+                f"{progress.num_steps_done} steps used no memory of the device: leave the model where "
+                "autofit moves it, and make batches on the device that make_batch is given"
+            )
+        if self._optimizer is not None and _fingerprint(self._model) == before:
             raise InvalidTrialError(
                 f"{progress.num_steps_done} training steps changed no parameter: "
                 "call loss.backward() and optimizer.step() in every step"
             )
 
+    def follow_up(self) -> None:
+        """Tries one evaluation step and one checkpoint, after a training's steps.
 
-def _run_steps(step: Callable[[], None], spec: TrialSpec, meter: Meter, progress: Progress) -> None:
-    meter.reset()
-    for index in range(spec.num_warmup_steps + spec.num_steps):
-        if index == spec.num_warmup_steps and index > 0:
-            meter.reset()
-        seconds = meter.seconds_of(step)
-        if index >= spec.num_warmup_steps:
-            progress.step_seconds.append(seconds)
-        if index == 0:
-            progress.first_step = meter.peaks()
-        progress.num_steps_done += 1
+        Running out of memory there raises as in a step. A workload that can do neither, such as a
+        model that returns no loss in evaluation, is none the worse for it: the reason is a remark.
+        """
+        if self._optimizer is None:
+            return
+        progress = self._progress
+        progress.evaluation = self._attempt("evaluation", self._evaluate)
+        progress.checkpoint = self._attempt("checkpoint", self._save)
+
+    def step(self) -> None:
+        """Takes one step, with a new batch."""
+        batch = self._batch()
+        if self._optimizer is None:
+            infer_step(self._workload, self._model, batch, autocast=self._autocast)
+            return
+        train_step(
+            self._workload,
+            self._model,
+            self._optimizer,
+            batch,
+            autocast=self._autocast,
+            scaler=self._scaler,
+            set_to_none=self._spec.knobs.set_to_none,
+        )
+
+    def drop_gradients(self) -> None:
+        """Drops what a training step would drop first, so that what the next one keeps can be told."""
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=self._spec.knobs.set_to_none)
+
+    def _run_steps(self) -> None:
+        spec, meter, progress = self._spec, self._meter, self._progress
+        meter.reset()
+        for index in range(spec.num_warmup_steps + spec.num_steps):
+            number = index - spec.num_warmup_steps + 1
+            progress.enter(f"step {number}" if number > 0 else f"warm-up step {index + 1}")
+            if number == 1 and index > 0:
+                meter.reset()
+            seconds = meter.seconds_of(self.step)
+            if number > 0:
+                progress.step_seconds.append(seconds)
+            if index == 0:
+                progress.first_step = meter.peaks()
+            progress.num_steps_done += 1
+
+    def _attempt(self, phase: str, action: Callable[[], None]) -> Peaks:
+        self._progress.enter(phase)
+        self._meter.reset()
+        reason = self._meter.attempt(action)
+        if reason is not None:
+            self._progress.remarks[phase] = f"could not be tried: {reason}"
+            return Peaks()
+        return self._meter.peaks()
+
+    def _evaluate(self) -> None:
+        batch = self._batch()
+        after_steps.evaluate(
+            self._model,
+            lambda: infer_step(self._workload, self._model, batch, autocast=self._autocast),
+        )
+
+    def _save(self) -> None:
+        assert self._optimizer is not None
+        num_bytes = after_steps.save_checkpoint(self._model, self._optimizer)
+        self._progress.remarks["checkpoint_bytes"] = str(num_bytes)
+
+    def _batch(self) -> Any:
+        batch = self._workload.make_batch(self._spec.batch_size, self._device)
+        check_batch(batch, self._spec.batch_size)
+        return apply.converted_batch(batch, self._spec.knobs)
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:

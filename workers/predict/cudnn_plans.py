@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workers.isolate import NO_GPU, ChildProcess
+from workers.child_process import ChildProcess
+from workers.isolate import NO_GPU
 from workers.predict.cudnn import CudnnError, dotted, find_library
 from workers.predict.device_properties import DeviceProperties
 from workers.predict.plans import Plan

@@ -8,7 +8,9 @@ import resource
 import pytest
 import torch
 
+from workers.errors import InvalidTrialError
 from workers.measure import cpu
+from workers.measure.steps import Progress
 from workers.protocol import Peaks
 
 GIB = 2**30
@@ -86,10 +88,56 @@ def test_the_peak_resident_set_holds_what_was_used_since_its_reset():
 
 def test_a_peak_beyond_the_budget_does_not_fit_even_where_the_limit_allowed_it():
     small, large = Peaks(device_bytes=100), Peaks(device_bytes=101)
-    assert cpu.beyond(100, small, small) is None
-    assert cpu.beyond(None, large) is None
-    assert "101 bytes is beyond the budget of 100" in cpu.beyond(100, large, small)
-    assert "101 bytes is beyond the budget of 100" in cpu.beyond(100, small, large)
+    assert cpu.beyond(100, Progress(first_step=small, steady=small)) is None
+    assert cpu.beyond(None, Progress(first_step=large)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("first_step", "first step"),
+        ("steady", "steps"),
+        ("evaluation", "evaluation"),
+        ("checkpoint", "checkpoint"),
+    ],
+)
+def test_the_stretch_whose_peak_was_beyond_the_budget_is_named(name, phase):
+    progress = Progress(**{"first_step": Peaks(device_bytes=100), name: Peaks(device_bytes=101)})
+    assert f"101 bytes is beyond the budget of 100 bytes (in {phase})" in cpu.beyond(100, progress)
+    assert progress.phase == phase
+
+
+def fails_under_a_limit():
+    if resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY:
+        raise RuntimeError("could not execute a primitive")
+
+
+def test_what_fails_under_the_limit_alone_ran_out_of_memory():
+    meter = cpu.ResidentSet()
+    assert meter.attempt(fails_under_a_limit) is None
+    with cpu.data_limit(64 * GIB):
+        with pytest.raises(MemoryError, match="could not execute a primitive; it completes without"):
+            meter.attempt(fails_under_a_limit)
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 64 * GIB
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return action
+
+
+def test_what_a_workload_cannot_do_is_a_reason_and_no_error():
+    with cpu.data_limit(64 * GIB):
+        reason = cpu.ResidentSet().attempt(raising(RuntimeError("no loss in evaluation\ndetails")))
+    assert reason == "RuntimeError: no loss in evaluation"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), InvalidTrialError("another batch size")])
+def test_memory_and_invalid_work_are_errors_of_an_attempt_too(error):
+    with pytest.raises(type(error)):
+        cpu.ResidentSet().attempt(raising(error))
 
 
 def test_the_clock_runs_the_step():

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from workers.errors import DeviceError
 from workers.measure import cuda
-from workers.protocol import Evidence
+from workers.measure.card import Card
 
 GIB = 2**30
-A100_40G_BYTES, H200_BYTES, T4_BYTES, V100_16G_BYTES = 42298834944, 150109880320, 15637086208, 16928342016
 
 
 @given(st.integers(2**21, 300 * GIB), st.data())
@@ -24,22 +23,6 @@ def test_the_allowed_fraction_is_exactly_the_budget(total_bytes, data):
 @given(st.integers(2**21, 300 * GIB), st.integers(0, 300 * GIB))
 def test_a_budget_beyond_the_card_is_the_whole_card(total_bytes, more_bytes):
     assert cuda.allowed_fraction(total_bytes + more_bytes, total_bytes) == 1.0
-
-
-@pytest.mark.parametrize("total_bytes", [4 * GIB, 8 * GIB, T4_BYTES, 24 * GIB, H200_BYTES])
-def test_a_cards_own_budget_is_measured(total_bytes):
-    usable_bytes = total_bytes - 450 * 2**20 - total_bytes * 3 // 100
-    assert cuda.evidence_of(usable_bytes, total_bytes) is Evidence.MEASURED
-    assert cuda.evidence_of(None, total_bytes) is Evidence.MEASURED
-
-
-@pytest.mark.parametrize(
-    ("budgeted_bytes", "total_bytes"),
-    [(16 * GIB, H200_BYTES), (A100_40G_BYTES, 48 * GIB), (T4_BYTES, V100_16G_BYTES), (8 * GIB, 12 * GIB)],
-)
-def test_a_smaller_cards_budget_is_emulated(budgeted_bytes, total_bytes):
-    usable_bytes = budgeted_bytes - 450 * 2**20 - budgeted_bytes * 3 // 100
-    assert cuda.evidence_of(usable_bytes, total_bytes) is Evidence.EMULATED
 
 
 def accelerator_error(code: int) -> RuntimeError:
@@ -95,5 +78,5 @@ def test_a_history_is_named_by_its_actions_and_sizes_alone():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_device_the_probe_says_what_else_can_be_done():
     with pytest.raises(DeviceError, match="--device cpu"):
-        cuda.Card.at_hand()
+        Card.at_hand()
     assert cuda.device_at_hand() is None

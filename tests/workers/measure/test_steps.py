@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 
 import pytest
 import torch
 
 from workers.errors import InvalidTrialError
-from workers.measure import steps
+from workers.measure import after_steps, steps
 from workers.protocol import OPTIMIZER_IMPLS, Knobs, Peaks, Probe, TrialSpec, WorkloadRef
 from workers.workload import Workload, WorkloadError
 
 CPU = torch.device("cpu")
+FOLLOW_UP = ("evaluation", "checkpoint")
 
 
 class CountingMeter:
@@ -35,6 +37,14 @@ class CountingMeter:
         self.since_reset += 1
         return float(self.num_steps)
 
+    def attempt(self, action) -> str | None:
+        try:
+            action()
+        except ValueError as error:
+            return str(error)
+        self.since_reset = -1
+        return None
+
 
 def workload_of(**parts) -> Workload:
     usual = {
@@ -46,10 +56,15 @@ def workload_of(**parts) -> Workload:
     return Workload(**{**usual, **parts})
 
 
-def run(workload: Workload, **settings) -> tuple[CountingMeter, steps.Progress]:
+def run(
+    workload: Workload,
+    meter: CountingMeter | None = None,
+    progress: steps.Progress | None = None,
+    **settings,
+) -> tuple[CountingMeter, steps.Progress]:
     reference = WorkloadRef(kind="builtin", target="unused")
     spec = TrialSpec(workload=reference, **{"batch_size": 3, "probe": Probe.CPU, **settings})
-    meter, progress = CountingMeter(), steps.Progress()
+    meter, progress = meter or CountingMeter(), progress or steps.Progress()
     steps.run(workload, spec, CPU, meter, progress)
     return meter, progress
 
@@ -115,9 +130,9 @@ def test_inference_keeps_no_graph():
 
 def test_peaks_are_reset_after_the_warm_up_and_the_first_step_is_told_apart():
     meter, progress = run(workload_of(), num_warmup_steps=2, num_steps=3)
-    assert meter.num_resets == 2
+    assert meter.num_resets == 2 + len(FOLLOW_UP)
     assert progress.first_step.device_bytes == 1
-    assert meter.peaks().device_bytes == 3
+    assert progress.steady.device_bytes == 3
     assert progress.num_steps_done == 5
     assert progress.step_seconds == [3.0, 4.0, 5.0]
     assert progress.median_step_seconds == 4.0
@@ -125,9 +140,9 @@ def test_peaks_are_reset_after_the_warm_up_and_the_first_step_is_told_apart():
 
 def test_without_a_warm_up_the_first_step_is_steady_too():
     meter, progress = run(workload_of(), num_warmup_steps=0, num_steps=2)
-    assert meter.num_resets == 1
+    assert meter.num_resets == 1 + len(FOLLOW_UP)
     assert progress.first_step.device_bytes == 1
-    assert meter.peaks().device_bytes == 2
+    assert progress.steady.device_bytes == 2
 
 
 def test_what_a_failing_step_had_done_before_stays_known():
@@ -180,7 +195,7 @@ def test_the_mode_of_the_spec_overrides_the_workloads():
 
     run(workload_of(loss=loss), num_warmup_steps=0, num_steps=1)
     run(workload_of(loss=loss), num_warmup_steps=0, num_steps=1, mode="infer")
-    assert modes == [(True, True), (False, False)]
+    assert modes == [(True, True), (False, False), (False, False)]  # the second is the evaluation
 
 
 def test_the_optimizer_knob_overrides_the_workloads():
@@ -207,7 +222,7 @@ def test_amp_runs_matrix_products_in_bfloat16():
 
     run(workload_of(loss=loss), num_steps=1, num_warmup_steps=0, knobs=Knobs(precision="amp-bf16"))
     run(workload_of(loss=loss), num_steps=1, num_warmup_steps=0)
-    assert dtypes == [torch.bfloat16, torch.float32]
+    assert dtypes == [torch.bfloat16] * 2 + [torch.float32] * 2  # a step and the evaluation each
 
 
 @pytest.mark.parametrize("optimizer_impl", OPTIMIZER_IMPLS)
@@ -221,7 +236,7 @@ def test_float16_steps_update_the_model_under_a_scaler(optimizer_impl):
 
     knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl=optimizer_impl)
     _, progress = run(workload_of(loss=loss), num_steps=2, num_warmup_steps=0, knobs=knobs)
-    assert dtypes == [(torch.float16, None)] * 2
+    assert dtypes[:2] == [(torch.float16, None)] * 2
     assert progress.num_steps_done == 2
 
 
@@ -242,7 +257,7 @@ def test_bf16_and_channels_last_reach_the_model_and_its_batches():
     )
     knobs = Knobs(precision="bf16", memory_format="channels_last")
     run(workload, num_steps=1, num_warmup_steps=0, knobs=knobs)
-    assert seen == [(torch.bfloat16, True)] * 2
+    assert seen == [(torch.bfloat16, True)] * 4  # of a step and of the evaluation
 
 
 def test_gradients_may_be_set_to_zero_instead_of_dropped():
@@ -273,3 +288,141 @@ def test_the_same_seed_gives_the_same_model_and_batches():
     assert number == same_number
     assert not torch.equal(batch, other)
     assert number != other_number
+
+
+def test_a_training_is_followed_by_an_evaluation_and_a_checkpoint():
+    beats = []
+    progress = steps.Progress(report=beats.append)
+    run(workload_of(), progress=progress, num_warmup_steps=1, num_steps=2)
+    phases = ["build", "warm-up step 1", "step 1", "step 2", *FOLLOW_UP]
+    assert [beat.phase for beat in beats] == phases
+    assert [beat.num_steps_done for beat in beats] == [0, 0, 1, 2, 3, 3]
+    assert (progress.evaluation, progress.checkpoint) == (Peaks(device_bytes=-1),) * 2
+    assert int(progress.remarks["checkpoint_bytes"]) > 4 * 8 * 4
+
+
+def test_inference_is_followed_by_nothing():
+    _, progress = run(workload_of(), mode="infer")
+    assert progress.phase == "step 3"
+    assert progress.remarks == {}
+
+
+def test_the_evaluation_keeps_no_graph_and_puts_every_module_back():
+    seen = []
+
+    class Model(torch.nn.Sequential):
+        def forward(self, batch):
+            seen.append((self.training, self[1].training, torch.is_grad_enabled()))
+            return super().forward(batch)
+
+    def build_model():
+        built.append(Model(torch.nn.Linear(8, 4), torch.nn.Dropout()))
+        return built[0]
+
+    def step(model, optimizer, batch):
+        model[1].eval()  # as who freezes a part
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    built = []
+    run(workload_of(build_model=build_model, step=step), num_warmup_steps=0, num_steps=1)
+    assert seen == [(True, False, True), (False, False, False)]
+    assert (built[0].training, built[0][1].training) == (True, False)
+
+
+def test_a_workload_that_cannot_be_evaluated_or_saved_is_none_the_worse_for_it():
+    def loss(model, batch):
+        if not model.training:
+            raise ValueError("this model has no loss in evaluation")
+        return model(batch).sum()
+
+    class Unsaved(torch.nn.Linear):
+        def state_dict(self, *_, **__):
+            raise ValueError("nor a state")
+
+    _, progress = run(workload_of(loss=loss, build_model=lambda: Unsaved(8, 4)))
+    assert progress.remarks == {
+        "evaluation": "could not be tried: this model has no loss in evaluation",
+        "checkpoint": "could not be tried: nor a state",
+    }
+    assert progress.evaluation == Peaks()
+
+
+@pytest.mark.parametrize("phase", FOLLOW_UP)
+def test_running_out_of_memory_after_the_steps_is_where_the_trial_ends(phase):
+    def loss(model, batch):
+        if phase == "evaluation" and not model.training:
+            raise MemoryError
+        return model(batch).sum()
+
+    class Large(torch.nn.Linear):
+        def state_dict(self, *arguments, **keywords):
+            if phase == "checkpoint":
+                raise MemoryError
+            return super().state_dict(*arguments, **keywords)
+
+    progress = steps.Progress()
+    with pytest.raises(MemoryError):
+        run(workload_of(loss=loss, build_model=lambda: Large(8, 4)), progress=progress)
+    assert progress.phase == phase
+    assert progress.num_steps_done == 4
+    assert progress.steady.device_bytes == 3
+
+
+def test_steps_that_use_nothing_of_the_device_are_invalid():
+    class Idle(CountingMeter):
+        def peaks(self) -> Peaks:
+            return Peaks(allocated_bytes=0, device_bytes=500)
+
+    with pytest.raises(InvalidTrialError, match="used no memory of the device"):
+        run(workload_of(), meter=Idle())
+
+
+def test_generators_and_flags_are_afterwards_as_before():
+    def state():
+        return (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.benchmark,
+            torch.get_num_threads(),
+        )
+
+    def loss(model, batch):
+        torch.set_default_dtype(torch.float64)
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = True
+        torch.set_num_threads(before[-1] + 1)
+        torch.rand(1), random.random()
+        return model(batch).sum()
+
+    def make_batch(batch_size, device):
+        return torch.ones(batch_size, 8, dtype=torch.float32)
+
+    before = state()
+    run(
+        workload_of(loss=loss, make_batch=make_batch),
+        num_warmup_steps=0,
+        num_steps=1,
+        knobs=Knobs(precision="tf32"),
+    )
+    assert state() == before
+    with pytest.raises(InvalidTrialError):
+        run(workload_of(loss=loss, make_batch=lambda *_: torch.ones(5, 8)))
+    assert state() == before
+
+
+def test_a_checkpoint_writes_every_tensor_and_keeps_none():
+    model = torch.nn.Linear(1000, 100)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 1000)).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    assert after_steps.save_checkpoint(model, optimizer) == file.getbuffer().nbytes

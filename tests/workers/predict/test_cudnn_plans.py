@@ -15,7 +15,8 @@ import pytest
 
 from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, variant
-from workers.isolate import NO_GPU, ChildProcess
+from workers.child_process import ChildProcess
+from workers.isolate import NO_GPU
 from workers.predict import cudnn_plans
 from workers.predict.cudnn import CudnnError
 from workers.predict.cudnn_plans import CudnnPlans

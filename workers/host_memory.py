@@ -1,0 +1,109 @@
+"""What Linux says of the machine's memory and of processes'; elsewhere nothing is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_KIB = 1024
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_PARENT, _GROUP = 1, 2  # fields of /proc/PID/stat after the command's name, from 0
+
+
+def status_bytes(*names: str, process: int | str = "self") -> int | None:
+    """The sum of fields such as `VmHWM` of a process's status; None where there is no such process."""
+    with suppress(OSError):
+        return _sum_of_lines(_PROC / str(process) / "status", names)
+    return None
+
+
+def resident_bytes(process: int) -> int:
+    """A process's memory that is no file's: its own and what it shares; 0 for one that is gone."""
+    return status_bytes("RssAnon", "RssShmem", "VmSwap", process=process) or 0
+
+
+def proportional_bytes(process: int) -> int:
+    """Like `resident_bytes`, with pages in several processes divided among them; slower to read."""
+    num_bytes = 0
+    with suppress(OSError):
+        path = _PROC / str(process) / "smaps_rollup"
+        num_bytes = _sum_of_lines(path, ("Pss_Anon", "Pss_Shmem", "SwapPss"))
+    return num_bytes or resident_bytes(process)  # older kernels do not divide
+
+
+def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
+    total_bytes = 0
+    for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name in names:
+            total_bytes += int(value.split()[0]) * _KIB
+    return total_bytes
+
+
+def processes_of_group(group: int) -> list[int]:
+    """The processes of a process group, wherever in the tree of processes they are."""
+    found = []
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                # The command's name is in parentheses and may hold anything, parentheses too.
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if int(fields[_GROUP]) == group:
+                    found.append(int(entry.name))
+    return found
+
+
+def available_bytes() -> int | None:
+    """What can be taken without swapping: of the machine, or of the control group if that has less."""
+    available: list[int] = []
+    with suppress(OSError):
+        available.append(_sum_of_lines(_PROC / "meminfo", ("MemAvailable",)))
+    for folder, limit, usage in _memory_groups():
+        with suppress(OSError, ValueError):  # `max` is no number: no limit
+            limit_bytes = int((folder / limit).read_text())
+            cache_bytes = _cache_bytes(folder / "memory.stat")
+            available.append(limit_bytes - int((folder / usage).read_text()) + cache_bytes)
+    return min(available, default=None)
+
+
+def _cache_bytes(path: Path) -> int:
+    """Cached files that count as used and are given up when memory is short."""
+    values = dict(line.split() for line in path.read_text().splitlines())
+    return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
+
+
+def num_kernel_kills() -> int | None:
+    """How many processes the kernel has killed for memory so far, in the smallest circle it counts for.
+
+    That is this process's control group, of either version, else the machine.
+    """
+    events = ((folder / "memory.events", folder / "memory.oom_control") for folder, *_ in _memory_groups())
+    for path in (*(path for pair in events for path in pair), _PROC / "vmstat"):
+        with suppress(OSError):
+            values = dict(line.split() for line in path.read_text().splitlines())
+            if "oom_kill" in values:
+                return int(values["oom_kill"])
+    return None
+
+
+def _memory_groups() -> Iterator[tuple[Path, str, str]]:
+    """The folders of this process's memory control group, with the names of its limit and its usage.
+
+    Within a container the path may be the host's, and the container's own group is mounted at the top.
+    """
+    lines = []
+    with suppress(OSError):
+        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            tops, limit, usage = [_CGROUPS, _CGROUPS / "unified"], "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            tops, limit, usage = [_CGROUPS / "memory"], "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        for top in tops:
+            for folder in (top / path.lstrip("/"), top):
+                yield folder, limit, usage

@@ -1,0 +1,48 @@
+"""What a training does between its epochs, tried once: an evaluation step and a checkpoint.
+
+Either can need more memory than a training step, and a size that fits in the steps alone runs out
+there hours later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
+    """Runs one forward pass in evaluation mode; every module's own mode is put back after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        forward()
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def save_checkpoint(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Saves model and optimizer as a training does, to nowhere, and returns the file's size in bytes."""
+    sink = CountingSink()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, sink)  # type: ignore[arg-type]
+    return sink.num_bytes
+
+
+class CountingSink:
+    """A file that is written to and keeps nothing: what a save to disk needs of memory, no more.
+
+    Attributes:
+        num_bytes: how much was written.
+    """
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        num_bytes = memoryview(data).nbytes
+        self.num_bytes += num_bytes
+        return num_bytes
+
+    def flush(self) -> None:
+        """Nothing is kept, so there is nothing to write out."""
