@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gzip
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, 
 from autofit.service.events import EventSink, Progress, ignore
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import (
+    TRACED_BATCH_SIZES,
     BatchDependentEventsError,
     LiveAllocation,
     PeakCurve,
     PeakEstimate,
     TracedCurve,
+    traced_knobs,
 )
 from workers.predict.grid_plans import GridPlans
 from workers.predict.plans import PlanSource
@@ -38,8 +39,6 @@ from workers.protocol import (
 )
 from workers.trace import Category, Trace
 
-# Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
-TRACED_BATCH_SIZES = (4, 6, 10)
 # Kinds of failure that say nothing against the workload: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
@@ -105,7 +104,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        traced = _traced_knobs(knobs)
+        traced = traced_knobs(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._predicted(knobs, card, self._curves[traced], risk, self._plans_on_a_grid)
@@ -116,7 +115,7 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
-        traced = _traced_knobs(knobs)
+        traced = traced_knobs(knobs)
         curve = self._curves[traced]
         if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
             return True
@@ -144,7 +143,7 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        key = (_traced_knobs(knobs), batch_size)
+        key = (traced_knobs(knobs), batch_size)
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -396,10 +395,6 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind
     raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)
-
-
-def _traced_knobs(knobs: Knobs) -> Knobs:
-    return dataclasses.replace(knobs, conv_algo="cudnn")
 
 
 def _keep(trace: Trace) -> None:

@@ -159,6 +159,8 @@ class TrialSpec:
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
         deadline_seconds: after so long the trial's whole process group is killed.
+        with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
+            answer from traces at other sizes (see `workers.predict.warm_curves`).
     """
 
     workload: WorkloadRef
@@ -173,6 +175,7 @@ class TrialSpec:
     num_threads: int | None = None
     deadline_seconds: float = 600.0
     seed: int = 0
+    with_trace: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -253,7 +256,7 @@ class TrialOutcome:
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step.
         environment: what the trial ran under: versions, threads, malloc settings.
-        trace_json: the encoded trace of a prediction (see `workers.trace`).
+        trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
     """
 
