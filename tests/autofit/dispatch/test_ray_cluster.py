@@ -8,8 +8,10 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 from ray.cluster_utils import Cluster
 
+import autofit
 from autofit.dispatch import Devices, RayDispatcher, Runner, Wishes
 from autofit.errors import DispatchError, ExitCode
 from autofit.service.events import Event, Progress
@@ -149,6 +151,22 @@ def test_with_no_wait_it_is_an_error_at_once(connect: Callable[..., RayDispatche
     dispatcher = connect(wishes=Wishes(resources={"rack_z": 1}), node_wait_seconds=0.0)
     with pytest.raises(DispatchError, match="asks for 1 CPU, 1 rack_z, and the nodes offer"):
         dispatcher.submit(trials.spec("fits"))
+
+
+def test_a_search_asks_for_its_card_and_ends_with_exit_code_5_where_none_comes(cluster: Cluster):
+    workloads = Path(__file__).parents[1] / "tiny_workloads.py"
+    with pytest.raises(DispatchError, match="it asks for 1 CPU, 1 GPU of type H100, 1 rack_a, and") as raised:
+        autofit.tune(
+            f"{workloads}:small",
+            gpu="h100-80g",
+            probe="measure",
+            address=cluster.address,
+            resources={"rack_a": 1},
+            node_wait=0.1,
+            max_batch=2,
+        )
+    assert raised.value.exit_code is ExitCode.INFRASTRUCTURE
+    assert not ray.is_initialized()
 
 
 def test_a_node_that_comes_is_taken_and_a_trial_is_lost_when_it_leaves(
