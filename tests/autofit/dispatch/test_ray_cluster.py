@@ -18,6 +18,9 @@ from autofit.service.events import Event, Progress
 from tests.conformance.dispatcher import TrialFolder, survivors
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 
+# Ray leaves sockets and processes of its own, closed by nobody, to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture(scope="module")
 def cluster(mark: str) -> Iterator[Cluster]:
