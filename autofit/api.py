@@ -22,6 +22,7 @@ from autofit.checking import check_settings, run_check
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet
 from autofit.dispatch.base import Devices, Dispatcher
+from autofit.dispatch.requests import Wishes
 from autofit.errors import (
     AutofitError,
     UnknownModelError,
@@ -53,10 +54,20 @@ if TYPE_CHECKING:
     from autofit.search.study import TuningStudy
 
 
-def _ray(address: str) -> Dispatcher:
+def _ray(settings: TuneSettings, emit: EventSink) -> Dispatcher:
     from autofit.dispatch.ray import RayDispatcher
 
-    return RayDispatcher(address)
+    # A card of this machine was held against the one that is meant; a cluster's are told by their type.
+    card = settings.gpu if settings.address is not None else None
+    return RayDispatcher(
+        settings.address,
+        wishes=Wishes(
+            resources=dict(settings.resources),
+            accelerator_types=() if card is None else card.accelerator_types,
+        ),
+        node_wait_seconds=settings.node_wait_seconds,
+        emit=emit,
+    )
 
 
 class KnobOptions(TypedDict, total=False):
@@ -162,16 +173,16 @@ def run(
     workload: WorkloadRef,
     *,
     emit: EventSink,
-    connect: Callable[[str], Dispatcher] = _ray,
+    connect: Callable[[TuneSettings, EventSink], Dispatcher] = _ray,
 ) -> TuneResult:
     """Runs a search with resolved settings; `tune` and the command line end here.
 
     Args:
         emit: takes the events.
-        connect: makes the dispatcher of measured trials from an address, once there are any.
+        connect: makes the dispatcher of measured trials, once there are any.
     """
     started = time.monotonic()
-    with _Measuring(lambda: connect(settings.address or "local")) as measuring:
+    with _Measuring(lambda: connect(settings, emit)) as measuring:
         target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words

@@ -16,6 +16,8 @@ from typing import Any
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean
 
 _MIB = 1024**2
+# Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
+_RAY_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,23 @@ class Gpu:
     def whole_card_key(self) -> str:
         """The key of the card that a slice is a part of; of a whole card, its own."""
         return self.key.partition("-mig-")[0]
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """What a Ray cluster may call the card, the most exact name first and Ray's own last.
+
+        Ray names a node's card from what the driver calls it (`_gpu_name_to_accelerator_type` of
+        `ray/_private/accelerators/nvidia_gpu.py`). `A100-40G` and `A100-80G` of
+        `ray.util.accelerators` are given to nodes by hand.
+        """
+        match = _RAY_MODEL.match(self.name)
+        name = match.group(1) if match else self.name.removeprefix("NVIDIA").strip()
+        usual = name.replace(" ", "-")
+        return (f"A100-{self._whole_card_gb}G", usual) if usual == "A100" else (usual,)
+
+    @property
+    def _whole_card_gb(self) -> int:
+        return catalogue()[self.whole_card_key].sold_gb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import (
+    TRACED_BATCH_SIZES,
     LiveAllocation,
     PeakCurve,
     PeakEstimate,
@@ -27,8 +28,6 @@ from workers.protocol import (
 )
 from workers.trace import Category, Trace
 
-# Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
-TRACED_BATCH_SIZES = (4, 6, 10)
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 _NUM_LARGEST = 8
 

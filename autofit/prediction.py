@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 
 from autofit import paths
@@ -11,13 +10,15 @@ from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
 from autofit.plan_sources import offline_plan_source, plan_source
-from autofit.predicted_curve import TRACED_BATCH_SIZES, PredictedCurve
+from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
 from autofit.service.events import EventSink, Progress, ignore
 from workers.predict.curve import (
+    TRACED_BATCH_SIZES,
     BatchDependentEventsError,
     PeakCurve,
     TracedCurve,
+    traced_knobs,
 )
 from workers.protocol import (
     Knobs,
@@ -78,7 +79,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        traced = _traced_knobs(knobs)
+        traced = traced_knobs(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._predicted(knobs, card, self._curves[traced], risk, on_grid=True)
@@ -89,7 +90,7 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
-        traced = _traced_knobs(knobs)
+        traced = traced_knobs(knobs)
         curve = self._curves[traced]
         if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
             return True
@@ -117,7 +118,7 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        key = (_traced_knobs(knobs), batch_size)
+        key = (traced_knobs(knobs), batch_size)
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -180,10 +181,6 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind
     raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)
-
-
-def _traced_knobs(knobs: Knobs) -> Knobs:
-    return dataclasses.replace(knobs, conv_algo="cudnn")
 
 
 def _keep(trace: Trace) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 from autofit.budget import DEFAULT_MARGIN
 from autofit.confidence import Risk
+from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import UsageError, did_you_mean
 from autofit.gpus import Gpu, find_gpu
 from autofit.paths import STATE_DIR_VARIABLE
@@ -114,14 +115,43 @@ def _margin(value: Any) -> Decimal:
     return parse_percent(str(value))
 
 
-def _seconds(value: Any) -> float:
+def _number(value: Any) -> float:
+    """A finite number, else nan."""
     try:
-        seconds = math.nan if isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _seconds(value: Any) -> float:
+    if not (seconds := _number(value)) > 0:
         raise ValueError(f"{value!r} is not a number of seconds above 0")
     return seconds
+
+
+def _seconds_or_zero(value: Any) -> float:
+    if not (seconds := _number(value)) >= 0:
+        raise ValueError(f"{value!r} is not a number of seconds, nor 0")
+    return seconds
+
+
+def _resources(value: Any) -> tuple[tuple[str, float], ...]:
+    """Amounts of custom resources: `NAME=NUM,NAME=NUM`, or a table of TOML."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, Mapping)
+        else [str(item).partition("=")[::2] for item in _items(value, ",")]
+    )
+    amounts: dict[str, float] = {}
+    for name, amount in ((str(name).strip(), _number(amount)) for name, amount in pairs):
+        if not name or not amount >= SMALLEST_AMOUNT:
+            raise ValueError(f"{value!r} is no amount of a resource: write NAME=NUM, such as rack_a=1")
+        if name in OWN_RESOURCES or name in amounts:
+            why = "autofit asks for itself" if name in OWN_RESOURCES else "is named twice"
+            raise ValueError(f"{name} is a resource that {why}: name each custom resource once")
+        amounts[name] = amount
+    return tuple(amounts.items())
 
 
 def _switch(value: Any) -> bool:
@@ -163,6 +193,8 @@ class TuneSettings:
         storage: an Optuna URL; None for a journal file in the state directory.
         study: the study's name; None for one that follows from the settings.
         address: a Ray cluster's address; None for a local one.
+        resources: amounts of Ray's custom resources that every trial asks its node for.
+        node_wait_seconds: how long a trial waits for a node that could run it; 0 for not at all.
         fresh: ignore earlier studies and cached results.
         metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
         deadline_seconds: how long one trial may take.
@@ -193,6 +225,8 @@ class TuneSettings:
     storage: str | None = None
     study: str | None = None
     address: str | None = None
+    resources: tuple[tuple[str, float], ...] = ()
+    node_wait_seconds: float = 30.0
     fresh: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
@@ -282,6 +316,8 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "storage": ("storage", _text),
     "study": ("study", _text),
     "address": ("address", _text),
+    "resources": ("resources", _resources),
+    "node-wait": ("node_wait_seconds", _seconds_or_zero),
     "fresh": ("fresh", _switch),
     "metrics-port": ("metrics_port", _whole_number(minimum=0, maximum=65535)),
     "metrics-host": ("metrics_host", _text),

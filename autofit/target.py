@@ -51,7 +51,8 @@ def resolve_target(
     Raises:
         UsageError: no card is named and none is here.
         BudgetError: nothing is left of the device's memory.
-        DispatchError: a measurement is wanted and no GPU can be reached.
+        DispatchError: a measurement is wanted here, and there is no GPU; of a cluster the
+            dispatcher tells it.
         DriverError: the driver is asked and does not answer.
     """
     if settings.device == "cpu":
@@ -159,10 +160,11 @@ def _cuda_probe(
     asks_elsewhere = settings.address is not None
     if (has_local_gpu or asks_elsewhere) and reachable().num_gpus > 0:
         return Probe.CUDA
-    if settings.probe == "measure" or settings.device == "cuda":
-        where = f"the cluster at {settings.address}" if asks_elsewhere else "this machine"
-        raise DispatchError(
-            f"{where} has no GPU with that memory to measure on: leave out --probe measure and "
-            "--device cuda to predict, or name a cluster that has one with --address"
-        )
-    return None
+    if settings.probe != "measure" and settings.device != "cuda":
+        return None
+    if asks_elsewhere:
+        return Probe.CUDA  # a node that has one may still come: the dispatcher says for how long it waits
+    raise DispatchError(
+        "this machine has no GPU with that memory to measure on: leave out --probe measure and "
+        "--device cuda to predict, or name a cluster that has one with --address"
+    )

@@ -172,6 +172,8 @@ class TrialSpec:
             interpreter's lock, or stops the process, silences it.
         snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
             opened in PyTorch's memory viewer; None writes none.
+        with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
+            answer from traces at other sizes (see `workers.predict.warm_curves`).
     """
 
     workload: WorkloadRef
@@ -189,6 +191,7 @@ class TrialSpec:
     seed: int = 0
     is_own_budget: bool = False
     snapshot_path: str | None = None
+    with_trace: bool = True
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -299,7 +302,7 @@ class TrialOutcome:
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step.
         environment: what the trial ran under: versions, threads, malloc settings.
-        trace_json: the encoded trace of a prediction (see `workers.trace`).
+        trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
     """
 

@@ -58,6 +58,9 @@ _RECORD = combined(
             metavar="NAME"),
     click.option("--fresh/--no-fresh", default=None, help="Begin the study anew."),
     setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
+    setting("resources", "Custom resources that every trial asks its node for.", metavar="NAME=NUM,…"),
+    setting("node-wait", "How long to wait for a node that could run a trial; 0: not at all.  [default: 30]",
+            metavar="SECONDS"),
     setting("metrics-port", "Serve Prometheus metrics meanwhile; 0 for any free port.", metavar="PORT"),
     setting("metrics-host", "Where to serve them.  [default: 127.0.0.1]", metavar="HOST"),
 )  # fmt: skip

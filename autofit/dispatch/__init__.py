@@ -3,5 +3,6 @@
 from autofit.dispatch.base import Devices, Dispatcher, Runner
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.dispatch.ray import RayDispatcher
+from autofit.dispatch.requests import Wishes
 
-__all__ = ["Devices", "Dispatcher", "InlineDispatcher", "RayDispatcher", "Runner"]
+__all__ = ["Devices", "Dispatcher", "InlineDispatcher", "RayDispatcher", "Runner", "Wishes"]

@@ -6,6 +6,13 @@
 
 Ray is imported when a dispatcher is made, never by `import autofit`.
 
+Ray repeats nothing of itself: a trial whose worker or node is gone is LOST, and whoever asked for
+it decides about another one. With no retries Ray does not repeat after a kill of its memory monitor
+either (`TaskManager::AddPendingTask`).
+
+A request that no node can satisfy is handed to Ray all the same, so that an autoscaler sees it, and
+given up after a while; Ray would wait for ever.
+
 Ray puts the driver's working directory in front of its workers' import path, where a folder named
 `workers` (or `autofit`) would hide ours. So the supervisor travels by value and takes the package
 by its path: the driver's own on the same machine or a shared file system, else the one installed
@@ -19,37 +26,43 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import workers
 from autofit.dispatch import processes
+from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
+from autofit.dispatch.requests import (
+    Node,
+    Request,
+    Wishes,
+    accelerator_type,
+    can_run,
+    in_words,
+    num_at_once,
+    offers_in_words,
+)
 from autofit.errors import DispatchError, UsageError
-from autofit.units import format_bytes
+from autofit.service.events import EventSink, Progress, ignore
 from workers.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 # Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
 # the memory, would be missing from what trials can be given.
 _OBJECT_STORE_BYTES = 128 * 1024**2
-_NUM_RETRIES = 1
-_ANSWER_SECONDS = 3.0
 _EXIT_SECONDS = 10.0
-_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_HTTP2_SETTINGS = b"\x04"
+_LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
 # A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
 # before it can.
 _KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
-_ACCELERATOR_TYPE = "accelerator_type:"
+_RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
 
 
@@ -62,9 +75,11 @@ class RayDispatcher(Dispatcher):
     Args:
         address: `local`, which is also None, starts a cluster on this machine that ends with the
             dispatcher; `auto`, `host:port` and `ray://host:port` name one that runs.
+        wishes: what every trial asks for beside what its spec says.
+        node_wait_seconds: so long a trial waits for a node that could run it, which an autoscaler
+            may add; 0 for not at all. Nothing is waited for on a cluster started here.
+        emit: is told when a trial waits for a node.
         runner: what a worker calls instead of `workers.run`; it has to pickle by value.
-        patience_seconds: so long a trial waits for another node when all that could run it have
-            left the cluster; then it is lost.
 
     Raises:
         DispatchError: nobody answers at the address, or Ray does not start.
@@ -72,7 +87,13 @@ class RayDispatcher(Dispatcher):
     """
 
     def __init__(
-        self, address: str | None = None, *, runner: Runner | None = None, patience_seconds: float = 30.0
+        self,
+        address: str | None = None,
+        *,
+        wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+        node_wait_seconds: float = 30.0,
+        emit: EventSink = ignore,
+        runner: Runner | None = None,
     ) -> None:
         address = address or "local"
         with _process_state_kept():
@@ -80,51 +101,63 @@ class RayDispatcher(Dispatcher):
 
             self._owns_connection = _connect(address)
         self._owns_cluster = self._owns_connection and address == "local"
-        self._patience_seconds = patience_seconds
+        self._wishes = wishes
+        self._node_wait_seconds = 0.0 if self._owns_cluster else node_wait_seconds
+        self._emit = emit
         self._package_root = str(Path(workers.__path__[0]).parent)
         # In a cluster of others this asks for workers of our own; in ours every worker is one.
         environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{_KILLS_CHILDREN}": "0"}}
-        self._supervise = ray.remote(max_retries=_NUM_RETRIES, runtime_env=environment)(_supervisor(runner))
+        self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner))
         self._pending: PendingTrials[_Trial] = PendingTrials()
         self._closed = threading.Event()
-        self._watch = threading.Thread(target=self._give_up_on_lost_nodes, name="autofit-ray", daemon=True)
+        self._watch = threading.Thread(target=self._give_up_waiting, name="autofit-ray", daemon=True)
         self._watch.start()
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
         if self._closed.is_set():  # Ray would start another cluster
             raise RuntimeError("cannot submit a trial after the dispatcher was closed")
-        request = _request(spec)
         nodes = _nodes()
-        if not _can_run(nodes, request):
-            offers = sorted({_in_words(node, request) for node in nodes}) or ["nothing"]
-            raise DispatchError(
-                f"no node of the Ray cluster can run the trial: it asks for {_in_words(request, request)}, "
-                f"and the nodes offer {'; '.join(offers)}: add a node that can, or ask for less"
+        request = self._wishes.request(spec.probe, spec, nodes)
+        if not can_run(nodes, request):
+            if not self._node_wait_seconds:
+                raise _no_node(nodes, request)
+            self._emit(
+                Progress(
+                    stage=f"waiting up to {self._node_wait_seconds:g} s for a node with {in_words(request)}"
+                )
             )
+        custom = {name: amount for name, amount in request.items() if name not in _RAY_OPTIONS}
         task = self._supervise.options(
             num_cpus=request["CPU"],
             num_gpus=request.get("GPU", 0),
             memory=request.get("memory"),
+            resources=custom,
             name=f"{spec.workload.name} at {spec.batch_size}",
         )
         reference = task.remote(spec.to_json(), self._package_root)
-        future = self._pending.add(_Trial(spec, reference))
+        future = self._pending.add(_Trial(request, reference))
         reference.future().add_done_callback(
             lambda answer: self._pending.complete(future, _outcome(spec, answer))
         )
         return future
 
-    def capacity(self, probe: Probe) -> int:
-        resource = "GPU" if probe is Probe.CUDA else "CPU"
-        return sum(int(node.get(resource, 0)) for node in _nodes())
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        return sum(num for _, num in self._able(trial))
 
     def devices(self) -> Devices:
-        names: list[str] = []
-        for node in _nodes():
-            # To Ray, the GPUs of one node are of one type.
-            kind = next((key for key in node if key.startswith(_ACCELERATOR_TYPE)), None)
-            names += [kind.removeprefix(_ACCELERATOR_TYPE)] * int(node.get("GPU", 0)) if kind else []
-        return Devices(num_gpus=self.capacity(Probe.CUDA), names=tuple(names))
+        able = [node for node, num in self._able(Probe.CUDA) if num]
+        kinds = [(accelerator_type(node), int(node["GPU"])) for node in able]
+        return Devices(
+            num_gpus=sum(num for _, num in kinds),
+            names=tuple(kind for kind, num in kinds if kind is not None for _ in range(num)),
+        )
+
+    def _able(self, trial: Probe | TrialSpec) -> list[tuple[Node, int]]:
+        """The nodes, and how many such trials each of them can run at once."""
+        probe, spec = (trial, None) if isinstance(trial, Probe) else (trial.probe, trial)
+        nodes = _nodes()
+        request = self._wishes.request(probe, spec, nodes)
+        return [(node, num_at_once(node, request)) for node in nodes]
 
     def close(self) -> None:
         import ray
@@ -142,33 +175,35 @@ class RayDispatcher(Dispatcher):
         elif self._owns_connection:
             ray.shutdown()
 
-    def _give_up_on_lost_nodes(self) -> None:
-        """Ends trials that wait for a node that is gone; Ray would let them wait for ever."""
+    def _give_up_waiting(self) -> None:
+        """Ends trials that wait for a node that does not come."""
         import ray
 
+        least, most = _LOOK_SECONDS
         waiting_since: dict[Future[TrialOutcome], float] = {}
-        while not self._closed.wait(self._patience_seconds / 4):
+        while not self._closed.wait(min(max(self._node_wait_seconds / 4, least), most)):
+            pending = self._pending.snapshot()
+            if not pending:
+                continue
             try:
                 nodes = _nodes()
             except Exception:  # noqa: BLE001 - the cluster itself may be gone, which Ray tells in many ways
                 nodes = []
-            trials = {
-                future: trial
-                for future, trial in self._pending.snapshot().items()
-                if not _can_run(nodes, _request(trial.spec))
-            }
             now = time.monotonic()
-            waiting_since = {future: waiting_since.get(future, now) for future in trials}
-            for future, trial in trials.items():
-                if now - waiting_since[future] >= self._patience_seconds:
-                    message = "the node that could run the trial left the cluster: add it again, or another"
-                    self._pending.complete(future, _lost(trial.spec, message))
-                    ray.cancel(trial.reference)
+            waiting_since = {
+                future: waiting_since.get(future, now)
+                for future, trial in pending.items()
+                if not can_run(nodes, trial.request)
+            }
+            for future, since in waiting_since.items():
+                if now - since >= self._node_wait_seconds:
+                    self._pending.complete(future, _no_node(nodes, pending[future].request, now - since))
+                    ray.cancel(pending[future].reference)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    spec: TrialSpec
+    request: Request
     reference: Any
 
 
@@ -215,18 +250,6 @@ def _interrupt(references: list[Any]) -> None:
         ray.cancel(reference, force=True)
 
 
-def _request(spec: TrialSpec) -> dict[str, int]:
-    """What a trial asks of a node, in Ray's resources.
-
-    A CPU trial that names no number of threads gets one, because Ray sets `OMP_NUM_THREADS` to
-    the CPUs that a task asked for.
-    """
-    if spec.probe is not Probe.CPU:
-        return {"CPU": 1, "GPU": 1} if spec.probe is Probe.CUDA else {"CPU": 1}
-    memory = {} if spec.budget_bytes is None else {"memory": spec.budget_bytes}
-    return {"CPU": spec.num_threads or 1, **memory}
-
-
 def _nodes() -> list[dict[str, float]]:
     """The resources in total of each node that is alive."""
     import ray
@@ -234,15 +257,11 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call, unused-ignore]
 
 
-def _can_run(nodes: list[dict[str, float]], request: dict[str, int]) -> bool:
-    return any(all(node.get(name, 0) >= num for name, num in request.items()) for node in nodes)
-
-
-def _in_words(resources: Mapping[str, float], names: Iterable[str]) -> str:
-    amounts = {name: resources.get(name, 0) for name in names}
-    return ", ".join(
-        f"{format_bytes(int(amount))} of memory" if name == "memory" else f"{amount:g} {name}"
-        for name, amount in amounts.items()
+def _no_node(nodes: Sequence[Node], request: Request, waited_seconds: float = 0.0) -> DispatchError:
+    after = f" after {waited_seconds:.0f} s of waiting" if waited_seconds else ""
+    return DispatchError(
+        f"no node of the Ray cluster can run the trial{after}: it asks for {in_words(request)}, and the "
+        f"nodes offer {offers_in_words(nodes, request)}: add a node that can, or ask for less"
     )
 
 
@@ -256,15 +275,21 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
             return TrialOutcome.from_json(answer.result())
         except (ValueError, KeyError, TypeError) as mismatch:
             return DispatchError(f"a worker answered unreadably ({mismatch}): {_SAME_VERSION}")
+    if isinstance(error, exceptions.OutOfMemoryError):
+        # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
+        return _lost(
+            spec,
+            f"Ray killed the trial's worker because its node ran short of memory ({_first_line(error)}): "
+            "run fewer at once there, or give the node more",
+        )
     lost = (
         exceptions.WorkerCrashedError,
         exceptions.NodeDiedError,
-        exceptions.OutOfMemoryError,
         exceptions.LocalRayletDiedError,
         exceptions.ObjectLostError,
     )
     if isinstance(error, lost):
-        return _lost(spec, f"the trial's worker died again after a retry ({_first_line(error)})")
+        return _lost(spec, f"the trial's worker or its node died ({_first_line(error)})")
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     return DispatchError(f"a worker could not supervise a trial ({_first_line(cause)}): {_SAME_VERSION}")
 
@@ -295,12 +320,12 @@ def _connect(address: str) -> bool:
         local = {
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
-            # Ray tries a task whose worker it killed for want of memory again without end.
-            "_system_config": {"task_oom_retries": _NUM_RETRIES, _KILLS_CHILDREN: False},
+            "_system_config": {_KILLS_CHILDREN: False},
         }
         _protect_local_cluster()
     else:
-        _require_answer(address)
+        _use_token_at_hand()
+        require_answer(address, cluster_here=_cluster_of_this_machine)
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except BaseException as error:
@@ -316,57 +341,19 @@ def _connect(address: str) -> bool:
         else:
             failed, advice = (
                 f"connect to {address}",
-                "use the cluster's version of Ray, and its token if it has one",
+                "use the cluster's version of Ray, and its token in RAY_AUTH_TOKEN if it has one",
             )
         raise DispatchError(f"Ray does not {failed} ({_first_line(error)}): {advice}") from error
     return True
 
 
-def _require_answer(address: str) -> None:
-    """Asks for the greeting of a gRPC server: without one, Ray tries for more than a minute."""
-    host, port = _endpoint(address)
-    try:
-        with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") != "0":
-                return
-            connection.sendall(_HTTP2_GREETING)
-            greeting = connection.recv(9)
-    except OSError as error:
-        raise DispatchError(
-            f"nobody answers at {host}:{port} ({error}): start Ray there with `ray start --head`, or leave "
-            "out --address to use this machine"
-        ) from error
-    if greeting[3:4] != _HTTP2_SETTINGS:
-        raise DispatchError(
-            f"what answers at {host}:{port} is not Ray's head: give the port that `ray start --head` names, "
-            "usually 6379, or 10001 after ray://"
-        )
-
-
-def _endpoint(address: str) -> tuple[str, int]:
-    """Host and port of an address."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or _cluster_of_this_machine()
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        if parts.scheme in ("", "ray") and parts.hostname and parts.port:
-            return parts.hostname, parts.port
-    except ValueError:  # a port that is no number
-        pass
-    raise UsageError(f"{address!r} is no address of Ray: write local, auto, host:port or ray://host:port")
-
-
-def _cluster_of_this_machine() -> str:
+def _cluster_of_this_machine() -> str | None:
     from ray._private.services import canonicalize_bootstrap_address
 
     try:
-        address = canonicalize_bootstrap_address("auto")
+        address: str | None = canonicalize_bootstrap_address("auto")
     except ConnectionError:
-        address = None
-    if address is None:
-        raise DispatchError(
-            "no Ray cluster runs on this machine: start one with `ray start --head`, or leave out --address"
-        )
+        return None
     return address
 
 
@@ -394,6 +381,15 @@ def _protect_local_cluster() -> None:
     chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
         os.environ["RAY_AUTH_TOKEN"] = _token()
+
+
+def _use_token_at_hand() -> None:
+    """Shows a cluster the token that there is; Ray itself does so on `RAY_AUTH_MODE=token` alone."""
+    from ray._private.authentication.authentication_token_setup import (
+        maybe_enable_token_auth_if_token_available,
+    )
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 @functools.cache

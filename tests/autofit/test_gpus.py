@@ -12,6 +12,8 @@ from typing import Any
 
 import pynvml
 import pytest
+from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
+from ray.util import accelerators
 
 from autofit.errors import DriverError, UnknownGpuError
 from autofit.gpus import (
@@ -360,6 +362,28 @@ def test_a_card_that_does_not_answer_is_an_error_and_nvml_is_left_closed() -> No
 
 def test_pynvml_is_asked_unless_told_otherwise() -> None:
     assert [gpu.uuid for gpu in local_gpus()] == [gpu.uuid for gpu in local_gpus(pynvml)]
+
+
+def test_cards_are_called_what_ray_calls_them() -> None:
+    for gpu in catalogue().values():
+        rays_name = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(gpu.name)
+        assert gpu.accelerator_types[-1] == rays_name, gpu.key
+
+
+@pytest.mark.parametrize(
+    ("key", "kinds"),
+    [
+        ("a100-40g", (accelerators.accelerators.NVIDIA_A100_40G, accelerators.NVIDIA_A100)),
+        ("a100-80g-mig-1g.10gb", (accelerators.accelerators.NVIDIA_A100_80G, accelerators.NVIDIA_A100)),
+        ("h100-nvl-94g", (accelerators.NVIDIA_H100,)),
+        ("v100-16g", (accelerators.NVIDIA_TESLA_V100,)),
+        ("rtx-3090", ("GeForce-RTX-3090",)),
+    ],
+)
+def test_a_card_that_ray_has_several_names_for_has_the_most_exact_one_first(
+    key: str, kinds: tuple[str, ...]
+) -> None:
+    assert find_gpu(key).accelerator_types == kinds
 
 
 def test_the_functions_that_are_used_exist_in_pynvml() -> None:

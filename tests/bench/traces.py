@@ -15,10 +15,14 @@ import statistics
 from pathlib import Path
 
 from autofit.paths import write_atomically
-from autofit.predicted_curve import TRACED_BATCH_SIZES
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
-from workers.predict.curve import BatchDependentEventsError, PeakCurve, TracedCurve
+from workers.predict.curve import (
+    TRACED_BATCH_SIZES,
+    BatchDependentEventsError,
+    PeakCurve,
+    TracedCurve,
+)
 from workers.trace import Trace
 
 ROOT = Path(__file__).parents[2]

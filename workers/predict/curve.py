@@ -7,6 +7,7 @@ Workspaces follow from such shapes. No torch is needed here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,20 @@ from workers.predict.plans import PlanSource
 from workers.predict.polynomials import NotPolynomialError, size_polynomial, value_at
 from workers.predict.versions import parse_release
 from workers.predict.workspace import Workspace
-from workers.protocol import Verdict
+from workers.protocol import Knobs, Verdict
 from workers.trace import Allocation, Category, Convolution, Trace
 
+# Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
+TRACED_BATCH_SIZES = (4, 6, 10)
+
+_MAX_REPLAYS = 4096  # remembered by a curve; some kB each
 _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
+
+
+def traced_knobs(knobs: Knobs) -> Knobs:
+    """The knob setting whose traces do for this one: convolution policies share theirs."""
+    return dataclasses.replace(knobs, conv_algo="cudnn")
 
 
 class BatchDependentEventsError(ValueError):
@@ -213,6 +223,8 @@ class PeakCurve:
             known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
         ):
             return known
+        if len(self._replays) >= _MAX_REPLAYS:
+            self._replays.clear()
         self._replays[key] = result = replay(
             self._events,
             self._sizes(batch_size, demanded),

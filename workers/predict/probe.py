@@ -23,6 +23,7 @@ from workers.predict.curve import PeakCurve
 from workers.predict.devices import GPU
 from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder, is_users
+from workers.predict.warm_curves import WarmCurves
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
 from workers.trace import Category, Trace
 from workers.workload import Workload, check_batch, resolve, with_overrides
@@ -38,7 +39,7 @@ _CATEGORIES = {
 
 
 def predict(spec: TrialSpec) -> TrialOutcome:
-    """Predicts one configuration, and returns the trace with which others can be.
+    """Predicts one configuration, with the trace that it was predicted from where that is asked for.
 
     Changes this process for good (see `fake_gpu`), so it belongs in a child of its own.
 
@@ -46,8 +47,7 @@ def predict(spec: TrialSpec) -> TrialOutcome:
         DataDependentError: the step needs values that only a real run has.
         UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU.
     """
-    trace = trace_workload(resolve(spec.workload), spec)
-    curve = PeakCurve([trace])
+    curve = PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec)
     conditions = Conditions(
         plans=(offline_source(spec.architecture, torch.__version__),),
         conv_algo=spec.knobs.conv_algo,
@@ -65,9 +65,16 @@ def predict(spec: TrialSpec) -> TrialOutcome:
         first_step=peaks,
         steady=peaks,
         num_steps_done=NUM_TRACED_STEPS,
-        environment=trace.versions,
-        trace_json=trace.to_json(),
+        environment=curve.trace.versions,
+        trace_json=curve.trace.to_json() if spec.with_trace else None,
     )
+
+
+def _trace(spec: TrialSpec) -> Trace:
+    return trace_workload(resolve(spec.workload), spec)
+
+
+_warm_curves = WarmCurves(_trace)
 
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:

@@ -103,36 +103,14 @@ def test_an_outcome_of_another_version_is_an_infrastructure_error(
     assert "install the same autofit on every node" in error.message
 
 
-def test_a_killed_supervisor_takes_its_trial_with_it_and_is_lost_after_one_retry(
+def test_a_killed_supervisor_takes_its_trial_with_it_and_the_trial_is_not_run_again(
     dispatcher: RayDispatcher, tmp_path: Path
 ):
     outcome = dispatcher.submit(TrialFolder(tmp_path).spec("loses_its_supervisor")).result()
     assert outcome.verdict is Verdict.LOST
-    assert "after a retry" in outcome.error.message
-    orphans = [line.split() for line in (tmp_path / "orphans").read_text().splitlines()]
-    assert len(orphans) == 2
-    assert survivors(_processes(pid for pids in orphans for pid in pids)) == []
-
-
-def test_a_supervisor_killed_once_costs_the_trial_nothing(
-    dispatcher: RayDispatcher, trials: TrialFolder, tmp_path: Path
-):
-    begun = str(tmp_path / "begun")
-
-    def run(spec: TrialSpec) -> TrialOutcome:
-        import os
-        import signal
-
-        from workers.outcomes import without_answer
-        from workers.protocol import TrialError, Verdict
-
-        if not os.path.exists(begun):  # noqa: PTH110 - travels by value, so it imports what it uses
-            os.mkdir(begun)  # noqa: PTH102
-            os.kill(os.getpid(), signal.SIGKILL)
-        return without_answer(spec, Verdict.OOM, TrialError(kind="environment", message="second time"))
-
-    with RayDispatcher(runner=run) as killed:
-        assert killed.submit(trials.spec("fits")).result().verdict is Verdict.OOM
+    assert "worker or its node died" in outcome.error.message
+    [orphan] = [line.split() for line in (tmp_path / "orphans").read_text().splitlines()]
+    assert survivors(_processes(orphan)) == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +123,7 @@ def test_a_supervisor_killed_once_costs_the_trial_nothing(
         ),
     ],
 )
-def test_a_request_that_no_node_can_satisfy_is_an_error_that_names_it(
+def test_a_request_that_this_machine_can_never_satisfy_is_an_error_at_once(
     dispatcher: RayDispatcher, trials: TrialFolder, settings: dict[str, int], asked: str
 ):
     with pytest.raises(DispatchError, match=asked):
@@ -161,6 +139,32 @@ def test_predictions_run_on_the_cluster_too(dispatcher: RayDispatcher, trials: T
 def test_a_connection_that_exists_is_not_exchanged_for_another_address(dispatcher: RayDispatcher):
     with pytest.raises(UsageError, match="already connected"):
         RayDispatcher("127.0.0.1:1")
+
+
+def test_only_those_who_have_the_cluster_s_token_can_connect(dispatcher: RayDispatcher, tmp_path: Path):
+    address = ray.get_runtime_context().gcs_address
+    tokens = [process.environ().get("RAY_AUTH_TOKEN") for process in psutil.Process().children()]
+    connect = (
+        "import sys; from autofit.dispatch import RayDispatcher; from workers.protocol import Probe\n"
+        "with RayDispatcher(sys.argv[1]) as dispatcher: print(dispatcher.capacity(Probe.CPU))"
+    )
+    stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    stranger |= {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "RAY_NUM_REDIS_GET_RETRIES": "1"}
+    environments = [
+        stranger,
+        {**stranger, "RAY_AUTH_TOKEN": "0" * 64},
+        {**stranger, "RAY_AUTH_TOKEN": next(filter(None, tokens))},
+    ]
+    refused, mistaken, trusted = [
+        subprocess.run(
+            [sys.executable, "-c", connect, address], env=env, capture_output=True, text=True, check=False
+        )
+        for env in environments
+    ]
+    for failed in (refused, mistaken):
+        assert "DispatchError" in failed.stderr
+        assert "RAY_AUTH_TOKEN" in failed.stderr
+    assert (trusted.stdout, trusted.returncode) == (f"{dispatcher.capacity(Probe.CPU)}\n", 0)
 
 
 def _processes(pids: Iterable[str]) -> list[psutil.Process]:

@@ -1,0 +1,113 @@
+"""What a trial asks of a node of a cluster, and which nodes can give it; in Ray's resources.
+
+A node is what it has in total, by the resource's name, as `ray.nodes()` tells it. The card that a
+node has is a resource too, of amount 1: Ray names its type `accelerator_type:A100`, from what the
+driver calls the first of the node's GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autofit.units import format_bytes
+from workers.protocol import Probe, TrialSpec
+
+Node = Mapping[str, float]
+Request = dict[str, float]
+
+OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")  # those that are no custom ones
+SMALLEST_AMOUNT = 0.0001  # Ray counts in these
+
+_ACCELERATOR_TYPE = "accelerator_type:"
+_ACCELERATOR_SHARE = 0.001  # what Ray's own option `accelerator_type` asks of such a resource
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What every trial of a search asks for beside what its spec says.
+
+    Attributes:
+        resources: amounts by the names of custom resources.
+        accelerator_types: of the card that a CUDA trial is for, any of them, the preferred first;
+            empty where any card will do.
+    """
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    accelerator_types: tuple[str, ...] = ()
+
+    def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
+        """What such a trial asks of one of these nodes; without a spec, the least it may ask.
+
+        A CPU trial that names no number of threads gets one CPU, because Ray sets
+        `OMP_NUM_THREADS` to the CPUs that a task asked for.
+        """
+        request: Request = {"CPU": 1}
+        if probe is Probe.CUDA:
+            request["GPU"] = 1
+            if (kind := self._accelerator_type(nodes)) is not None:
+                request[_ACCELERATOR_TYPE + kind] = _ACCELERATOR_SHARE
+        if probe is Probe.CPU and spec is not None:
+            request["CPU"] = spec.num_threads or 1
+            if spec.budget_bytes is not None:
+                request["memory"] = spec.budget_bytes
+        return {**request, **self.resources}
+
+    def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
+        """The first of the types that a node has; Ray's own name for the card where none has one.
+
+        Nodes whose card Ray could not name are taken as they are if none of the nodes has a name:
+        the probe tells what it ran on.
+        """
+        if not self.accelerator_types:
+            return None
+        with_gpus = [node for node in nodes if node.get("GPU")]
+        offered = {kind for node in with_gpus for kind in _accelerator_types(node)}
+        if with_gpus and not offered:
+            return None
+        return next((kind for kind in self.accelerator_types if kind in offered), self.accelerator_types[-1])
+
+
+def accelerator_type(node: Node) -> str | None:
+    """Ray's name for the node's card; to Ray, the GPUs of one node are of one type."""
+    return next(iter(_accelerator_types(node)), None)
+
+
+def _accelerator_types(node: Node) -> list[str]:
+    return [key.removeprefix(_ACCELERATOR_TYPE) for key in node if key.startswith(_ACCELERATOR_TYPE)]
+
+
+def num_at_once(node: Node, request: Request) -> int:
+    """How many such requests the node can serve at the same time, were it idle."""
+    return min(int(node.get(name, 0) / amount + _ROUNDING) for name, amount in request.items())
+
+
+def can_run(nodes: Iterable[Node], request: Request) -> bool:
+    """Whether one of the nodes could serve the request, were it idle."""
+    return any(num_at_once(node, request) > 0 for node in nodes)
+
+
+def in_words(request: Request) -> str:
+    """What is asked for: `1 CPU, 1 GPU of type A100, 1 rack`."""
+    return _in_words(request, request)
+
+
+def offers_in_words(nodes: Iterable[Node], request: Request) -> str:
+    """What each of the nodes has of it."""
+    return "; ".join(sorted({_in_words(node, request) for node in nodes})) or "nothing"
+
+
+def _in_words(resources: Node, names: Iterable[str]) -> str:
+    kinds = _accelerator_types(resources)
+    of_type = f" of type {' or '.join(kinds)}" if kinds else ""
+    words = []
+    for name in names:
+        amount = resources.get(name, 0)
+        if name == "memory":
+            words.append(f"{format_bytes(int(amount))} of memory")
+        elif name == "GPU":
+            words.append(f"{amount:g} GPU{of_type}")
+        elif not name.startswith(_ACCELERATOR_TYPE):
+            words.append(f"{amount:g} {name}")
+    return ", ".join(words)

@@ -1,0 +1,143 @@
+"""What Ray costs: `python tests/bench/dispatch_speed.py [MODEL …]`.
+
+Wants the project installed; starts a local Ray of two CPUs. First what a real trial on the CPU costs
+beyond its own process: from `submit` to the supervisor's first line, and from the supervisor's last
+line to the outcome in the caller's hands; beside an empty Ray task in the same run. Then 1,000
+predicted evaluations of one built-in at as many batch sizes, which few traces have to be enough for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from concurrent.futures import Future
+
+import psutil
+import ray
+
+from autofit.dispatch import RayDispatcher
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+
+NUM_TRIALS = 5
+NUM_EVALUATIONS = 1000
+OVERHEAD_LIMIT_SECONDS = 0.150
+EVALUATIONS_LIMIT_SECONDS = 60.0
+NUM_CPUS = 2
+
+
+def spec_of(model: str, batch_size: int, probe: Probe, **settings: object) -> TrialSpec:
+    workload = WorkloadRef(kind="builtin", target=model)
+    return TrialSpec(workload=workload, batch_size=batch_size, probe=probe, **settings)  # type: ignore[arg-type]
+
+
+def timed(spec: TrialSpec) -> TrialOutcome:
+    """Runs a trial in the supervisor, and says when by the machine's one monotonic clock."""
+    import dataclasses
+    import time
+
+    import workers
+
+    begun = time.monotonic()
+    outcome = workers.run(spec)
+    times = {"begun": repr(begun), "ended": repr(time.monotonic())}
+    return dataclasses.replace(outcome, environment={**outcome.environment, **times})
+
+
+def overheads() -> list[tuple[float, float, float]]:
+    """Seconds before, during and after the trials in the supervisor, one after the other."""
+    found = []
+    with RayDispatcher(runner=timed) as dispatcher:
+        for _ in range(NUM_TRIALS + 1):
+            submitted = time.monotonic()
+            outcome = dispatcher.submit(spec_of("davenet-audio", 1, Probe.CPU, num_threads=1)).result()
+            told = time.monotonic()
+            assert outcome.verdict is Verdict.FITS, outcome.error
+            begun, ended = (float(outcome.environment[name]) for name in ("begun", "ended"))
+            found.append((begun - submitted, ended - begun, told - ended))
+    return found
+
+
+def empty_tasks() -> list[float]:
+    """Seconds of tasks that do nothing, in warm workers."""
+
+    @ray.remote
+    def nothing() -> None:
+        return
+
+    ray.get(nothing.remote())
+    seconds = []
+    for _ in range(100):
+        started = time.monotonic()
+        ray.get(nothing.remote())
+        seconds.append(time.monotonic() - started)
+    return seconds
+
+
+def evaluation_seconds(model: str) -> tuple[float, float, int]:
+    """Seconds of all evaluations from cold workers, processor seconds, and the bytes of the answers."""
+    sizes = range(1, NUM_EVALUATIONS + 1)
+    specs = [spec_of(model, n, Probe.PREDICT, with_trace=False, budget_bytes=16 * 1024**3) for n in sizes]
+    with RayDispatcher() as dispatcher:
+        cpu_before, started = cpu_seconds(), time.monotonic()
+        futures: list[Future[TrialOutcome]] = [dispatcher.submit(spec) for spec in specs]
+        outcomes = [future.result() for future in futures]
+        seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu_before
+    failed = [outcome.error for outcome in outcomes if not outcome.verdict.is_about_memory]
+    assert not failed, failed[0]
+    return seconds, cpu, sum(len(outcome.to_json()) for outcome in outcomes)
+
+
+def cpu_seconds() -> float:
+    """Processor time of all that this process started; on a busy machine it tells more than a clock."""
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(t.user + t.system for t in times)
+
+
+def machine() -> str:
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load}"
+
+
+def milliseconds(seconds: list[float]) -> str:
+    return f"{1000 * statistics.median(seconds):.0f} | {1000 * max(seconds):.0f}"
+
+
+def main() -> int:
+    """Prints the tables; 1 if a limit is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["davenet-audio", "resnet50"])
+    models = parser.parse_args().models
+    print(f"{machine()}; Python {platform.python_version()}, Ray {ray.__version__}\n")
+    ray.init(
+        address="local",
+        num_cpus=NUM_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    first, *others = overheads()
+    sums = [before + after for before, _, after in others]
+    print(f"| a trial, {NUM_TRIALS} times | median ms | largest ms |\n|---|---|---|")
+    print(f"| dispatch to supervisor | {milliseconds([before for before, _, _ in others])} |")
+    print(f"| result to caller | {milliseconds([after for _, _, after in others])} |")
+    print(f"| **both: what Ray costs** | {milliseconds(sums)} |")
+    print(f"| the trial's own process between them | {milliseconds([inside for _, inside, _ in others])} |")
+    print(f"| an empty Ray task | {milliseconds(empty_tasks())} |")
+    print(f"| (both, of the first trial: Ray starts a worker) | {1000 * (first[0] + first[2]):.0f} | |\n")
+    print(f"| {NUM_EVALUATIONS} predicted evaluations on {NUM_CPUS} cores | s | processor s | bytes |")
+    print("|---|---|---|---|")
+    exceeded = statistics.median(sums) > OVERHEAD_LIMIT_SECONDS
+    for model in models:
+        seconds, cpu, num_bytes = evaluation_seconds(model)
+        print(f"| {model}, {machine()} | {seconds:.1f} | {cpu:.1f} | {num_bytes} |", flush=True)
+        exceeded |= seconds > EVALUATIONS_LIMIT_SECONDS
+    ray.shutdown()
+    return int(exceeded)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
