@@ -312,6 +312,30 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
     assert [outcome.verdict for outcome in result.trials] == [Verdict.FITS]
 
 
+def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_process() -> None:
+    """The whole way with real children: prediction, parallel trials, a real limit, the soak."""
+    options = {"model": f"{WORKLOADS}:grows", "device": "cpu", "gpu_mem": "1G", "threads": 1}
+    settings = resolve_settings(options, {}, None)
+
+    def search() -> autofit.TuneResult:
+        dispatcher = InlineDispatcher(num_parallel=2)
+        return session.run(settings, api.refer(settings.model), emit=ignore, connect=lambda *_: dispatcher)
+
+    result = search()
+    (entry,) = result.frontier
+    assert result.best is not None
+    assert result.best.soak_steps == 5
+    assert entry.first_failing_batch == result.best.batch_size + 1
+    verdicts = {(trial.batch_size, trial.verdict) for trial in result.trials}
+    assert {(result.best.batch_size, Verdict.FITS), (entry.first_failing_batch, Verdict.OOM)} <= verdicts
+    assert result.knee is not None
+    document = json.loads(result.to_json())
+    assert document["best"]["soak_steps"] == 5
+    assert len(document["trials"]) == document["num_trials"] <= 8
+    again = search()
+    assert (again.best, again.trials) == (result.best, result.trials)
+
+
 def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: Path) -> None:
     with pytest.raises(WorkloadFailedError, match="LookupError: no such layer") as raised:
         autofit.tune(f"{WORKLOADS}:broken", gpu_mem="6G")
