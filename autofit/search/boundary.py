@@ -226,7 +226,8 @@ class Boundary:
         """Whether this size is the answer should it fit, as far as outcomes or measured peaks tell."""
         if batch_size + 1 == self._bracket()[1]:
             return True
-        return bool(self._peaks) and batch_size == self._estimate()
+        estimate = self._estimate() if self._peaks else None
+        return estimate is not None and batch_size >= estimate
 
     def expect(self, batch_size: int) -> None:
         """Says that a trial of this size is under way, so that it is not proposed."""

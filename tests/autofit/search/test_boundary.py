@@ -307,10 +307,12 @@ def test_a_larger_size_that_the_prediction_has_below_the_first_failing_one_is_me
     boundary.observe(19, fits=True, peak_bytes=950)
     boundary.observe(20, fits=False)
     assert not boundary.is_settled
-    assert boundary.propose() == 33 - 1
-    boundary.observe(32, fits=True, peak_bytes=960)
-    assert boundary.largest_fitting == 32
     assert boundary.propose() == 33
+    boundary.observe(33, fits=True, peak_bytes=990)
+    assert boundary.propose() == 34
+    boundary.observe(34, fits=False)
+    assert boundary.is_settled
+    assert (boundary.largest_fitting, boundary.first_failing) == (33, 34)
 
 
 def test_a_neighbour_that_fails_too_is_believed() -> None:
