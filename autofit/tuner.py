@@ -134,7 +134,7 @@ class Tuner:
 
     def _start_trials(self) -> None:
         """Keeps every free worker busy."""
-        while len(self._in_flight) < max(1, self._trials.capacity(self._spec)) and self._trials_left() > 0:
+        while self._trials_left() > 0 and self._has_room():
             ask = self._study.ask()
             if ask is None:
                 return
@@ -143,6 +143,10 @@ class Tuner:
             )
             self._emit(TrialStarted(trial=ask.trial_number, spec=spec))
             self._in_flight[self._trials.submit(spec)] = ask, spec
+
+    def _has_room(self) -> bool:
+        """Asks the dispatcher, which may have to be connected, only once there is a trial for it."""
+        return not self._in_flight or len(self._in_flight) < self._trials.capacity(self._spec)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
         """Waits for trials to end, not beyond the time there is."""

@@ -373,6 +373,7 @@ def test_the_keywords_are_the_knobs() -> None:
         (lambda: autofit.tune(SMALL, gpu_memory="16G"), UsageError, "gpu_mem"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", gpu="t4"), UsageError, "contradict"),
         (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="native"), UsageError, "native"),
+        (lambda: autofit.tune(SMALL, gpu="t4", objective="throughput"), UsageError, "measured steps"),
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),

@@ -448,7 +448,7 @@ def test_what_was_measured_is_shown_with_rates_and_the_error_of_the_prediction(r
     text = rendered(measured)
     assert max(map(len, text.splitlines())) <= 80
     section = flat(text.split("As measured")[1])
-    assert "native 118 250 472 13.00 GiB -7.1%" in section
+    assert "native 118 250 ms 472 13.00 GiB -7.1%" in section
     assert "Throughput knee: batch 64 with native" in section
     assert "460 samples a second, 97%." in section
     assert "It was verified by 20 steps in a fresh process." in flat(text)
