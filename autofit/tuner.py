@@ -87,7 +87,7 @@ class Tuner:
         self._clock = clock
         self._pause = pause
         self._began = clock()
-        self._settled: set[Knobs] = set()
+        self._settled: dict[Knobs, tuple[int | None, int | None]] = {}
         self._in_flight: dict[Future[TrialOutcome], tuple[Ask, TrialSpec]] = {}
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
@@ -169,9 +169,8 @@ class Tuner:
         """Records outcomes; nothing else is done with any before all are in the study."""
         told = []
         for future in ended:
-            ask, spec = self._in_flight[future]
+            ask, spec = self._in_flight.pop(future)
             self._study.tell(ask.trial_number, future.result())
-            del self._in_flight[future]
             told.append((ask, spec, future.result()))
         for ask, spec, outcome in told:
             self._emit(TrialFinished(trial=ask.trial_number, spec=spec, outcome=outcome))
@@ -206,10 +205,11 @@ class Tuner:
     def _announce_settled(self) -> None:
         frontier = self._frontier()
         for knobs in frontier.settled:
-            if knobs in self._settled:
-                continue
-            self._settled.add(knobs)
             entry = frontier.entry(knobs)
+            boundary = entry.largest_batch, entry.first_failing_batch
+            if self._settled.get(knobs) == boundary:
+                continue
+            self._settled[knobs] = boundary
             self._emit(
                 SettingSettled(
                     workload=self._spec.workload.name,

@@ -350,13 +350,15 @@ def test_a_first_trial_whose_next_size_is_known_to_fail_is_the_soak_itself(
 def test_a_winner_that_fails_its_soak_counts_as_failing(
     open_study: Any, curves: CurveSet, make_card: Any
 ) -> None:
-    card = make_card()
+    card, events = make_card(), list[Event]()
     card.soak_mib = 40
     study = open_study(algos=("cudnn",), curves=curves.prior, **soaked())
-    frontier = tune(study, curves, card)
+    frontier = tune(study, curves, card, events.append)
     best = frontier.best()
     assert best is not None
     assert (best.batch_size, best.soak_steps) == (18, 10)
+    settled = [event for event in events if isinstance(event, SettingSettled)]
+    assert [event.largest_batch for event in settled] == [20, 18]
     assert answers(frontier) == {"cudnn": (18, 19)}
 
 
