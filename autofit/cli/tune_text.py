@@ -247,7 +247,10 @@ def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) 
 def _why_not_larger(console: Console, result: TuneResult) -> None:
     if not result.frontier:
         return
-    heading(console, "Why nothing fits" if result.best is None else "Why not one larger")
+    if result.best is not None:
+        heading(console, "Why not one larger")
+    else:
+        heading(console, "Why nothing fits" if result.stopped_by is None else "What is known")
     names_by_reason: dict[str, list[str]] = {}
     for entry in _best_first(result):
         names_by_reason.setdefault(_why(entry), []).append(entry.knobs.conv_algo)
@@ -320,4 +323,5 @@ def _record(console: Console, result: TuneResult) -> None:
     console.print()
     console.print(styled(f"{result.wall_seconds:.1f} s, {trials} in the study · {versions}", "dim"))
     console.print(styled(f"study {result.study}", "dim"), soft_wrap=True)
-    console.print(styled("The same command answers from the study; --fresh begins it anew.", "dim"))
+    again = "answers from the study" if result.stopped_by is None else "goes on with the study"
+    console.print(styled(f"The same command {again}; --fresh begins it anew.", "dim"))

@@ -80,7 +80,9 @@ class Frontier:
         if self.stopped_by is None:
             return ()
         untried = [knobs.conv_algo for knobs in self._boundaries if knobs not in self._tried]
-        notes = [f"the search was stopped by {self.stopped_by}: the same command with more of it goes on"]
+        notes = [
+            f"{self.stopped_by} ended the search before its end: with more of it the same command goes on"
+        ]
         if untried:
             notes.append(f"not tried: {', '.join(untried)}")
         best = self.best()
