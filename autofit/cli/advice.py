@@ -20,9 +20,10 @@ def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]
     return tuple(_phrases(result, settings, needed_at_least(result)))
 
 
-def smallest_batch(result: TuneResult) -> int:
-    """The smallest size that is known to fail."""
-    return min(entry.first_failing_batch for entry in result.frontier if entry.first_failing_batch)
+def smallest_batch(result: TuneResult) -> int | None:
+    """The smallest size that is known to fail; None where a search was stopped before it knew one."""
+    failing = (entry.first_failing_batch for entry in result.frontier)
+    return min((size for size in failing if size is not None), default=None)
 
 
 def needed_at_least(result: TuneResult) -> int | None:

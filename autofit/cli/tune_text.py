@@ -10,6 +10,7 @@ from rich.text import Text
 
 from autofit.cli import output
 from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
+from autofit.cli.measured_text import print_measured, rate
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
 from autofit.cli.script import script_lines
@@ -40,6 +41,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
             best = f"{result.best.batch_size} with {result.best.knobs.conv_algo}"
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
+    print_measured(console, result)
     _why_not_larger(console, result)
     print_risks(console, result)
     if result.best is not None:
@@ -58,7 +60,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
 def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
     budget = result.budget
     mode = settings.mode if result.estimate is None else result.estimate.mode
-    knobs = result.frontier[0].knobs
+    knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
     console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode)}"))
     console.print()
     table = grid("left", "right", "left")
@@ -91,6 +93,8 @@ def _memory_of(result: TuneResult, settings: TuneSettings, asked_memory: str | N
 
 
 def _frontier(console: Console, result: TuneResult) -> None:
+    if not result.frontier:
+        return
     held = {entry.knobs: _held_bytes(result, entry) for entry in result.frontier}
     unit, unit_bytes = _unit(bytes_ for bytes_ in held.values() if bytes_ is not None)
     columns: dict[str, dict[Knobs, int | None]] = {}
@@ -203,12 +207,22 @@ def _peak(result: TuneResult, best: Best) -> str:
 def _speed(best: Best) -> str:
     if best.step_seconds is None or best.samples_per_second is None:
         return ""
-    digits = 0 if best.samples_per_second >= 100 else 1
-    return f" A step took {best.step_seconds:.3g} s, {best.samples_per_second:,.{digits}f} samples a second."
+    speed = f" A step took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
+    verified = f" It was verified by {best.soak_steps} steps in a fresh process."
+    return speed if best.soak_steps is None else speed + verified
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
     smallest = smallest_batch(result)
+    if result.stopped_by is not None:
+        tried = "no size was tried" if smallest is None else f"batch {smallest}, the smallest tried, failed"
+        console.print()
+        console.print(
+            Text.assemble(
+                ("Nothing is known to fit", "bold red"), f": {result.stopped_by} ended the search; {tried}."
+            )
+        )
+        return
     needed_bytes = needed_at_least(result)
     need = "more than there is" if needed_bytes is None else format_bytes(needed_bytes)
     usable = format_bytes(result.budget.usable_bytes)
@@ -232,7 +246,12 @@ def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) 
 
 
 def _why_not_larger(console: Console, result: TuneResult) -> None:
-    heading(console, "Why nothing fits" if result.best is None else "Why not one larger")
+    if not result.frontier:
+        return
+    if result.best is not None:
+        heading(console, "Why not one larger")
+    else:
+        heading(console, "Why nothing fits" if result.stopped_by is None else "What is known")
     names_by_reason: dict[str, list[str]] = {}
     for entry in _best_first(result):
         names_by_reason.setdefault(_why(entry), []).append(entry.knobs.conv_algo)
@@ -305,4 +324,5 @@ def _record(console: Console, result: TuneResult) -> None:
     console.print()
     console.print(styled(f"{result.wall_seconds:.1f} s, {trials} in the study · {versions}", "dim"))
     console.print(styled(f"study {result.study}", "dim"), soft_wrap=True)
-    console.print(styled("The same command answers from the study; --fresh begins it anew.", "dim"))
+    again = "answers from the study" if result.stopped_by is None else "goes on with the study"
+    console.print(styled(f"The same command {again}; --fresh begins it anew.", "dim"))

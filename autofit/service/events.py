@@ -56,7 +56,7 @@ class TrialFinished:
 class SettingSettled:
     """The largest batch of one knob setting is known.
 
-    A setting may settle twice: as predicted, then as measured.
+    A setting may settle again: as measured after it was predicted, or when a soak failed.
 
     Attributes:
         largest_batch: None when not even the smallest batch fits.

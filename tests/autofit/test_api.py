@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import autofit
-from autofit import api
+from autofit import api, session
 from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
@@ -301,13 +301,39 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
         {},
         None,
     )
-    result = api.run(settings, api.refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher())
+    result = session.run(
+        settings, api.refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher()
+    )
     assert re.search(f"no prediction guided the search: {why}", result.notes[0])
     assert result.best is not None
     assert (result.best.batch_size, result.best.evidence) == (1, Evidence.MEASURED_CPU)
     assert result.best.interval is result.estimate is None
     assert result.device.kind == "cpu"
     assert [outcome.verdict for outcome in result.trials] == [Verdict.FITS]
+
+
+def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_process() -> None:
+    """The whole way with real children: prediction, parallel trials, a real limit, the soak."""
+    options = {"model": f"{WORKLOADS}:grows", "device": "cpu", "gpu_mem": "1G", "threads": 1}
+    settings = resolve_settings(options, {}, None)
+
+    def search() -> autofit.TuneResult:
+        dispatcher = InlineDispatcher(num_parallel=2)
+        return session.run(settings, api.refer(settings.model), emit=ignore, connect=lambda *_: dispatcher)
+
+    result = search()
+    (entry,) = result.frontier
+    assert result.best is not None
+    assert result.best.soak_steps == 5
+    assert entry.first_failing_batch == result.best.batch_size + 1
+    verdicts = {(trial.batch_size, trial.verdict) for trial in result.trials}
+    assert {(result.best.batch_size, Verdict.FITS), (entry.first_failing_batch, Verdict.OOM)} <= verdicts
+    assert result.knee is not None
+    document = json.loads(result.to_json())
+    assert document["best"]["soak_steps"] == 5
+    assert len(document["trials"]) == document["num_trials"] <= 8
+    again = search()
+    assert (again.best, again.trials) == (result.best, result.trials)
 
 
 def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: Path) -> None:
@@ -347,6 +373,7 @@ def test_the_keywords_are_the_knobs() -> None:
         (lambda: autofit.tune(SMALL, gpu_memory="16G"), UsageError, "gpu_mem"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", gpu="t4"), UsageError, "contradict"),
         (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="native"), UsageError, "native"),
+        (lambda: autofit.tune(SMALL, gpu="t4", objective="throughput"), UsageError, "measured steps"),
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),

@@ -11,6 +11,7 @@ import pytest
 from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
+from autofit.search.choice import Objective
 from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import CONV_ALGOS
 
@@ -36,6 +37,10 @@ EXAMPLES = [
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
     ("risk", "worst", "risk", Risk.WORST),
+    ("objective", "throughput", "objective", Objective.THROUGHPUT),
+    ("soak-steps", "0", "soak_steps", 0),
+    ("max-trials", "6", "max_trials", 6),
+    ("max-seconds", "3600", "max_seconds", 3600.0),
     ("storage", "sqlite:///s.db", "storage", "sqlite:///s.db"),
     ("study", "mine", "study", "mine"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
@@ -278,3 +283,9 @@ def test_settings_that_contradict_each_other_are_refused(cli: dict[str, object],
 def test_settings_made_without_resolving_are_checked_too() -> None:
     with pytest.raises(UsageError, match="contradict"):
         TuneSettings(model="davenet", gpu=find_gpu("t4"), gpu_mem_bytes=GIB)
+
+
+def test_throughput_cannot_be_predicted() -> None:
+    assert "needs measured steps" in refusal(
+        cli={"gpu_mem": "16G", "probe": "predict", "objective": "throughput"}
+    )

@@ -99,3 +99,19 @@ def _in_portions(model, optimizer, vectors):
 
 
 portions = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs, step=_in_portions)
+
+
+def _scaled(model, vectors):
+    return (vectors * model.weight).square().mean()
+
+
+def _wide_vectors(batch_size, device):
+    return torch.ones(batch_size, 4 << 20, device=device)
+
+
+def _scale():
+    return nn.Linear(4 << 20, 1, bias=False)
+
+
+# Some 50 MiB a sample, quick to compute.
+grows = Workload(build_model=_scale, make_batch=_wide_vectors, loss=_scaled)

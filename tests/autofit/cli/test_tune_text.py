@@ -13,6 +13,7 @@ from autofit.cli.tune_text import print_result
 from autofit.confidence import Risk
 from autofit.gpus import find_gpu
 from autofit.report.estimate import Interval
+from autofit.search.choice import Knee
 from autofit.settings import TuneSettings
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
 
@@ -428,3 +429,46 @@ def test_on_the_cpu_the_advice_is_more_memory(results):
     result = results.nothing_fits(device=Device(kind="cpu", name="cpu"), estimate=None, trials=())
     text = advice(result, device="cpu", precision="amp-bf16")
     assert text == "a larger --gpu-mem"
+
+
+# What was measured, and what a limit left open
+
+
+@pytest.fixture
+def measured(results):
+    """An answer that was measured and verified."""
+    entry = dataclasses.replace(
+        results.entry("native", 118, 119),
+        evidence=Evidence.MEASURED,
+        step_seconds=0.25,
+        samples_per_second=472.0,
+        predicted_bytes=13 * GIB,
+        prediction_error=-0.0714,
+    )
+    answer = results.answer()
+    best = dataclasses.replace(
+        answer.best, evidence=Evidence.MEASURED, step_seconds=0.25, samples_per_second=472.0, soak_steps=20
+    )
+    knee = Knee(batch_size=64, knobs=best.knobs, samples_per_second=460.0, best_samples_per_second=472.0)
+    return dataclasses.replace(answer, frontier=(entry,), best=best, knee=knee)
+
+
+def test_what_was_measured_is_shown_with_rates_and_the_error_of_the_prediction(rendered, measured):
+    text = rendered(measured)
+    assert max(map(len, text.splitlines())) <= 80
+    section = flat(text.split("As measured")[1])
+    assert "native 118 250 ms 472 13.00 GiB -7.1%" in section
+    assert "Throughput knee: batch 64 with native" in section
+    assert "460 samples a second, 97%." in section
+    assert "It was verified by 20 steps in a fresh process." in flat(text)
+
+
+def test_of_a_prediction_no_times_are_shown(rendered, results):
+    assert "As measured" not in rendered(results.answer())
+
+
+def test_a_search_that_a_limit_ended_is_not_said_to_find_that_nothing_fits(rendered, results):
+    result = results.answer(best=None, frontier=(), trials=(), stopped_by="--max-seconds", estimate=None)
+    text = flat(rendered(result))
+    assert "Nothing is known to fit: --max-seconds ended the search; no size was tried." in text
+    assert "What may help" not in text

@@ -160,7 +160,7 @@ def test_a_prediction_that_is_not_monotone_is_proved_by_two_trials(
         (0.9, 0.01, 5, 7),
         (1.1, 0.01, 4, 6),
         (None, 0.0, 5, 6),
-        (None, 0.01, 5, 8),
+        (None, 0.01, 6, 8),
     ],
 )
 def test_few_trials_settle_a_nearly_linear_boundary(
@@ -263,6 +263,94 @@ def test_workers_get_different_sizes_and_outcomes_come_in_any_order(prior: Any, 
 def test_two_workers_ask_for_the_predicted_boundary_and_its_next_size_at_once() -> None:
     boundary = Boundary(budget_bytes=BUDGET, prior=line(BUDGET / 2, BUDGET / 500))
     assert [boundary.propose(), boundary.propose()] == [250, 251]
+
+
+def test_four_workers_get_sizes_around_the_estimate() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, prior=line(BUDGET / 2, BUDGET / 500))
+    assert [boundary.propose() for _ in range(4)] == [250, 251, 219, 282]
+
+
+def test_once_a_peak_was_measured_workers_get_sizes_close_to_the_estimate() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, prior=line(BUDGET / 2, BUDGET / 500))
+    boundary.observe(200, fits=True, peak_bytes=int(0.9 * BUDGET))
+    sizes = [boundary.propose() for _ in range(4)]
+    assert sizes[:2] == [250, 251]
+    assert all(abs((size or 0) - 250) <= 20 for size in sizes)
+
+
+def test_without_any_idea_workers_get_sizes_that_grow() -> None:
+    boundary = Boundary(budget_bytes=BUDGET)
+    assert [boundary.propose() for _ in range(4)] == [1, 8, 64, 512]
+
+
+def test_a_bracket_is_cut_into_as_many_parts_as_there_are_workers() -> None:
+    boundary = Boundary(budget_bytes=BUDGET)
+    boundary.observe(40, fits=True)
+    boundary.observe(100, fits=False)
+    assert sorted([boundary.propose() or 0 for _ in range(3)]) == [55, 70, 85]
+
+
+# Feasibility that is not monotone
+
+
+def test_a_larger_size_that_the_prediction_has_below_the_first_failing_one_is_measured() -> None:
+    """From 30 on a cheaper algorithm is chosen: 20 to 29 do not fit, 30 to 33 do."""
+
+    class Cheaper:
+        def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+            return 50 * batch_size if batch_size < 30 else 30 * batch_size
+
+        def lower_bound_bytes(self, batch_size: int) -> int:
+            return 30 * batch_size
+
+    boundary = Boundary(budget_bytes=1000, max_batch=100, prior=Cheaper())
+    boundary.observe(19, fits=True, peak_bytes=950)
+    boundary.observe(20, fits=False)
+    assert not boundary.is_settled
+    assert boundary.propose() == 33
+    boundary.observe(33, fits=True, peak_bytes=990)
+    assert boundary.propose() == 34
+    boundary.observe(34, fits=False)
+    assert boundary.is_settled
+    assert (boundary.largest_fitting, boundary.first_failing) == (33, 34)
+
+
+def test_a_neighbour_that_fails_too_is_believed() -> None:
+    boundary = Boundary(budget_bytes=BUDGET)
+    boundary.observe(19, fits=True)
+    boundary.observe(20, fits=False)
+    assert (boundary.is_settled, boundary.propose()) == (False, 21)
+    assert not boundary.has_proposal
+    boundary.observe(21, fits=False)
+    assert boundary.is_settled
+    assert boundary.propose() is None
+
+
+def test_a_neighbour_that_fits_moves_the_boundary_once() -> None:
+    boundary = Boundary(budget_bytes=BUDGET)
+    tried = settle(boundary, lambda b: BUDGET / 2 if b <= 19 or b == 21 else 2 * BUDGET)
+    assert (boundary.largest_fitting, boundary.first_failing) == (21, 22)
+    assert 23 not in tried
+
+
+def test_a_prediction_that_rises_costs_no_trial_beyond_the_first_failure() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, prior=line(BUDGET / 2, BUDGET / 500))
+    boundary.observe(240, fits=True, peak_bytes=int(0.9 * BUDGET))
+    boundary.observe(241, fits=False)
+    assert boundary.is_settled
+
+
+# Which size may be the last
+
+
+def test_a_size_may_be_the_last_once_its_next_fails_or_measured_peaks_point_to_it() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, prior=line(BUDGET / 2, BUDGET / 500))
+    assert not boundary.may_be_last(250)
+    boundary.observe(200, fits=True, peak_bytes=int(0.9 * BUDGET))
+    assert boundary.may_be_last(250)
+    assert not boundary.may_be_last(249)
+    boundary.observe(231, fits=False)
+    assert boundary.may_be_last(230)
 
 
 def test_nothing_is_proposed_while_every_open_size_is_in_flight() -> None:

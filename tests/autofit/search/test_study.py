@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from autofit.errors import StorageError, StudyMismatchError, UsageError
+from autofit.search.agenda import Goal
 from autofit.search.space import SearchSpace
 from autofit.search.study import fingerprint
 from workers.protocol import Knobs, TrialOutcome, Verdict
@@ -130,6 +131,31 @@ def test_an_outcome_is_durable_before_its_trial_is_told(open_study: Any, outcome
     study.tell(ask.trial_number, outcome_of(ask, 100))
     assert TrialOutcome.from_json(Watch.seen["outcome"]).batch_size == ask.batch_size
     assert Watch.seen["memory"] == -0.99
+
+
+def test_a_trial_says_what_it_was_for_and_how_many_steps_it_was_to_do(
+    open_study: Any, outcome_of: Any
+) -> None:
+    only = SearchSpace(choices={"conv_algo": ("cudnn",)}, max_batch=100)
+    study = open_study(space=only, goal=Goal(num_steps=3, soak_steps=20), curves=lambda _: Line())
+    while (ask := study.ask()) is not None:
+        study.tell(ask.trial_number, outcome_of(ask, 110 * ask.batch_size))
+    told = [
+        (trial.params["batch_size"], trial.user_attrs["purpose"], trial.user_attrs["num_steps"])
+        for trial in study._study.trials
+    ]
+    assert told == [(50, "boundary", 3), (90, "boundary", 20), (91, "boundary", 20)]
+    assert study.is_complete
+    assert study.verified() == {(CUDNN, 90): 20}
+
+
+class Line:
+    """A prediction of twice the memory that is needed."""
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        return 200 * batch_size
+
+    lower_bound_bytes = peak_reserved_bytes
 
 
 def test_a_trial_is_told_once(open_study: Any, outcome_of: Any) -> None:
