@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -30,6 +31,7 @@ from autofit.errors import (
     WorkloadFailedError,
     did_you_mean,
 )
+from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.prediction import UNPREDICTABLE, Card, PredictedCurve, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.check import CheckResult
@@ -173,11 +175,28 @@ def run(
         target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words
-            start_predictor()
-        plan_sources.prepare()
-        predictor = local_predictor(workload, mode=settings.mode, emit=emit)
-        space = _search_space(settings, algos, predictor)
-        curves, notes = _predict(predictor, target, space, settings.risk)
+            start_predictor(for_host=target.probe is Probe.CPU)
+        if target.probe is Probe.CPU:
+            baseline = measuring.start(
+                baseline_spec(
+                    num_threads=_num_threads(settings, target), deadline_seconds=settings.deadline_seconds
+                )
+            )
+            predictor = Predictor(
+                workload,
+                workers.run,
+                mode=settings.mode,
+                emit=emit,
+                for_host=True,
+                num_threads=_num_threads(settings, target),
+            )
+            space = _search_space(settings, algos, predictor)
+            curves, notes = _predict_for_host(predictor, baseline, space, settings.risk)
+        else:
+            plan_sources.prepare()
+            predictor = local_predictor(workload, mode=settings.mode, emit=emit)
+            space = _search_space(settings, algos, predictor)
+            curves, notes = _predict(predictor, target, space, settings.risk)
         with _open_study(settings, workload, target, space, curves) as study:
             emit(
                 TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
@@ -274,6 +293,9 @@ class _Measuring:
 
     def devices(self) -> Devices:
         return self._connected().devices()
+
+    def start(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        return self._connected().submit(spec)
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
         return self._connected().submit(spec).result()
@@ -385,7 +407,7 @@ def _predict(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them."""
-    curves = CurveSet(on_host=target.probe is Probe.CPU)
+    curves = CurveSet()
     try:
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
@@ -403,6 +425,26 @@ def _predict(
     return curves, (
         f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
     )
+
+
+def _predict_for_host(
+    predictor: Predictor, baseline: Future[TrialOutcome], space: SearchSpace, risk: Risk
+) -> tuple[CurveSet, tuple[str, ...]]:
+    """Where the search of every setting begins on the CPU; what cannot be predicted is measured."""
+    curves = CurveSet()
+    try:
+        blocks = {knobs: predictor.host_blocks(knobs) for knobs in space.settings}
+    except AutofitError as error:
+        return curves, (f"no prediction guided the search: {error.message}",)
+    process = HostProcess.of(baseline.result())
+    for knobs, found in blocks.items():
+        if found is not None:
+            curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+    if None in blocks.values():
+        return curves, (
+            "no prediction guided the search: the step allocates differently at every batch size",
+        )
+    return curves, ()
 
 
 def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autofit import paths
+from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.confidence import Calibration, Residuals, Risk, classify, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
@@ -24,8 +25,10 @@ from workers.predict.curve import (
     TracedCurve,
 )
 from workers.predict.grid_plans import GridPlans
+from workers.predict.host_blocks import HostBlocks
 from workers.predict.plans import PlanSource
 from workers.protocol import (
+    HOST_ARCHITECTURE,
     Device,
     Evidence,
     Knobs,
@@ -75,6 +78,8 @@ class Predictor:
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
+        for_host: traces are of the CPU, for `host_blocks`.
+        num_threads: of the trials there.
     """
 
     def __init__(
@@ -86,8 +91,12 @@ class Predictor:
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
+        for_host: bool = False,
+        num_threads: int | None = None,
     ) -> None:
         self._plans = plans
+        self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
+        self._num_threads = num_threads
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -109,6 +118,15 @@ class Predictor:
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._predicted(knobs, card, self._curves[traced], risk, self._plans_on_a_grid)
+
+    def host_blocks(self, knobs: Knobs) -> HostBlocks | None:
+        """The blocks of a step on the CPU; None where every batch size would cost a trace.
+
+        Raises:
+            WorkloadFailedError: the workload cannot be traced.
+        """
+        curve = self._trace_curve(_traced_knobs(knobs))
+        return None if isinstance(curve, TracedCurve) else HostBlocks(curve)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -153,6 +171,8 @@ class Predictor:
                     probe=Probe.PREDICT,
                     knobs=key[0],
                     mode=self._mode,
+                    architecture=self._architecture,
+                    num_threads=self._num_threads,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error

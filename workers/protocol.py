@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 MODES = ("train", "infer")
 
@@ -155,7 +156,7 @@ class TrialSpec:
         budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
             what the process may use; None for no limit.
         mode: `train`, `infer`, or None for the workload's own.
-        architecture: `sm_XY` of the card that a prediction is for.
+        architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
         deadline_seconds: after so long the trial's whole process group is killed.
@@ -179,6 +180,11 @@ class TrialSpec:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.mode is not None:
             _require_one_of("mode", self.mode, MODES)
+
+    @property
+    def is_for_host(self) -> bool:
+        """Whether it predicts what a process takes on the CPU."""
+        return self.architecture == HOST_ARCHITECTURE
 
     def to_json(self) -> str:
         return _dump("autofit.trial-spec", dataclasses.asdict(self))
@@ -213,18 +219,21 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak memory of one stretch of steps; the three are different numbers, never mixed.
+    """Peak memory of one stretch of steps; these are different numbers, never mixed.
 
     Attributes:
         allocated_bytes: bytes of live blocks (CPU: unknown without the profiler, so None).
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
         device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
             cudaMemGetInfo sees it; CPU, the peak resident set.
+        private_bytes: CPU only: private writable memory, which the process's limit counts, pages
+            that were never written to among it.
     """
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     device_bytes: int | None = None
+    private_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,14 +286,18 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """The larger of the first step's and the steady peaks, each of the three for itself."""
+        """The larger of the first step's and the steady peaks, each kind for itself."""
         pairs = zip(dataclasses.astuple(self.first_step), dataclasses.astuple(self.steady), strict=True)
         return Peaks(*(max((p for p in pair if p is not None), default=None) for pair in pairs))
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """The peak that is held against the budget: resident memory on the CPU, else reserved."""
-        return self.peaks.device_bytes if self.device.kind == "cpu" else self.peaks.reserved_bytes
+        """The peak held against the budget: reserved; on the CPU the larger of resident and private."""
+        peaks = self.peaks
+        if self.device.kind != "cpu":
+            return peaks.reserved_bytes
+        known = [size for size in (peaks.device_bytes, peaks.private_bytes) if size is not None]
+        return max(known, default=None)
 
     @property
     def samples_per_second(self) -> float | None:

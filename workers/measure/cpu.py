@@ -104,14 +104,16 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
 
 
 class ResidentSet:
-    """The `steps.Meter` of the CPU: the process's peak resident set, in bytes, and its clock.
+    """The `steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
 
     Attributes:
-        counts: what the peak covers: `steps` where the kernel lets it be reset, else `process`.
+        counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
+            `process`.
     """
 
     def __init__(self) -> None:
         self.counts = "steps"
+        self._mapped_before_bytes = _status_bytes("VmPeak")
 
     def reset(self) -> None:
         try:
@@ -120,7 +122,18 @@ class ResidentSet:
             self.counts = "process"
 
     def peaks(self) -> Peaks:
-        return Peaks(device_bytes=_peak_resident_bytes())
+        return Peaks(device_bytes=_peak_resident_bytes(), private_bytes=self._peak_private_bytes())
+
+    def _peak_private_bytes(self) -> int | None:
+        """Private writable memory at its peak, which is what `RLIMIT_DATA` limits; None if unknown.
+
+        The kernel keeps a peak of all mapped memory alone. What of it is not private and writable
+        are libraries, mapped once and for all.
+        """
+        mapped_bytes = _status_bytes("VmPeak")
+        if mapped_bytes is None or mapped_bytes == self._mapped_before_bytes:
+            return None  # it is from before the steps
+        return mapped_bytes - (_status_bytes("VmSize") or 0) + (_status_bytes("VmData") or 0)
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         begin = time.perf_counter()
@@ -129,10 +142,20 @@ class ResidentSet:
 
 
 def _peak_resident_bytes() -> int:
+    resident_bytes = _status_bytes("VmHWM")
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if resident_bytes is None
+        else resident_bytes
+    )
+
+
+def _status_bytes(name: str) -> int | None:
+    """A line of `proc_pid_status(5)`; None on a system without it."""
     for line in _STATUS.read_text(encoding="ascii").splitlines() if _STATUS.exists() else ():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return None
 
 
 def beyond(budget_bytes: int | None, *peaks: Peaks) -> str | None:
