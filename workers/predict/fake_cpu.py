@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from workers.knobs import apply
+from workers.predict import host_scratch
 from workers.predict.fake_device import FakeDeviceMode, OperatorObserver
 
 CPU = torch.device("cpu")
@@ -27,7 +28,7 @@ class FakeCpuMode(FakeDeviceMode):
     """Runs what has fake arguments on fake tensors, and makes fake tensors where it is `in_step`."""
 
     def __init__(self, observer: OperatorObserver) -> None:
-        super().__init__(observer, CPU)
+        super().__init__(observer, CPU, host_scratch.with_workspace)
         self._in_step = False
 
     @contextmanager
