@@ -19,6 +19,7 @@ from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
+_PIECE_ELEMENTS = 2**16
 _NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
 
 
@@ -169,6 +170,12 @@ def _run_steps(step: Callable[[], None], spec: TrialSpec, meter: Meter, progress
         progress.num_steps_done += 1
 
 
+def _sum(parameter: torch.Tensor) -> float:
+    """The sum in double precision, piece by piece: on the CPU it would else copy the whole parameter."""
+    pieces = parameter.reshape(-1).split(_PIECE_ELEMENTS)
+    return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
+
+
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     """Changes when a parameter is updated, by whichever of the two ways optimizers have.
 
@@ -176,7 +183,7 @@ def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     values; updates through `.data` leave the version and change the values.
     """
     return [
-        (parameter._version, parameter.detach().sum(dtype=torch.float64).item())  # noqa: SLF001 - no public name
+        (parameter._version, _sum(parameter.detach()))  # noqa: SLF001 - no public name
         for parameter in model.parameters()
         if parameter.requires_grad and not parameter.is_complex()
     ]
