@@ -19,7 +19,7 @@ from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
-_PIECE_ELEMENTS = 2**16
+_PIECE_ELEMENTS = 2**20
 _NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
 
 
@@ -172,7 +172,8 @@ def _run_steps(step: Callable[[], None], spec: TrialSpec, meter: Meter, progress
 
 def _sum(parameter: torch.Tensor) -> float:
     """The sum in double precision, piece by piece: on the CPU it would else copy the whole parameter."""
-    pieces = parameter.reshape(-1).split(_PIECE_ELEMENTS)
+    flat = parameter.reshape(-1)
+    pieces = (flat[start : start + _PIECE_ELEMENTS] for start in range(0, len(flat), _PIECE_ELEMENTS))
     return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
 
 
