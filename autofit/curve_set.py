@@ -7,28 +7,30 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from autofit.host_prediction import HostCurve
 from autofit.predicted_curve import PredictedCurve
 from autofit.search.boundary import CachedCurve, Curve
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
-
-# A process that has imported PyTorch and run a convolution; 250 to 350 MiB were seen.
-_HOST_PROCESS_BYTES = 300 * 1024**2
 
 
 class CurveSet:
     """The curves of a search, filled when its predictions are made; empty where there are none.
 
-    Args:
-        on_host: the trials measure the CPU, where curves only say where to begin.
+    Those of the CPU only say where to begin: there every answer is measured.
     """
 
-    def __init__(self, *, on_host: bool = False) -> None:
-        self._on_host = on_host
+    def __init__(self) -> None:
         self._curves: dict[Knobs, PredictedCurve] = {}
+        self._host_curves: dict[Knobs, HostCurve] = {}
         self._priors: dict[Knobs, CachedCurve] = {}
+        self._host_trace_digest: str | None = None
 
     def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
         self._curves[knobs] = curve
+
+    def add_host(self, knobs: Knobs, curve: HostCurve, *, trace_digest: str) -> None:
+        self._host_curves[knobs] = curve
+        self._host_trace_digest = self._host_trace_digest or trace_digest
 
     def of(self, knobs: Knobs) -> PredictedCurve:
         return self._curves[knobs]
@@ -36,7 +38,7 @@ class CurveSet:
     @property
     def by_knobs(self) -> dict[Knobs, PredictedCurve]:
         """The curves that predict what the trials measure."""
-        return {} if self._on_host else self._curves
+        return self._curves
 
     @property
     def needs_traces(self) -> bool:
@@ -46,32 +48,19 @@ class CurveSet:
     @property
     def trace_digest(self) -> str | None:
         """Names the step that the curves predict; None where there are none."""
-        return next((curve.trace_digest for curve in self._curves.values()), None)
+        return next((curve.trace_digest for curve in self._curves.values()), self._host_trace_digest)
 
     def prior(self, knobs: Knobs) -> Curve | None:
         """Where the search of a setting begins; None for no idea."""
         curve = self._curves.get(knobs)
-        if curve is None or curve.needs_traces:
+        if curve is not None and curve.needs_traces:
             return None  # a scan over all sizes would cost a trace each
+        guide = self._host_curves.get(knobs) if curve is None else curve
+        if guide is None:
+            return None
         if knobs not in self._priors:
-            self._priors[knobs] = CachedCurve(_HostCurve(curve) if self._on_host else curve)
+            self._priors[knobs] = CachedCurve(guide)
         return self._priors[knobs]
-
-
-class _HostCurve:
-    """A rough idea of the resident set: the live bytes that a GPU would hold, and the process.
-
-    Nothing is claimed from it: measured trials correct it from the first on.
-    """
-
-    def __init__(self, curve: PredictedCurve) -> None:
-        self._curve = curve
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
-        return self.lower_bound_bytes(batch_size)
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._curve.live_bytes(batch_size) + _HOST_PROCESS_BYTES
 
 
 class CurveTrials:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 
 from autofit import paths
+from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.card_plans import Card, CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
@@ -20,7 +21,9 @@ from workers.predict.curve import (
     TracedCurve,
     traced_knobs,
 )
+from workers.predict.host_blocks import HostBlocks
 from workers.protocol import (
+    HOST_ARCHITECTURE,
     Knobs,
     Probe,
     TrialOutcome,
@@ -48,6 +51,8 @@ class Predictor:
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
+        for_host: traces are of the CPU, for `host_blocks`.
+        num_threads: of the trials there.
     """
 
     def __init__(
@@ -60,8 +65,12 @@ class Predictor:
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
         plans_elsewhere: PlanSources = offline_plan_source,
+        for_host: bool = False,
+        num_threads: int | None = None,
     ) -> None:
         self._plans = CardPlans(plans, plans_elsewhere)
+        self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
+        self._num_threads = num_threads
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -83,6 +92,15 @@ class Predictor:
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._predicted(knobs, card, self._curves[traced], risk, on_grid=True)
+
+    def host_blocks(self, knobs: Knobs) -> HostBlocks | None:
+        """The blocks of a step on the CPU; None where every batch size would cost a trace.
+
+        Raises:
+            WorkloadFailedError: the workload cannot be traced.
+        """
+        curve = self._trace_curve(traced_knobs(knobs))
+        return None if isinstance(curve, TracedCurve) else HostBlocks(curve)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -127,6 +145,8 @@ class Predictor:
                     probe=Probe.PREDICT,
                     knobs=key[0],
                     mode=self._mode,
+                    architecture=self._architecture,
+                    num_threads=self._num_threads,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error

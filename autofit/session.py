@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from autofit.errors import (
     UsageError,
     WorkloadFailedError,
 )
+from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
 from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.cards import card_answers
@@ -86,12 +88,14 @@ def run(
         _require_measurement(settings, target)
         algos = _conv_algos(settings, target)
         with suppress(OSError):  # the first prediction says it in words
-            start_predictor()
-        plan_sources.prepare(target.card.architecture)
-        predictor = local_predictor(workload, mode=settings.mode, emit=emit)
-        space = _search_space(settings, algos, predictor)
-        curves, notes = _predict(predictor, target, space, settings.risk)
+            start_predictor(for_host=target.probe is Probe.CPU)
         spec = _common_spec(settings, workload, target)
+        predictor = _predictor(spec, target, emit)
+        space = _search_space(settings, algos, predictor)
+        if target.probe is Probe.CPU:
+            curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
+        else:
+            curves, notes = _predict(predictor, target, space, settings.risk)
         with _open_study(settings, spec, target, space, curves) as study:
             emit(
                 TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
@@ -148,6 +152,21 @@ def run(
 def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
     return Predictor(workload, checked(workers.run), mode=mode, emit=emit)
+
+
+def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
+    """The predictor for the target; what PyTorch's release changes of a CPU step only guides the search."""
+    if target.probe is Probe.CPU:
+        return Predictor(
+            spec.workload,
+            workers.run,
+            mode=spec.mode,
+            emit=emit,
+            for_host=True,
+            num_threads=spec.num_threads,
+        )
+    plan_sources.prepare(target.card.architecture)
+    return local_predictor(spec.workload, mode=spec.mode, emit=emit)
 
 
 class _Measuring:
@@ -309,7 +328,7 @@ def _predict(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them."""
-    curves = CurveSet(on_host=target.probe is Probe.CPU)
+    curves = CurveSet()
     try:
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
@@ -327,6 +346,31 @@ def _predict(
     return curves, (
         f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
     )
+
+
+def _predict_for_host(
+    predictor: Predictor, measuring: _Measuring, spec: TrialSpec, space: SearchSpace, risk: Risk
+) -> tuple[CurveSet, tuple[str, ...]]:
+    """Where the search of every setting begins on the CPU; what cannot be predicted is measured."""
+    curves = CurveSet()
+    try:
+        blocks = {knobs: predictor.host_blocks(knobs) for knobs in space.settings}
+    except AutofitError as error:
+        return curves, (f"no prediction guided the search: {error.message}",)
+
+    @functools.cache  # measured once, and not at all where no trial is left to choose
+    def process() -> HostProcess:
+        baseline = baseline_spec(num_threads=spec.num_threads, deadline_seconds=spec.deadline_seconds)
+        return HostProcess.of(measuring.submit(baseline).result())
+
+    for knobs, found in blocks.items():
+        if found is not None:
+            curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+    if None in blocks.values():
+        return curves, (
+            "no prediction guided the search: the step allocates differently at every batch size",
+        )
+    return curves, ()
 
 
 def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:

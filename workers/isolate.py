@@ -29,7 +29,7 @@ from workers.supervision import HungError, Supervision, TooMuchMemoryError
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
 # One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and
 # the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
-_STEADY_MALLOC = {
+STEADY_MALLOC = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
@@ -41,7 +41,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
     if spec.probe is Probe.PREDICT:
         return dict(NO_GPU)
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
-    return {**threads, **(NO_GPU | _STEADY_MALLOC if spec.probe is Probe.CPU else {})}
+    return {**threads, **(NO_GPU | STEADY_MALLOC if spec.probe is Probe.CPU else {})}
 
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:

@@ -21,6 +21,7 @@ CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 MODES = ("train", "infer")
 
@@ -163,7 +164,7 @@ class TrialSpec:
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
         mode: `train`, `infer`, or None for the workload's own.
-        architecture: `sm_XY` of the card that a prediction is for.
+        architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
         deadline_seconds: after so long the trial's whole process group is killed.
@@ -199,6 +200,11 @@ class TrialSpec:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.mode is not None:
             _require_one_of("mode", self.mode, MODES)
+
+    @property
+    def is_for_host(self) -> bool:
+        """Whether it predicts what a process takes on the CPU."""
+        return self.architecture == HOST_ARCHITECTURE
 
     def to_json(self) -> str:
         return _dump("autofit.trial-spec", dataclasses.asdict(self))
@@ -258,7 +264,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak memory of one stretch of steps; the three are different numbers, never mixed.
+    """Peak memory of one stretch of steps; these are different numbers, never mixed.
 
     Attributes:
         allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
@@ -266,11 +272,14 @@ class Peaks:
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
         device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
             cudaMemGetInfo sees it; CPU, the peak resident set.
+        private_bytes: CPU only: private writable memory, which the process's limit counts, pages
+            that were never written to among it.
     """
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     device_bytes: int | None = None
+    private_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +338,7 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """The largest peaks of all that was run, each of the three for itself."""
+        """The largest peaks of all that was run, each kind for itself."""
         stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
         columns = zip(*map(dataclasses.astuple, stretches), strict=True)
         return Peaks(
@@ -338,8 +347,12 @@ class TrialOutcome:
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """The peak that is held against the budget: resident memory on the CPU, else reserved."""
-        return self.peaks.device_bytes if self.device.kind == "cpu" else self.peaks.reserved_bytes
+        """The peak held against the budget: reserved; on the CPU the larger of resident and private."""
+        peaks = self.peaks
+        if self.device.kind != "cpu":
+            return peaks.reserved_bytes
+        known = [size for size in (peaks.device_bytes, peaks.private_bytes) if size is not None]
+        return max(known, default=None)
 
     @property
     def samples_per_second(self) -> float | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import dataclasses
 
-from workers.isolate import NO_GPU, Child, run_fresh
+from workers.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
 # predictions leave nothing behind that a later one could see.
 _predictor = Child(NO_GPU)
+# Its own, for in the other one PyTorch has a GPU; it takes memory as a trial does.
+_host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
 # How running out of memory looks where the code that ran out does not say so: oneDNN's "could
 # not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
@@ -26,26 +28,30 @@ def run(spec: TrialSpec) -> TrialOutcome:
     ends. Only an interruption of this process raises.
     """
     if spec.probe is Probe.PREDICT:
-        return _predictor.run(spec)
+        return (_host_predictor if spec.is_for_host else _predictor).run(spec)
     outcome = run_fresh(spec)
     if spec.probe is Probe.CPU and spec.budget_bytes is not None and may_be_memory(outcome):
         return _decided_without_limit(spec, outcome)
     return outcome
 
 
-def start_predictor() -> None:
+def start_predictor(*, for_host: bool = False) -> None:
     """Starts the process of the predictions and returns at once, to hide its start-up.
+
+    Args:
+        for_host: that of the predictions for the CPU, rather than for cards.
 
     Raises:
         OSError: the system refuses another process.
     """
-    _predictor.start()
+    (_host_predictor if for_host else _predictor).start()
 
 
 @atexit.register
 def close_predictor() -> None:
-    """Ends the process of the predictions; a later prediction starts another."""
+    """Ends the processes of the predictions; a later prediction starts another."""
     _predictor.close()
+    _host_predictor.close()
 
 
 def may_be_memory(outcome: TrialOutcome) -> bool:

@@ -285,7 +285,7 @@ def test_a_step_that_depends_on_values_is_refused_with_its_line_and_the_advice_t
     [
         ("picks_by_value_small", "aten.* depends on values"),
         ("loops_small", "the step allocates differently at every batch size"),
-        ("deadly_on_a_gpu", "batch 4: the trial's process died"),
+        ("deadly_when_traced", "batch 4: the trial's process died"),
     ],
 )
 def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: str) -> None:

@@ -236,16 +236,6 @@ def test_a_curve_that_costs_a_trace_a_size_guides_no_search(
     assert set(curves.by_knobs) == {CUDNN}
 
 
-def test_on_the_cpu_curves_say_where_to_begin_and_predict_nothing(make_curve: Any) -> None:
-    curves = CurveSet(on_host=True)
-    curves.add(CUDNN, make_curve())
-    prior = curves.prior(CUDNN)
-    assert prior is not None
-    assert prior.peak_reserved_bytes(8) == prior.lower_bound_bytes(8) > 260 * MIB
-    assert prior.peak_reserved_bytes(9) - prior.peak_reserved_bytes(8) == 20 * MIB
-    assert curves.by_knobs == {}
-
-
 def test_a_set_of_curves_is_named_by_what_was_traced(make_curve: Any) -> None:
     digests = []
     for mib_per_sample in (20, 20, 21):

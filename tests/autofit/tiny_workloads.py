@@ -7,6 +7,7 @@ import signal
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from workers.workload import Workload
 
@@ -78,15 +79,15 @@ def _linear():
     return nn.Linear(1024, 64)
 
 
-def _deadly_on_a_gpu(model, vectors):
-    if vectors.is_cuda:
+def _deadly_when_traced(model, vectors):
+    if isinstance(vectors, FakeTensor):
         os.kill(os.getpid(), signal.SIGKILL)
     return model(vectors).mean()
 
 
 # Small enough to be run on the CPU.
 picks_by_value_small = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs)
-deadly_on_a_gpu = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_on_a_gpu)
+deadly_when_traced = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_when_traced)
 loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by_sample)
 
 

@@ -91,7 +91,7 @@ def converted_batch(batch: Any, knobs: Knobs) -> Any:
     """
     if knobs.precision != "bf16" and knobs.memory_format == "contiguous":
         return batch
-    return _mapped(batch, partial(_converted, knobs=knobs), {})
+    return mapped(batch, partial(_converted, knobs=knobs))
 
 
 def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
@@ -102,6 +102,11 @@ def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
     if knobs.memory_format == "channels_last" and tensor.dim() in _CHANNELS_LAST:
         tensor = tensor.to(memory_format=_CHANNELS_LAST[tensor.dim()])
     return tensor
+
+
+def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of a batch with its tensors converted, wherever `check_batch` finds them."""
+    return _mapped(batch, convert, {})
 
 
 def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]) -> Any:

@@ -176,14 +176,16 @@ def _is_limited() -> bool:
 
 
 class ResidentSet:
-    """The `steps.Meter` of the CPU: the process's peak resident set, in bytes, and its clock.
+    """The `steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
 
     Attributes:
-        counts: what the peak covers: `steps` where the kernel lets it be reset, else `process`.
+        counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
+            `process`.
     """
 
     def __init__(self) -> None:
         self.counts = "steps"
+        self._mapped_before_bytes = host_memory.status_bytes("VmPeak")
 
     def reset(self) -> None:
         try:
@@ -192,7 +194,22 @@ class ResidentSet:
             self.counts = "process"
 
     def peaks(self) -> Peaks:
-        return Peaks(device_bytes=_peak_resident_bytes())
+        return Peaks(device_bytes=_peak_resident_bytes(), private_bytes=self._peak_private_bytes())
+
+    def _peak_private_bytes(self) -> int | None:
+        """Private writable memory at its peak, which is what `RLIMIT_DATA` limits; None if unknown.
+
+        The kernel keeps a peak of all mapped memory alone. What of it is not private and writable
+        are libraries, mapped once and for all.
+        """
+        mapped_bytes = host_memory.status_bytes("VmPeak")
+        if mapped_bytes is None or mapped_bytes == self._mapped_before_bytes:
+            return None  # it is from before the steps
+        return (
+            mapped_bytes
+            - (host_memory.status_bytes("VmSize") or 0)
+            + (host_memory.status_bytes("VmData") or 0)
+        )
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         begin = time.perf_counter()

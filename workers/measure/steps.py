@@ -22,6 +22,7 @@ from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
+_PIECE_ELEMENTS = 2**20
 _NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
 
 
@@ -287,6 +288,13 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def _sum(parameter: torch.Tensor) -> float:
+    """The sum in double precision, piece by piece: on the CPU it would else copy the whole parameter."""
+    flat = parameter.reshape(-1)
+    pieces = (flat[start : start + _PIECE_ELEMENTS] for start in range(0, len(flat), _PIECE_ELEMENTS))
+    return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
+
+
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     """Changes when a parameter is updated, by whichever of the two ways optimizers have.
 
@@ -294,7 +302,7 @@ def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     values; updates through `.data` leave the version and change the values.
     """
     return [
-        (parameter._version, parameter.detach().sum(dtype=torch.float64).item())  # noqa: SLF001 - no public name
+        (parameter._version, _sum(parameter.detach()))  # noqa: SLF001 - no public name
         for parameter in model.parameters()
         if parameter.requires_grad and not parameter.is_complex()
     ]

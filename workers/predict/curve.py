@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from workers.allocator import Choices, Replay, live_peak_bytes, replay
 from workers.predict.call_lines import call_lines
@@ -164,6 +165,19 @@ class PeakCurve:
         calls = self._shapes(batch_size)[1]
         bare = [call.low_bytes if isinstance(call, Workspace) else 0 for call in calls]
         return live_peak_bytes(self._events, self._sizes(batch_size, tuple(bare)))
+
+    def live_bytes(self, batch_size: int, level: Level, block_bytes: Callable[[int], int]) -> int:
+        """The peak of live blocks, with estimated sizes at a level and without convolution plans.
+
+        Args:
+            block_bytes: the bytes of the block that a request of so many bytes gets.
+        """
+        sizes, calls = self._shapes(batch_size)
+        estimated = [getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in calls]
+        sizes = self._sizes(batch_size, tuple(estimated))
+        blocks = [block_bytes(size) for size in sizes]
+        changes = (blocks[event] if event >= 0 else -blocks[~event] for event in self._events)
+        return max(accumulate(changes), default=0)
 
     def replay(
         self,

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedParameter
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.predict import composites, dynamo
-from workers.predict.devices import GPU, NamedDevices
-from workers.predict.shapes import ShapeCache
+from workers.predict import composites, fake_device
+from workers.predict.devices import GPU
+from workers.predict.fake_device import FakeDeviceMode, OperatorObserver
+from workers.predict.layouts import as_cudnn_returns
 
 _ANSWER = torch.device("xla:0")
 _META = torch.device("meta")
@@ -36,37 +34,17 @@ _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 # c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
 _DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
 
-OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
-
 _installed: list[Any] = []
 
 
-class FakeGpuMode(TorchDispatchMode):
+class FakeGpuMode(FakeDeviceMode):
     """Runs what touches the GPU on fake tensors, and everything else for real on the CPU.
 
     CPU tensors stay real so that constructors and data preparation that read values work.
-
-    Args:
-        observer: called after every operator on fake tensors with the operator, its arguments
-            and its result.
     """
 
     def __init__(self, observer: OperatorObserver) -> None:
-        super().__init__()
-        self.fake_mode = FakeTensorMode()
-        self._shapes = ShapeCache(self.fake_mode)
-        self._observer = observer
-        self._named_devices = NamedDevices()
-        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
-
-    def __enter__(self) -> Self:
-        self._named_devices.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self._named_devices.__exit__(*exception)
+        super().__init__(observer, GPU, as_cudnn_returns)
 
     def __torch_dispatch__(
         self,
@@ -86,29 +64,10 @@ class FakeGpuMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
-        args = self._without_real_tensors(args)
-        if func in composites.WITH_TEMPORARIES:
-            with self:
-                return composites.WITH_TEMPORARIES[func](*args, **kwargs)
-        result = self._shapes.run(func, args, kwargs)
-        self._observer(func, args, kwargs, result)
-        return result
+        return self._run(func, args, kwargs)
 
-    def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """CPU tensors enter without their values: the fake mode would compute on small ones."""
-        return tuple(
-            self.without_values(arg)
-            if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor)
-            else [*self._without_real_tensors(tuple(arg))]
-            if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
-            else arg
-            for arg in args
-        )
-
-    def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
-        with self.fake_mode:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    def moved(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer.to(GPU)
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
         if self.fake_mode.in_kernel_invocation:
@@ -136,13 +95,10 @@ def install() -> None:
     """
     if _installed:
         return
-    dynamo.install()
+    fake_device.install()
     _use_the_meta_guard_for_cuda()
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
-    _let_modules_convert_fake_parameters()
-    _let_scalers_step_without_values()
-    _let_initializers_leave_fake_parameters()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
@@ -194,121 +150,3 @@ def _let_optimizers_take_fake_tensors() -> None:
 
     supported: list[Any] = optimizer._foreach_supported_types
     supported.append(FakeTensor)
-
-
-def _let_modules_convert_fake_parameters() -> None:
-    """`Module.to` swaps fake parameters, and cannot where anything holds a weak reference."""
-    utils: Any = torch.utils
-    swap = utils.swap_tensors
-
-    def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
-        if isinstance(old, FakeTensor) and isinstance(new, FakeTensor):
-            old.data = new
-            old.fake_device = new.fake_device
-        else:
-            swap(old, new)
-
-    utils.swap_tensors = swap_or_set
-
-
-def _let_scalers_step_without_values() -> None:
-    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
-
-    The step with the optimizer in it is the one that needs the most memory. The question copies
-    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
-    """
-    scaler: Any = torch.amp.GradScaler
-
-    def step(
-        _self: torch.amp.GradScaler,
-        optimizer: torch.optim.Optimizer,
-        _state: dict[str, Any],
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        return optimizer.step(*args, **kwargs)
-
-    scaler._maybe_opt_step = step
-
-
-def _let_initializers_leave_fake_parameters() -> None:
-    """The truncated normal draws until all values are within its bounds, and here are no values."""
-    init: Any = torch.nn.init
-    draw = init._no_grad_trunc_normal_
-
-    def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
-
-    init._no_grad_trunc_normal_ = draw_unless_fake
-
-
-@contextmanager
-def parameters_diverted(mode: FakeGpuMode) -> Iterator[None]:
-    """Makes every parameter fake at the moment it is registered with a module.
-
-    A model of billions of parameters then costs no memory, while constructors run for real.
-    Parameters are diverted before their initializers touch them, which then do nothing.
-    """
-    module: Any = torch.nn.Module
-    register = module.register_parameter
-    diverted: Any = torch.utils.weak.WeakTensorKeyDictionary()
-
-    def register_diverted(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        if isinstance(param, torch.nn.Parameter) and not isinstance(
-            param, (FakeTensor, UninitializedParameter)
-        ):
-            if param not in diverted:
-                diverted[param] = _fake_parameter(mode, param, torch.device("cpu"))
-            param = diverted[param]
-        register(self, name, param)
-
-    module.register_parameter = register_diverted
-    try:
-        yield
-    finally:
-        module.register_parameter = register
-
-
-def move_to_gpu(mode: FakeGpuMode, model: torch.nn.Module) -> None:
-    """Does what `model.to("cuda")` does to parameters and buffers, in the same order.
-
-    `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
-    Parameters that several modules share stay shared.
-    """
-    moved: dict[int, torch.nn.Parameter] = {}
-    keep_alive: list[torch.Tensor] = []
-    for module in _children_first(model):
-        for name, parameter in module._parameters.items():
-            if parameter is None or parameter.device == GPU:
-                continue
-            if id(parameter) not in moved:
-                keep_alive.append(parameter)
-                moved[id(parameter)] = _fake_parameter(mode, parameter, GPU)
-            module._parameters[name] = moved[id(parameter)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(GPU)
-        if isinstance(module, torch.nn.RNNBase):
-            module._init_flat_weights()
-
-
-def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    for child in module.children():
-        yield from _children_first(child)
-    yield module
-
-
-def _fake_parameter(
-    mode: FakeGpuMode, parameter: torch.nn.Parameter, device: torch.device
-) -> torch.nn.Parameter:
-    with torch.no_grad():
-        if device == GPU:
-            data = torch.empty_strided(
-                parameter.size(), parameter.stride(), dtype=parameter.dtype, device=device
-            )
-        else:
-            data = mode.without_values(parameter)
-    fake = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
-    for name, value in vars(parameter).items():
-        vars(fake).setdefault(name, value)  # marks such as `no_weight_decay`
-    return fake

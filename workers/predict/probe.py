@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -17,14 +18,17 @@ from workers.errors import DataDependentError, UnsupportedError
 from workers.knobs import apply
 from workers.measure import steps
 from workers.optimizers import make_optimizer
-from workers.predict import fake_gpu
+from workers.predict import fake_device, fake_gpu
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
-from workers.predict.devices import GPU
+from workers.predict.fake_cpu import FakeCpuMode
+from workers.predict.fake_device import FakeDeviceMode
+from workers.predict.host_blocks import HostBlocks
+from workers.predict.host_recorder import HostRecorder
 from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder, is_users
 from workers.predict.warm_curves import WarmCurves
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
 from workers.workload import Workload, check_batch, resolve, with_overrides
 
@@ -48,18 +52,11 @@ def predict(spec: TrialSpec) -> TrialOutcome:
         UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU.
     """
     curve = PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec)
-    conditions = Conditions(
-        plans=(offline_source(spec.architecture, torch.__version__),),
-        conv_algo=spec.knobs.conv_algo,
-        architecture=spec.architecture,
-        allow_tf32=spec.knobs.tf32_in_convolutions,
-    )
-    estimate = curve.estimate(spec.batch_size, conditions)
-    peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
+    peaks, verdict = _of_host(curve, spec) if spec.is_for_host else _of_card(curve, spec)
     return TrialOutcome(
-        verdict=curve.verdict(spec.batch_size, conditions, spec.budget_bytes),
+        verdict=verdict,
         evidence=Evidence.PREDICTED,
-        device=Device(kind="cuda", name=spec.architecture),
+        device=Device(kind="cpu" if spec.is_for_host else "cuda", name=spec.architecture),
         batch_size=spec.batch_size,
         knobs=spec.knobs,
         first_step=peaks,
@@ -77,11 +74,32 @@ def _trace(spec: TrialSpec) -> Trace:
 _warm_curves = WarmCurves(_trace)
 
 
+def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
+    conditions = Conditions(
+        plans=(offline_source(spec.architecture, torch.__version__),),
+        conv_algo=spec.knobs.conv_algo,
+        architecture=spec.architecture,
+        allow_tf32=spec.knobs.tf32_in_convolutions,
+    )
+    estimate = curve.estimate(spec.batch_size, conditions)
+    peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
+    return peaks, curve.verdict(spec.batch_size, conditions, spec.budget_bytes)
+
+
+def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
+    """The peak of the blocks, which is all that a trace knows of: what else a process holds is measured."""
+    live_bytes = HostBlocks(curve).asked_bytes(spec.batch_size)
+    fits = spec.budget_bytes is None or live_bytes <= spec.budget_bytes
+    return Peaks(allocated_bytes=live_bytes), Verdict.FITS if fits else Verdict.OOM
+
+
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
-    """Runs `NUM_TRACED_STEPS` real steps on a fake GPU and records their memory events."""
-    _install()
-    recorder = Recorder()
-    mode = fake_gpu.FakeGpuMode(recorder.observe)
+    """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
+    _install(spec)
+    if spec.is_for_host and spec.num_threads is not None:
+        torch.set_num_threads(spec.num_threads)
+    recorder = HostRecorder() if spec.is_for_host else Recorder()
+    mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(recorder.observe)
     workload = with_overrides(workload, spec.knobs, spec.mode)
     training = workload.mode == "train"
     steps.seed(spec.seed)
@@ -89,14 +107,16 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model")
         recorder.category = Category.PARAMETER
-        with fake_gpu.parameters_diverted(mode):
+        with fake_device.parameters_diverted(mode):
             model = apply.converted_model(workload.build_model(), spec.knobs)
-        fake_gpu.move_to_gpu(mode, model)
+        fake_device.move_to_device(mode, model)
         model.train(training)
         optimizer = None
         if training:
             optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
-        step = _TracedStep(spec, recorder, workload, model, optimizer)
+        step = _TracedStep(
+            spec, mode=mode, recorder=recorder, workload=workload, model=model, optimizer=optimizer
+        )
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
                 step.run(number)
@@ -120,26 +140,39 @@ class _TracedStep:
     def __init__(
         self,
         spec: TrialSpec,
+        *,
+        mode: FakeDeviceMode,
         recorder: Recorder,
         workload: Workload,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
         self._spec = spec
+        self._mode = mode
         self._recorder = recorder
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
-        self._autocast = apply.autocast_factory(spec.knobs, "cuda")
-        self._scaler = apply.make_scaler(spec.knobs, "cuda")
+        self._autocast = apply.autocast_factory(spec.knobs, mode.device.type)
+        self._scaler = apply.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
 
     def run(self, number: int) -> None:
         self._number = number
-        recorder, model, optimizer, knobs = self._recorder, self._model, self._optimizer, self._spec.knobs
+        recorder, model, optimizer = self._recorder, self._model, self._optimizer
         self._begin_phase("input")
-        batch = self._workload.make_batch(self._spec.batch_size, GPU)
+        batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
         check_batch(batch, self._spec.batch_size)
+        with self._mode.in_step():
+            self._take(self._mode.taken_in(batch))
+        if optimizer is None:
+            return
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
+        recorder.recategorize(_gradients(model), Category.GRADIENT)
+        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+
+    def _take(self, batch: Any) -> None:
+        model, optimizer, knobs = self._model, self._optimizer, self._spec.knobs
         batch = apply.converted_batch(batch, knobs)
         if optimizer is None:
             steps.infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
@@ -154,9 +187,6 @@ class _TracedStep:
             set_to_none=knobs.set_to_none,
             phase=self._begin_phase,
         )
-        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
-        recorder.recategorize(_gradients(model), Category.GRADIENT)
-        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 
     def _begin_phase(self, name: str) -> None:
         if name == "optimizer":
@@ -174,9 +204,9 @@ def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _install() -> None:
+def _install(spec: TrialSpec) -> None:
     try:
-        fake_gpu.install()
+        (fake_device if spec.is_for_host else fake_gpu).install()
     except RuntimeError as error:
         raise UnsupportedError(str(error)) from error
 

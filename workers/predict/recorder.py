@@ -41,7 +41,7 @@ aten = torch.ops.aten
 
 
 @dataclass(slots=True)
-class _Origin:
+class Origin:
     """Where an operator was called from."""
 
     module: str = ""
@@ -60,6 +60,8 @@ class _PendingSum:
 class Recorder:
     """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`."""
 
+    _device_type = "cuda"
+
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
         self._events: list[int] = []
@@ -67,7 +69,7 @@ class Recorder:
         self.category = Category.OTHER
         self._ids: dict[int, int] = {}  # StorageImpl address -> index in allocations
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._origins: dict[int, _Origin] = {}  # autograd sequence number -> forward origin
+        self._origins: dict[int, Origin] = {}  # autograd sequence number -> forward origin
         self._modules: list[str] = []
         self._node: int | None = None  # sequence number of the node that backward is at …
         self._node_start = 0  # … and of the first allocation since
@@ -101,7 +103,7 @@ class Recorder:
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
         for tensor in tensors:
-            index = self._ids.get(tensor.untyped_storage()._cdata) if _on_gpu(tensor) else None
+            index = self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
             if index is not None:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
@@ -117,11 +119,23 @@ class Recorder:
             return
         if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
             return
+        self._record(func, args, kwargs, result, operator, origin)
+
+    def _record(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        """Records what a call took: its outputs, and what it took beside them."""
         scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
         held = self._take(scratch.before, operator, origin)
         convolutions = iter(_convolutions(func, args, result))
         for leaf in tree_leaves(result):
-            if not isinstance(leaf, torch.Tensor) or not _on_gpu(leaf):
+            if not self._is_ours(leaf):
                 continue
             if self._allocate(leaf, operator, origin):
                 workspace = next(convolutions, None)
@@ -130,7 +144,7 @@ class Recorder:
         held += self._take(scratch.after, operator, origin)
         self._give_back(held)
 
-    def _take(self, stages: Iterable[hidden.Stage], operator: str, origin: _Origin) -> list[int]:
+    def _take(self, stages: Iterable[hidden.Stage], operator: str, origin: Origin) -> list[int]:
         """Allocates scratch memory; returns what is held until the operator ends."""
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
         for stage in stages:
@@ -148,11 +162,15 @@ class Recorder:
             held[hidden.Lifetime.STAGE].clear()
         return held[hidden.Lifetime.OPERATOR]
 
+    def _is_ours(self, value: object) -> bool:
+        """Whether it is a tensor on the device that is recorded."""
+        return isinstance(value, FakeTensor) and value.fake_device.type == self._device_type
+
     def _give_back(self, indices: Iterable[int]) -> None:
         self._events += [~index for index in indices]
 
     def _take_for_library(
-        self, tensor: torch.Tensor, origin: _Origin, span_bytes: list[int], operator: str, kept: bool
+        self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
         """Records what a library asked for; see `library_memory`."""
         if self._allocate(tensor, operator, origin):
@@ -163,7 +181,7 @@ class Recorder:
                 category=self.category if kept else Category.WORKSPACE,
             )
 
-    def _allocate(self, tensor: torch.Tensor, operator: str, origin: _Origin) -> bool:
+    def _allocate(self, tensor: torch.Tensor, operator: str, origin: Origin) -> bool:
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
@@ -183,7 +201,7 @@ class Recorder:
         self._events.append(index)
         return index
 
-    def _use_workspace(self, convolution: Convolution, operator: str, origin: _Origin) -> None:
+    def _use_workspace(self, convolution: Convolution, operator: str, origin: Origin) -> None:
         self._events.append(
             ~self._append(
                 Allocation(
@@ -220,7 +238,7 @@ class Recorder:
             self._commit(pending)
         self._events.append(~index)
 
-    def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: _Origin) -> bool:
+    def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: Origin) -> bool:
         """Whether autograd is adding up gradients, which on plain tensors it does in place.
 
         `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
@@ -251,15 +269,15 @@ class Recorder:
         self._ids[pending.output._cdata] = self._append(pending.allocation)
         self._watch(pending.output)
 
-    def _origin(self) -> _Origin:
+    def _origin(self) -> Origin:
         node = torch._C._current_autograd_node() if self._in_backward else None
         if node is not None:
             number = node._sequence_nr()
             if number != self._node:
                 self._node, self._node_start = number, len(self.allocations)
             if not self._modules:  # else a checkpointed module is running again
-                return self._origins.get(number + 1, _Origin())
-        origin = _Origin(self._modules[-1] if self._modules else "", _user_source(sys._getframe(2)))
+                return self._origins.get(number + 1, Origin())
+        origin = Origin(self._modules[-1] if self._modules else "", _user_source(sys._getframe(2)))
         # A node takes its sequence number just before its operator runs.
         self._origins.setdefault(torch.autograd._get_sequence_nr(), origin)  # type: ignore[attr-defined]
         return origin
@@ -327,11 +345,7 @@ def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
     return len(set(successors)) < len(successors)
 
 
-def _on_gpu(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
-
-
-def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: _Origin) -> Allocation:
+def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: Origin) -> Allocation:
     return Allocation(
         num_bytes=tensor.untyped_storage().nbytes(),
         category=category,
@@ -343,7 +357,7 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
     )
 
 
-def _scratch_allocation(request: hidden.Request, operator: str, origin: _Origin) -> Allocation:
+def _scratch_allocation(request: hidden.Request, operator: str, origin: Origin) -> Allocation:
     return Allocation(
         num_bytes=0,
         category=Category.WORKSPACE,

@@ -1,22 +1,20 @@
 """What operators do to shapes, remembered: most of a training step repeats itself.
 
 `FakeTensorMode` has a cache of its own, but its keys describe tensors so completely that hashing
-them takes most of a trace. Here only strided tensors of one fake GPU meet, so data type, sizes and
+them takes most of a trace. Here only strided tensors of one fake device meet, so data type, sizes and
 strides suffice; whatever is not of that kind goes to the fake mode.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from workers.predict.layouts import as_cudnn_returns
-
-_GPU = torch.device("cuda:0")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -29,34 +27,45 @@ class _Fresh:
     dtype: torch.dtype
 
 
+def as_computed(_func: torch._ops.OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
+    """A result as the fake mode computes it."""
+    return result
+
+
 class ShapeCache:
     """Runs operators on fake tensors, each combination of operator and shapes only once.
 
     Args:
         fake_mode: computes what is not known yet, and owns the results.
+        device: of all tensors that are remembered.
+        finish: gives a result the format that the call would give it on that device.
     """
 
     _known: ClassVar[dict[Any, tuple[type, list[_Fresh | None]] | None]] = {}
 
-    def __init__(self, fake_mode: FakeTensorMode) -> None:
+    def __init__(
+        self, fake_mode: FakeTensorMode, device: torch.device, finish: Callable[..., Any] = as_computed
+    ) -> None:
         self._fake_mode = fake_mode
+        self._device = device
+        self._finish = finish
 
     def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operator's result, as the fake mode would give it."""
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
-        if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == _GPU:
+        if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == self._device:
             with in_kernel_invocation_manager(self._fake_mode):
                 view = func(*args, **kwargs)
-            return FakeTensor(self._fake_mode, view, _GPU)
-        key = _key((func, args, kwargs)) if _returns_fresh_tensors(func) else None
+            return FakeTensor(self._fake_mode, view, self._device)
+        key = _key((func, args, kwargs, self._device), self._device) if _returns_fresh_tensors(func) else None
         known = None if key is None else self._known.get(key)
         if known is not None:
             return self._rebuild(*known)
         with self._fake_mode:
-            result = as_cudnn_returns(func, args, func(*args, **kwargs))
+            result = self._finish(func, args, func(*args, **kwargs))
         if key is not None and key not in self._known:
-            self._known[key] = _describe(result)
+            self._known[key] = _describe(result, self._device)
         return result
 
     def _rebuild(self, container: type, results: list[_Fresh | None]) -> Any:
@@ -65,7 +74,7 @@ class ShapeCache:
 
     def _tensor(self, fresh: _Fresh) -> FakeTensor:
         elem = torch.empty_strided(fresh.size, fresh.stride, dtype=fresh.dtype, device="meta")
-        return FakeTensor(self._fake_mode, elem, _GPU)
+        return FakeTensor(self._fake_mode, elem, self._device)
 
 
 @functools.cache
@@ -113,35 +122,35 @@ def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
     )
 
 
-def _key(value: Any) -> Any:
+def _key(value: Any, device: torch.device) -> Any:
     """A hashable description, or None where something in it has none."""
     kind = type(value)
     if kind is FakeTensor or kind is torch.nn.Parameter:
-        plain = value.layout is torch.strided and value.fake_device == _GPU
+        plain = value.layout is torch.strided and value.fake_device == device
         return (value.dtype, value.shape, value.stride()) if plain else None
     if kind in (tuple, list):
-        items = tuple(_key(item) for item in value)
+        items = tuple(_key(item, device) for item in value)
         return None if None in items else items
     if kind is dict:
-        return _key(tuple(value.items()))
+        return _key(tuple(value.items()), device)
     if isinstance(value, _PLAIN):
         return (kind, value)  # 1, 1.0 and True are equal, and not the same argument
     return value if isinstance(value, torch._ops.OpOverload) else None
 
 
-def _describe(result: Any) -> tuple[type, list[_Fresh | None]] | None:
+def _describe(result: Any, device: torch.device) -> tuple[type, list[_Fresh | None]] | None:
     container = type(result) if isinstance(result, (tuple, list)) else torch.Tensor
     results = [result] if container is torch.Tensor else list(result)
-    if not all(r is None or _is_fresh(r) for r in results):
+    if not all(r is None or _is_fresh(r, device) for r in results):
         return None
     fresh = [None if r is None else _Fresh(tuple(r.shape), r.stride(), r.dtype) for r in results]
     return container, fresh
 
 
-def _is_fresh(result: Any) -> bool:
+def _is_fresh(result: Any, device: torch.device) -> bool:
     return (
         type(result) is FakeTensor
-        and result.fake_device == _GPU
+        and result.fake_device == device
         and result.layout is torch.strided
         and result.storage_offset() == 0
         and result.untyped_storage().nbytes() == extent(result) * result.element_size()

@@ -144,3 +144,14 @@ def test_the_clock_runs_the_step():
     ran = []
     assert cpu.ResidentSet().seconds_of(lambda: ran.append(1)) > 0
     assert ran == [1]
+
+
+def test_memory_that_was_never_written_to_is_private_and_not_resident():
+    meter = cpu.ResidentSet()
+    meter.reset()
+    before = meter.peaks()
+    block = torch.empty(9 * GIB, dtype=torch.uint8)  # more than any test before: its peak is the process's
+    after = meter.peaks()
+    assert after.private_bytes is not None
+    assert after.private_bytes >= block.nbytes
+    assert after.device_bytes - before.device_bytes < GIB // 4

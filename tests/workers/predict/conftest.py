@@ -13,6 +13,7 @@ from workers.run import run
 from workers.trace import Allocation, Trace
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
+DEFAULT_ARCHITECTURE = "sm_80"
 
 
 def is_output(allocation: Allocation) -> bool:
@@ -60,13 +61,21 @@ class TracedSteps:
 def predict_spec(workload: str, batch_size: int, **settings: str) -> TrialSpec:
     """A prediction of a workload of `small_workloads.py`, or else of a built-in one."""
     mode = settings.pop("mode", None)
+    architecture = settings.pop("architecture", DEFAULT_ARCHITECTURE)
     reference = (
         WorkloadRef(kind="file", target=f"{SMALL_WORKLOADS}:{workload.removeprefix('small:')}")
         if workload.startswith("small:")
         else WorkloadRef(kind="builtin", target=workload)
     )
     knobs = Knobs(**settings)
-    return TrialSpec(workload=reference, batch_size=batch_size, probe=Probe.PREDICT, knobs=knobs, mode=mode)
+    return TrialSpec(
+        workload=reference,
+        batch_size=batch_size,
+        probe=Probe.PREDICT,
+        knobs=knobs,
+        mode=mode,
+        architecture=architecture,
+    )
 
 
 @pytest.fixture(scope="session")

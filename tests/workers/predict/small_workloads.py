@@ -324,6 +324,14 @@ item = _applying(lambda _, x: x * x.sum().item())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
 
 
+def _batch_with_values(batch_size: int, device: torch.device) -> Tensor:
+    rows = torch.randn(batch_size, WIDTH, device=device)
+    return rows / max(1.0, rows.abs().max().item())
+
+
+reads_values_in_its_batch = dataclasses.replace(perceptron, make_batch=_batch_with_values)
+
+
 # Recurrent networks: 5 steps of 8 features, 6 units.
 def _recurrent(build_model: Callable[[], nn.Module], *, steps_first: bool = True) -> Workload:
     def make_batch(batch_size: int, device: torch.device) -> Tensor:

@@ -1,0 +1,121 @@
+"""What a step takes on the CPU: the blocks of its trace, and the process that holds them.
+
+Two numbers, as a trial is judged by two. The kernel limits private writable memory, among it pages
+that were never written to; and the peak resident set has to be within the budget, among it the
+libraries' code. Nothing is proved from them: they say where a search by trials begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autofit.confidence import Risk
+from workers.predict.host_blocks import HostBlocks
+from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+
+_MIB = 1024**2
+_BASELINE = WorkloadRef(kind="import", target="workers.measure.baseline:workload")
+_BASELINE_BATCH = 4
+# How far real trials were from the likely peak, beside the spans of the blocks; see
+# tests/bench/host_accuracy.py.
+_LOW_SHARE, _HIGH_SHARE = 0.03, 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcess:
+    """What a trial's process takes beside the blocks of its step, in bytes.
+
+    Attributes:
+        resident_bytes: of the resident set.
+        private_bytes: of private writable memory.
+    """
+
+    resident_bytes: int
+    private_bytes: int
+
+    @classmethod
+    def of(cls, outcome: TrialOutcome | None) -> HostProcess:
+        """Read from a trial of `baseline_spec`; assumed where it did not end well."""
+        resident_bytes = None if outcome is None else outcome.peaks.device_bytes
+        if outcome is None or resident_bytes is None:
+            return ASSUMED_PROCESS
+        private_bytes = outcome.peaks.private_bytes
+        return cls(
+            resident_bytes=resident_bytes,
+            private_bytes=resident_bytes if private_bytes is None else private_bytes,
+        )
+
+
+ASSUMED_PROCESS = HostProcess(resident_bytes=320 * _MIB, private_bytes=320 * _MIB)
+
+
+def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialSpec:
+    """The trial that shows what a process costs where trials run."""
+    return TrialSpec(
+        workload=_BASELINE,
+        batch_size=_BASELINE_BATCH,
+        probe=Probe.CPU,
+        num_steps=1,
+        num_threads=num_threads,
+        deadline_seconds=deadline_seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPeak:
+    """A predicted peak, in bytes.
+
+    Attributes:
+        low_bytes, likely_bytes, high_bytes: of what is held against the budget, the larger of the
+            two numbers.
+        resident_bytes, private_bytes: the likely of each.
+    """
+
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+    resident_bytes: int
+    private_bytes: int
+
+
+class HostCurve:
+    """Predicted peaks on the CPU at any batch size; call it with one.
+
+    It is a `autofit.search.boundary.Curve` at the level of a risk: a first trial that fits tells
+    its peak, one that runs out of memory may tell nothing.
+
+    Args:
+        blocks: of the step.
+        process: measures what a process costs, once the curve is asked for the first peak.
+        risk: whose level the curve is of.
+    """
+
+    def __init__(
+        self, blocks: HostBlocks, process: Callable[[], HostProcess], *, risk: Risk = Risk.SAFE
+    ) -> None:
+        self._blocks = blocks
+        self._process = process
+        self._risk = risk
+
+    def __call__(self, batch_size: int) -> HostPeak:
+        process = self._process()
+        resident_bytes = process.resident_bytes + self._blocks.touched_bytes(batch_size)
+        private_bytes = process.private_bytes + self._blocks.asked_bytes(batch_size)
+        most_bytes = process.private_bytes + self._blocks.most_bytes(batch_size)
+        likely_bytes = max(resident_bytes, private_bytes)
+        return HostPeak(
+            low_bytes=int(resident_bytes * (1 - _LOW_SHARE)),
+            likely_bytes=likely_bytes,
+            high_bytes=int(max(likely_bytes, most_bytes) * (1 + _HIGH_SHARE)),
+            resident_bytes=resident_bytes,
+            private_bytes=private_bytes,
+        )
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
+        peak = self(batch_size)
+        return peak.likely_bytes if self._risk is Risk.LIKELY else peak.high_bytes
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """The same: blocks are given back at once, so that a peak never falls in the batch."""
+        return self.peak_reserved_bytes(batch_size)

@@ -1,0 +1,112 @@
+"""Where a search by trials on the CPU begins: the blocks of the step in a process that was measured."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+import workers
+from autofit.confidence import Risk
+from autofit.curve_set import CurveSet
+from autofit.host_prediction import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
+from autofit.prediction import Predictor
+from workers.predict.curve import PeakCurve
+from workers.predict.host_blocks import HostBlocks
+from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+
+MIB = 1024**2
+NUM_THREADS = 2
+PROCESS = HostProcess(resident_bytes=300 * MIB, private_bytes=310 * MIB)
+
+
+@pytest.fixture
+def blocks(make_trace: Any) -> HostBlocks:
+    return HostBlocks(PeakCurve([make_trace(size) for size in (4, 6, 10)]))
+
+
+def test_a_peak_is_the_process_and_its_blocks(blocks: HostBlocks) -> None:
+    first, second = HostCurve(blocks, lambda: PROCESS)(8), HostCurve(blocks, PROCESS)(9)
+    assert 300 * MIB + 260 * MIB <= first.resident_bytes < 300 * MIB + 260 * MIB + 64 * 1024
+    assert first.private_bytes - first.resident_bytes == 10 * MIB
+    assert second.likely_bytes - first.likely_bytes == 20 * MIB
+    assert first.low_bytes < first.likely_bytes == first.private_bytes < first.high_bytes
+
+
+def test_a_search_begins_on_the_safe_side_unless_told_otherwise(blocks: HostBlocks) -> None:
+    peak = HostCurve(blocks, lambda: PROCESS)(8)
+    for risk, expected in ((Risk.SAFE, peak.high_bytes), (Risk.LIKELY, peak.likely_bytes)):
+        curve = HostCurve(blocks, lambda: PROCESS, risk=risk)
+        assert curve.peak_reserved_bytes(8) == curve.lower_bound_bytes(8) == expected
+
+
+def test_curves_of_the_cpu_say_where_to_begin_and_predict_no_answer(blocks: HostBlocks) -> None:
+    curves = CurveSet()
+    curves.add_host(Knobs(), HostCurve(blocks, lambda: PROCESS), trace_digest=blocks.digest)
+    assert curves.prior(Knobs()) is not None
+    assert curves.by_knobs == {}
+    assert curves.trace_digest == blocks.digest
+    assert not curves.needs_traces
+
+
+def test_a_process_that_could_not_be_measured_is_assumed(lost_outcome: TrialOutcome) -> None:
+    assert HostProcess.of(None) == HostProcess.of(lost_outcome) == ASSUMED_PROCESS
+
+
+@functools.cache
+def measured_process() -> HostProcess:
+    outcome = workers.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    return HostProcess.of(outcome)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "images"])
+def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
+    reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
+    predictor = Predictor(reference, workers.run, for_host=True, num_threads=NUM_THREADS)
+    found = predictor.host_blocks(Knobs())
+    assert found is not None
+    predicted = HostCurve(found, measured_process)(16)
+    outcome = workers.run(
+        TrialSpec(workload=reference, batch_size=16, probe=Probe.CPU, num_steps=1, num_threads=NUM_THREADS)
+    )
+    assert outcome.budgeted_bytes is not None
+    assert predicted.low_bytes <= outcome.budgeted_bytes <= predicted.high_bytes
+    assert predicted.likely_bytes > measured_process().resident_bytes + 64 * MIB
+
+
+@pytest.fixture
+def lost_outcome() -> TrialOutcome:
+    spec = baseline_spec(num_threads=1, deadline_seconds=0.0)
+    return workers.run(spec)
+
+
+@pytest.fixture
+def small_file(tmp_path: Any) -> str:
+    """Two workloads of about 100 MiB."""
+    path = tmp_path / "small.py"
+    path.write_text(
+        """
+import torch
+from torch import nn
+from workers.workload import Workload
+
+def mean_square(model, batch):
+    return model(batch).square().mean()
+
+perceptron = Workload(
+    build_model=lambda: nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)),
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 1024, device=device),
+    loss=mean_square, optimizer="sgd-momentum",
+)
+images = Workload(
+    build_model=lambda: nn.Sequential(
+        nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 20, 3, padding=1), nn.BatchNorm2d(20),
+    ),
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 3, 112, 112, device=device),
+    loss=mean_square, optimizer="sgd",
+)
+"""
+    )
+    return str(path)

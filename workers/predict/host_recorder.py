@@ -1,0 +1,69 @@
+"""The events of a step on a fake CPU, with what operators take there beside their outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from workers.predict import host_scratch
+from workers.predict.recorder import Origin, Recorder
+from workers.predict.workspace import Workspace
+from workers.trace import Allocation, Category
+
+
+class HostRecorder(Recorder):
+    """A recorder of what the CPU's allocator is asked for; pass `observe` to `FakeCpuMode`.
+
+    What an operator takes beside its outputs is asked of `host_scratch`.
+    """
+
+    _device_type = "cpu"
+
+    def _record(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],  # noqa: ARG002 - convolutions are called without
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        leaves = tree_leaves(result)
+        for one in host_scratch.passes(func, args):
+            self._replay_pass(one, one.spans(args), leaves, operator, origin)
+        self._allocate_all(leaves, operator, origin)
+
+    def _replay_pass(
+        self,
+        one: host_scratch.Pass,
+        spans: list[Workspace],
+        leaves: list[Any],
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        taken: dict[int, int] = {}
+        for event in one.events:
+            if event is None:
+                self._allocate_all([leaves[number] for number in one.outputs], operator, origin)
+            elif event >= 0:
+                taken[event] = self._append(_scratch(spans[event], operator, origin))
+            else:
+                self._give_back([taken[~event]])
+
+    def _allocate_all(self, leaves: list[Any], operator: str, origin: Origin) -> None:
+        for leaf in leaves:
+            if self._is_ours(leaf):
+                self._allocate(leaf, operator, origin)
+
+
+def _scratch(span: Workspace, operator: str, origin: Origin) -> Allocation:
+    return Allocation(
+        num_bytes=span.likely_bytes,
+        category=Category.WORKSPACE,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        span_bytes=(span.low_bytes, span.high_bytes),
+    )
