@@ -122,9 +122,7 @@ def lightning_python(environment: Path) -> Path:
 
 def print_table(runs: list[Run], fits: dict[int, bool]) -> None:
     """The runs as Markdown."""
-    print(
-        "| | answer | fits? | trials | answer, s | verified answer, s | device-seconds | sizes run |"
-    )
+    print("| | answer | fits? | trials | answer, s | verified answer, s | device-seconds | sizes run |")
     print("|---|---|---|---|---|---|---|---|")
     for run in runs:
         answer = "none" if run.batch_size is None else str(run.batch_size)

@@ -23,7 +23,9 @@ MIB = 2**20
 
 def sizes_near(answer: int, reach: int) -> list[int]:
     """The answer and the next size first, then those further and further off."""
-    sizes = sorted(range(answer - reach, answer + reach + 1), key=lambda size: abs(size - answer - 0.25))
+    sizes = sorted(
+        range(answer - reach, answer + max(reach, 1) + 1), key=lambda size: abs(size - answer - 0.25)
+    )
     return [size for size in sizes if size >= 1]
 
 
@@ -69,7 +71,7 @@ def main() -> int:
     """Prints the tables; 1 if they disagree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add_options(parser)
-    parser.add_argument("--reach", type=int, default=3, help="sizes on either side of the answer [3]")
+    parser.add_argument("--reach", type=int, default=3, help="sizes on either side; 0: answer and next [3]")
     parser.add_argument("--times", type=int, default=3, help="runs of each size [3]")
     options = parser.parse_args()
     setting = setting_of(options)
@@ -81,7 +83,7 @@ def main() -> int:
     print(f"\nanswer: {tuned.largest_batch}, after {tuned.wall_seconds:.0f} s\n", flush=True)
     if tuned.largest_batch is None:
         return 1
-    outcomes = sweep(setting, sizes_near(tuned.largest_batch, max(1, options.reach)), options.times)
+    outcomes = sweep(setting, sizes_near(tuned.largest_batch, options.reach), options.times)
     found = list(complaints(outcomes, tuned))
     print("\n" + ("\n".join(found) or "the sweep and the search agree"))
     return bool(found)
