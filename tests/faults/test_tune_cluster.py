@@ -1,0 +1,77 @@
+"""Clusters that change under a search, lack what it asks for, or lie to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+from ray.cluster_utils import Cluster
+
+from tests.conformance.dispatcher import survivors, trial_processes
+from tests.faults.searches import Search, finished
+from workers.protocol import Verdict
+
+# The console entry, with workers that run another size than they were asked to, and say so or not.
+LYING_WORKERS = """
+import sys
+from autofit import api
+from autofit.cli import main
+from autofit.cli.backend import Backend
+from autofit.dispatch import RayDispatcher
+
+
+def tune(settings, workload, emit):
+    def lying(spec):  # travels by value, so it imports what it uses
+        import dataclasses
+        from workers.run import run
+
+        return run(dataclasses.replace(spec, batch_size=1))
+
+    def connect(settings, emit):
+        return RayDispatcher(settings.address, runner=lying)
+
+    return api.run(settings, workload, emit=emit, connect=connect)
+
+
+sys.exit(main(backend=Backend(tune=tune)))
+"""
+
+
+def test_a_trial_whose_node_leaves_runs_again_on_another(cluster: Cluster, tmp_path: Path, mark: str):
+    node = cluster.add_node(num_cpus=3)
+    search = Search(tmp_path, "hangs_once", address=cluster.address, threads="3")
+    search.will_hang()
+    coordinator = search.start()
+    trial = [psutil.Process(process_id) for process_id in search.wait_until_it_hangs()]
+    other = cluster.add_node(num_cpus=3)
+    cluster.remove_node(node, allow_graceful=False)
+    fits, fails = finished(coordinator).answer
+    cluster.remove_node(other)
+    assert fails == fits + 1
+    assert set(search.verdicts()) == {Verdict.FITS, Verdict.OOM}
+    assert search.ran.count(search.ran[0]) >= 2
+    assert survivors([*trial, *trial_processes(mark)]) == []
+
+
+def test_a_type_of_gpu_that_no_node_has_exits_with_5_and_names_it(
+    cluster: Cluster, tmp_path: Path, mark: str
+):
+    node = cluster.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:T4": 1})
+    asked = {"device": "cuda", "gpu": "h100-80g", "gpu_mem": None, "node_wait": "1"}
+    end = (search := Search(tmp_path, "healthy", address=cluster.address, **asked)).run()
+    cluster.remove_node(node)
+    assert (end.code, end.document["kind"]) == (5, "dispatch")
+    assert "h100" in end.document["message"].lower()
+    assert "t4" in end.document["message"].lower()
+    assert search.ran == []
+    assert survivors(trial_processes(mark)) == []
+
+
+def test_a_worker_that_ran_another_size_than_asked_is_not_believed(
+    cluster: Cluster, tmp_path: Path, mark: str
+):
+    search = Search(tmp_path, "healthy", address=cluster.address)
+    end = search.run(main=LYING_WORKERS)
+    assert end.code == 4
+    assert set(search.verdicts()) == {Verdict.INVALID}
+    assert survivors(trial_processes(mark)) == []
