@@ -28,6 +28,7 @@ from autofit.confidence import Risk
 from autofit.errors import UsageError, did_you_mean
 from autofit.gpus import Gpu, find_gpu
 from autofit.paths import STATE_DIR_VARIABLE
+from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
@@ -137,6 +138,10 @@ def _risk(value: Any) -> Risk:
     return Risk(_one_of(tuple(Risk))(value))
 
 
+def _objective(value: Any) -> Objective:
+    return Objective(_one_of(tuple(Objective))(value))
+
+
 def _card(value: Any) -> Gpu:
     return find_gpu(_text(value))
 
@@ -160,6 +165,11 @@ class TuneSettings:
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
+        objective: what the best has most of: samples a step, or measured samples a second.
+        soak_steps: steps of the trial that verifies the winner, 0 for none; None for 20 on CUDA and
+            5 on the CPU.
+        max_trials: so many measured trials at most, those in the study included; None for no limit.
+        max_seconds: so long the search runs at most; None for no limit.
         storage: an Optuna URL; None for a journal file in the state directory.
         study: the study's name; None for one that follows from the settings.
         address: a Ray cluster's address; None for a local one.
@@ -190,6 +200,10 @@ class TuneSettings:
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
     risk: Risk = Risk.SAFE
+    objective: Objective = Objective.BATCH
+    soak_steps: int | None = None
+    max_trials: int | None = None
+    max_seconds: float | None = None
     storage: str | None = None
     study: str | None = None
     address: str | None = None
@@ -203,6 +217,10 @@ class TuneSettings:
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
                 "--gpu and --gpu-mem contradict each other: the card's name says its memory; give one"
+            )
+        if self.probe == "predict" and self.objective is Objective.THROUGHPUT:
+            raise UsageError(
+                "--objective throughput needs measured steps: leave out --probe predict, or the objective"
             )
         if self.device != "cpu":
             return
@@ -279,6 +297,10 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "margin": ("margin", _margin),
     "reserve": ("reserve_bytes", _size_or_zero),
     "risk": ("risk", _risk),
+    "objective": ("objective", _objective),
+    "soak-steps": ("soak_steps", _whole_number(minimum=0)),
+    "max-trials": ("max_trials", _whole_number(minimum=1)),
+    "max-seconds": ("max_seconds", _seconds),
     "storage": ("storage", _text),
     "study": ("study", _text),
     "address": ("address", _text),

@@ -1,6 +1,6 @@
 """The command line: parse, call the API, render. Nothing else.
 
-arguments ─ click ─▶ resolve_settings ─▶ api.run ─ events ─▶ progress on stderr
+arguments ─ click ─▶ resolve_settings ─▶ session.run ─ events ─▶ progress on stderr
                                             └──── result ─▶ text or one JSON document on stdout
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import api, gpus
+from autofit import api, gpus, session
 from autofit.checking import run_check
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
-    """Searches; see `autofit.api.run`."""
-    return api.run(settings, workload, emit=emit)
+    """Searches; see `autofit.session.run`."""
+    return session.run(settings, workload, emit=emit)
 
 
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
     (conv_algo,) = settings.conv_algos
-    predictor = api.local_predictor(workload, mode=settings.mode, emit=emit)
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
     return predictor.estimate(settings.knobs(conv_algo), card, batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
     """Holds the prediction of one configuration against its budget."""
-    return run_check(settings, api.local_predictor(workload, mode=settings.mode, emit=emit), batch_size)
+    return run_check(settings, session.local_predictor(workload, mode=settings.mode, emit=emit), batch_size)
 
 
 def examine() -> tuple[Check, ...]:

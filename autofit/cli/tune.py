@@ -28,6 +28,7 @@ from autofit.cli.options import (
 )
 from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
+from autofit.search.choice import Objective
 from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
 
@@ -48,6 +49,19 @@ _SEARCH = combined(
         "largest workspace of every convolution.  [default: safe]",
         choices=tuple(Risk),
     ),
+    setting(
+        "objective",
+        "The best is the largest batch, or the one that measured most samples a second.  [default: batch]",
+        choices=tuple(Objective),
+    ),
+    setting(
+        "soak-steps",
+        "Steps for which the winner is run again in a fresh process; 0: not at all.  "
+        "[default: 20 on CUDA, 5 on the CPU]",
+        metavar="N",
+    ),
+    setting("max-trials", "End after so many measured trials, those of earlier runs included.", metavar="N"),
+    setting("max-seconds", "End after so long; what is running then is given up.", metavar="SECONDS"),
     setting("deadline", "How long one trial may take.  [default: 600]", metavar="SECONDS"),
     setting("threads", "Intra-op threads of a CPU trial.", metavar="N"),
 )
@@ -94,7 +108,8 @@ def tune(
     Tries every convolution algorithm. Predicts without a GPU, measures where there is one. Without
     --gpu-mem and --gpu it is about the card of this machine.
 
-    Exits with 0 when a batch was found, 3 when nothing fits, 2 for wrong options, 4 when the
+    Exits with 0 when a batch was found, 3 when nothing fits or --max-trials or --max-seconds ended
+    the search before anything was known to fit, 2 for wrong options, 4 when the
     workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
     """
     settings = resolve_settings(given, os.environ, config)

@@ -43,16 +43,21 @@ class Dispatcher(ABC):
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
         """Starts a trial, or queues it where `capacity` is used up.
 
-        The future is cancelled when the dispatcher is closed first. To cancel the future by hand
-        discards the outcome and does not stop the trial.
+        A trial runs once: whoever asked for it decides about another try. The future is cancelled
+        when the dispatcher is closed first. To cancel the future by hand discards the outcome and
+        does not stop the trial.
 
         Raises:
-            DispatchError: when nothing that can be reached could ever run the trial.
+            DispatchError: when nothing that can be reached could ever run the trial; where it may
+                still come, the future raises it after a while.
         """
 
     @abstractmethod
-    def capacity(self, probe: Probe) -> int:
-        """How many trials of this probe may run at once; 0 where there is no such device."""
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        """How many trials of this probe, or such as this one, may run at once.
+
+        0 where there is no such device. A trial's threads and its memory count where a spec is given.
+        """
 
     @abstractmethod
     def devices(self) -> Devices:

@@ -43,7 +43,7 @@ class InlineDispatcher(Dispatcher):
         self._pending: PendingTrials[Future[TrialOutcome]] = PendingTrials()
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        if not self.capacity(spec.probe):
+        if not self.capacity(spec):
             raise DispatchError(
                 "this machine has no NVIDIA GPU to measure on: predict instead (--probe predict), or name a "
                 "Ray cluster that has one with --address"
@@ -53,8 +53,8 @@ class InlineDispatcher(Dispatcher):
         running.add_done_callback(lambda done: self._complete(future, done))
         return future
 
-    def capacity(self, probe: Probe) -> int:
-        match probe:
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        match trial if isinstance(trial, Probe) else trial.probe:
             case Probe.PREDICT:
                 return 1
             case Probe.CPU:

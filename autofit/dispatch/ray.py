@@ -114,9 +114,12 @@ class RayDispatcher(Dispatcher):
         )
         return future
 
-    def capacity(self, probe: Probe) -> int:
-        resource = "GPU" if probe is Probe.CUDA else "CPU"
-        return sum(int(node.get(resource, 0)) for node in _nodes())
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        if isinstance(trial, Probe):
+            request = {"GPU" if trial is Probe.CUDA else "CPU": 1}
+        else:
+            request = _request(trial)
+        return sum(min(int(node.get(name, 0) // num) for name, num in request.items()) for node in _nodes())
 
     def devices(self) -> Devices:
         names: list[str] = []

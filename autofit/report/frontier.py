@@ -10,8 +10,9 @@ from autofit.confidence import Risk
 from autofit.prediction import PredictedCurve
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
+from autofit.search.choice import Configuration, Knee, Objective, best_of, decisive, knee_of
 from autofit.units import format_bytes
-from workers.protocol import CONV_ALGOS, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.protocol import Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",
@@ -29,6 +30,9 @@ class Frontier:
             did not fit more than one that did.
         curves: predictions of these settings on the card; empty where there are none.
         budget_bytes: what peaks are held against.
+        objective: what the best has most of.
+        verified: the configurations that ran through a soak, and for how many steps.
+        stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
     """
 
     def __init__(
@@ -38,15 +42,17 @@ class Frontier:
         outcomes: Iterable[TrialOutcome],
         curves: Mapping[Knobs, PredictedCurve],
         budget_bytes: int,
+        objective: Objective = Objective.BATCH,
+        verified: Mapping[Configuration, int] | None = None,
+        stopped_by: str | None = None,
     ) -> None:
         self._boundaries = boundaries
-        telling = [outcome for outcome in outcomes if outcome.verdict.is_about_memory]
-        self._outcomes = {
-            (outcome.knobs, outcome.batch_size): outcome
-            for outcome in sorted(telling, key=lambda o: o.verdict is not Verdict.FITS)
-        }
+        self._outcomes = decisive(outcomes)
         self._curves = curves
         self._budget_bytes = budget_bytes
+        self._objective = objective
+        self._verified = verified or {}
+        self.stopped_by = stopped_by
 
     @property
     def settled(self) -> tuple[Knobs, ...]:
@@ -54,44 +60,68 @@ class Frontier:
         return tuple(knobs for knobs, boundary in self._boundaries.items() if boundary.is_settled)
 
     def entries(self) -> tuple[FrontierEntry, ...]:
-        """One entry per settled knob setting, in the order of the search space."""
+        """One entry per setting of which something is known, in the order of the search space.
+
+        Only a search that was stopped has settings whose boundary is open.
+        """
+        shown = self.settled if self.stopped_by is None else self._tried
         return tuple(
             dataclasses.replace(self.entry(knobs), largest_thrashing_batch=self._largest_thrashing(knobs))
-            for knobs in self.settled
+            for knobs in shown
         )
 
+    @property
+    def _tried(self) -> tuple[Knobs, ...]:
+        tried = {knobs for knobs, _ in self._outcomes}
+        return tuple(knobs for knobs in self._boundaries if knobs in tried)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a search that was stopped leaves open, one sentence each."""
+        if self.stopped_by is None:
+            return ()
+        untried = [knobs.conv_algo for knobs in self._boundaries if knobs not in self._tried]
+        notes = [f"the search was stopped by {self.stopped_by}: the same command with more of it goes on"]
+        if untried:
+            notes.append(f"not tried: {', '.join(untried)}")
+        best = self.best()
+        if best is not None and best.evidence is not Evidence.PREDICTED and best.soak_steps is None:
+            notes.append(f"batch {best.batch_size} fitted, and was not verified by a soak")
+        return tuple(notes)
+
+    def knee(self) -> Knee | None:
+        """The throughput knee of what was measured."""
+        return knee_of(self._outcomes)
+
     def entry(self, knobs: Knobs) -> FrontierEntry:
-        """The entry of a setting whose boundary is settled, thrashing left aside."""
+        """The entry of a setting of which something is known, thrashing left aside."""
         boundary = self._boundaries[knobs]
         largest, failing = boundary.largest_fitting, boundary.first_failing
         fits = None if largest is None else self._outcomes[knobs, largest]
         fails = None if failing is None else self._outcomes[knobs, failing]
         known = fits or fails
-        assert known is not None, "a settled boundary has an outcome"
+        assert known is not None, "what was tried fits or fails"
         peaks = Peaks() if fits is None else self._peaks(fits)
+        predicted_bytes = None if fits is None else self._predicted_bytes(fits)
         return FrontierEntry(
             knobs=knobs,
             largest_batch=largest,
             peak_reserved_bytes=peaks.reserved_bytes,
             device_peak_bytes=peaks.device_bytes,
             first_failing_batch=failing,
-            reason="the cap of --max-batch was reached" if fails is None else self._reason(fails),
+            reason=self._why_not_larger(knobs, fails),
             evidence=known.evidence,
+            is_settled=boundary.is_settled,
+            step_seconds=None if fits is None else fits.step_seconds,
+            samples_per_second=None if fits is None else fits.samples_per_second,
+            predicted_bytes=predicted_bytes,
+            prediction_error=_error(predicted_bytes, None if fits is None else fits.budgeted_bytes),
         )
 
     def best(self) -> Best | None:
-        """The largest batch; of equals the one with the shorter measured step, else the first policy."""
-        fitting = [
-            self._outcomes[knobs, boundary.largest_fitting]
-            for knobs, boundary in self._boundaries.items()
-            if boundary.largest_fitting is not None
-        ]
-        if not fitting:
+        """The best configuration that fits; see `best_of`."""
+        outcome = best_of(self._outcomes, self._boundaries, self._objective)
+        if outcome is None:
             return None
-        outcome = min(
-            fitting,
-            key=lambda o: (-o.batch_size, o.step_seconds or 0.0, CONV_ALGOS.index(o.knobs.conv_algo)),
-        )
         peaks = self._peaks(outcome)
         curve = self._curves.get(outcome.knobs)
         estimate = None if curve is None else curve(outcome.batch_size)
@@ -106,7 +136,29 @@ class Frontier:
             workspace_bytes=None if estimate is None else estimate.workspace_bytes,
             step_seconds=outcome.step_seconds,
             samples_per_second=outcome.samples_per_second,
+            soak_steps=self._verified.get((outcome.knobs, outcome.batch_size)),
         )
+
+    def _predicted_bytes(self, fits: TrialOutcome) -> int | None:
+        """The likely peak that was predicted for a measured one, where there is a prediction."""
+        curve = self._curves.get(fits.knobs)
+        if fits.evidence is Evidence.PREDICTED or curve is None or curve.needs_traces:
+            return None
+        return curve(fits.batch_size).interval.likely_bytes
+
+    def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
+        boundary = self._boundaries[knobs]
+        if boundary.is_settled:
+            return "the cap of --max-batch was reached" if fails is None else self._reason(fails)
+        low = boundary.largest_fitting
+        what = f"stopped by {self.stopped_by} before the boundary was known: "
+        if fails is None:
+            return f"{what}larger sizes than {low} were not tried"
+        if low is None:
+            return f"{what}{self._reason(fails)}, and sizes below it were not tried"
+        if fails.batch_size == low + 1:
+            return f"{self._reason(fails)}; stopped by {self.stopped_by} before a size beyond it was tried"
+        return f"{what}it lies between {low} and {fails.batch_size}; {self._reason(fails)}"
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
         """Of a prediction the likely peaks; its outcome has those at its risk, which the budget bounds."""
@@ -149,3 +201,10 @@ class Frontier:
             beyond, True, key=lambda size: curve.verdict(size, self._budget_bytes) is Verdict.OOM
         )
         return failing + num_running
+
+
+def _error(predicted_bytes: int | None, measured_bytes: int | None) -> float | None:
+    """The excess of a prediction over what was measured, as a share of that."""
+    if predicted_bytes is None or not measured_bytes:
+        return None
+    return predicted_bytes / measured_bytes - 1

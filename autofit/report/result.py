@@ -10,6 +10,7 @@ from typing import Any
 from autofit.budget import Budget
 from autofit.confidence import Risk
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
+from autofit.search.choice import Knee, Objective
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"
@@ -17,7 +18,7 @@ TUNE_SCHEMA = "autofit.tune/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The largest configuration that fits.
+    """The best configuration that fits: the largest, or where that was asked for the fastest.
 
     Attributes:
         peak_allocated_bytes, peak_reserved_bytes: None where the CPU, which has no caching
@@ -26,6 +27,8 @@ class Best:
         interval: of the prediction; None where the CPU was measured.
         workspace_bytes: of the prediction, where convolution workspaces have more than one size.
         step_seconds, samples_per_second: of measured steps.
+        soak_steps: so many steps it ran for in one fresh process, as its verification; None where it
+            was not verified, such as a prediction.
     """
 
     batch_size: int
@@ -38,6 +41,7 @@ class Best:
     workspace_bytes: WorkspaceSpan | None = None
     step_seconds: float | None = None
     samples_per_second: float | None = None
+    soak_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +49,16 @@ class FrontierEntry:
     """One knob setting with its largest batch.
 
     Attributes:
-        largest_batch: None when not even the smallest size tried fits.
+        largest_batch: the largest size that is known to fit; None when none tried does.
         peak_reserved_bytes: at the largest batch (None on the CPU, see `device_peak_bytes`).
         first_failing_batch: the next larger size, known to fail; None where the cap was reached.
-        reason: why the next size fails, and how that is known.
+            Where the search was stopped, the smallest size beyond that failed, if any did.
+        reason: why the next size fails, and how that is known; or why it is not known.
+        is_settled: whether all between the two is known.
+        step_seconds, samples_per_second: of measured steps at the largest batch.
+        predicted_bytes: the likely peak that was predicted where the largest batch was measured, of
+            what is held against the budget.
+        prediction_error: its excess over the measured peak, as a share of that.
         largest_thrashing_batch: the largest size beyond that would still run, with the allocator
             releasing and asking again; None where there is none or it is not known.
         largest_by_risk: of a prediction, the largest batch at each `Risk`; None where it was measured
@@ -67,6 +77,11 @@ class FrontierEntry:
     largest_thrashing_batch: int | None = None
     largest_by_risk: dict[Risk, int | None] | None = None
     likely_still_runs: bool | None = None
+    is_settled: bool = True
+    step_seconds: float | None = None
+    samples_per_second: float | None = None
+    predicted_bytes: int | None = None
+    prediction_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +105,9 @@ class TuneResult:
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
+        objective: what the best has most of.
+        knee: the throughput knee of all that was measured; None where nothing was.
+        stopped_by: the option whose limit ended the search before its end; None where none did.
         fingerprint: of all that decides the answer; equal fingerprints have equal answers.
     """
 
@@ -107,6 +125,9 @@ class TuneResult:
     cards: tuple[CardAnswer, ...] = ()
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
+    objective: Objective = Objective.BATCH
+    knee: Knee | None = None
+    stopped_by: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
@@ -115,13 +136,17 @@ class TuneResult:
             "schema": TUNE_SCHEMA,
             "workload": self.workload,
             "risk": self.risk,
+            "objective": self.objective,
             "budget": budget,
             "device": dataclasses.asdict(self.device),
             "best": None if self.best is None else dataclasses.asdict(self.best),
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
+            "knee": None if self.knee is None else dataclasses.asdict(self.knee),
+            "stopped_by": self.stopped_by,
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "notes": list(self.notes),
             "num_trials": len(self.trials),
+            "trials": [dataclasses.asdict(trial) for trial in self.trials],
             "wall_seconds": self.wall_seconds,
             "study": self.study,
             "versions": self.versions,

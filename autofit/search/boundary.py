@@ -32,6 +32,9 @@ MAX_BATCH = 65536
 _GROWTH = 8  # unguided, the next size is at most so many times the largest that fitted
 _NUM_GUIDED_TRIALS = 8  # from then on the bracket is bisected
 _PRIOR_BACKOFF = 0.85  # share of the budget to aim at when the predicted boundary failed
+_NUM_NEIGHBOURS = 1  # so many sizes beyond a failing one are tried, or found to fit, and no more
+_SPREAD = 0.25  # with several workers, sizes are tried so far around an estimate of a mere prediction
+_SPREAD_CORRECTED = 0.08  # and so far around one that measured peaks corrected
 _FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted below this share of the other
 
 
@@ -170,10 +173,11 @@ class Boundary:
     next size; each measured peak corrects the prediction by a line, so that a disagreement costs a
     trial or two. Without a prediction it grows from the minimum and extrapolates the measured
     peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
-    peaks do.
+    peaks do. Several workers get the estimate, its next size, and sizes spread around both.
 
-    Feasibility that is not monotone is met by the prediction, whose scan looks at every size; sizes
-    beyond the first measured failure are not measured.
+    Feasibility that is not monotone is met by neighbours: where the corrected prediction has a
+    larger size below the first that failed, that size is measured too; without a prediction, the
+    size after the first that failed is. Where not even the minimum fits, no neighbour is tried.
 
     Args:
         budget_bytes: what the measured peaks are held against.
@@ -204,19 +208,25 @@ class Boundary:
     @property
     def first_failing(self) -> int | None:
         """The smallest size beyond `largest_fitting` that was seen to fail."""
-        floor = self.largest_fitting or 0
-        return min((size for size, fits in self._fits.items() if not fits and size > floor), default=None)
+        return min(self._failing(), default=None)
 
     @property
     def is_settled(self) -> bool:
-        low, high = self._bracket()
-        return high - low == 1
+        return self._is_closed and self._neighbour() is None
 
     @property
     def has_proposal(self) -> bool:
         """Whether a size is left that is neither known nor in flight and would say something."""
+        if self._is_closed:
+            return self._neighbour() not in (None, *self._in_flight)
         low, high = self._bracket()
         return high - low - 1 > sum(low < size < high for size in self._in_flight)
+
+    def may_be_last(self, batch_size: int) -> bool:
+        """Whether this size is the answer should it fit, as far as outcomes or measured peaks tell."""
+        if batch_size + 1 == self._bracket()[1]:
+            return True
+        return bool(self._peaks) and batch_size == self._estimate()
 
     def expect(self, batch_size: int) -> None:
         """Says that a trial of this size is under way, so that it is not proposed."""
@@ -234,44 +244,78 @@ class Boundary:
             self._peaks[batch_size] = peak_bytes
 
     def propose(self) -> int | None:
-        """The size to try next, in flight from now on; None when there is nothing to ask for now.
-
-        A size in flight is taken to end as the prediction says, so that several workers ask for
-        different sizes, each useful if it does.
-        """
+        """The size to try next, in flight from now on; None when there is nothing to ask for now."""
         if not self.has_proposal:
             return None
-        size = self._choose()
+        size = self._neighbour() if self._is_closed else self._choose()
+        assert size is not None
         self._in_flight.add(size)
         return size
+
+    @property
+    def _is_closed(self) -> bool:
+        low, high = self._bracket()
+        return high - low == 1
 
     def _bracket(self) -> tuple[int, int]:
         """The sizes that are still open lie strictly between these two."""
         low, high = self.largest_fitting, self.first_failing
         return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
 
+    def _failing(self) -> list[int]:
+        """The sizes beyond the largest that fits that were seen to fail."""
+        floor = self.largest_fitting or 0
+        return [size for size, fits in self._fits.items() if not fits and size > floor]
+
+    def _neighbour(self) -> int | None:
+        """A size beyond the first that failed which may fit all the same; None where there is none."""
+        failing = self._failing()
+        if self.largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
+            return None
+        first = min(failing)
+        if self._prior is None:
+            beside = first + 1
+            return beside if beside <= self._max_batch and beside not in self._fits else None
+        needs = {size: self._model(size) for size in failing}
+        target = self._target()
+        if target is None or sum(need < needs[first] for need in needs.values()) >= _NUM_NEIGHBOURS:
+            return None
+        size = self._last_predicted_within(min(target, min(needs.values()) - 1))
+        return size if size > first else None
+
+    def _num_surprises(self) -> int:
+        """How often a size fitted although a smaller one had failed."""
+        pairs = itertools.pairwise(sorted(self._fits))
+        return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
+
     def _choose(self) -> int:
-        low, high = outer_low, outer_high = self._bracket()
-        estimate = self._estimate()
-        while high - low > 1:
-            size = self._guess(low, high, estimate)
-            if size not in self._in_flight:
+        low, high = self._bracket()
+        estimate = self._estimate() if len(self._fits) < _NUM_GUIDED_TRIALS else None
+        taken = sorted(size for size in self._in_flight if low < size < high)
+        if not taken:
+            return self._guess(low, high, estimate)
+        if estimate is None:
+            further = taken[-1] * _GROWTH
+            return (
+                further if high > self._max_batch and further < high else _middle_of_widest(low, taken, high)
+            )
+        estimate = min(max(estimate, low), high - 1)
+        for size in (estimate, estimate + 1):
+            if low < size < high and size not in taken:
                 return size
-            if estimate is None or size <= estimate:
-                low = size
-            else:
-                high = size
-        edges = [outer_low, *sorted(s for s in self._in_flight if outer_low < s < outer_high), outer_high]
-        low, high = max(itertools.pairwise(edges), key=lambda edge: edge[1] - edge[0])
-        return (low + high) // 2
+        reach = max(2, int(estimate * (_SPREAD_CORRECTED if self._peaks else _SPREAD)))
+        near, far = max(low, estimate - reach), min(high, estimate + 1 + reach)
+        if all(size in taken for size in range(near + 1, far)):
+            near, far = low, high
+        return _middle_of_widest(near, [size for size in taken if near < size < far], far)
 
     def _guess(self, low: int, high: int, estimate: int | None) -> int:
         """The estimate; beside an edge of the bracket that contradicts it; the middle to make an end."""
         bounded = high <= self._max_batch
-        if estimate is not None and len(self._fits) < _NUM_GUIDED_TRIALS:
+        if estimate is not None:
             size = estimate
         elif bounded:
-            return math.isqrt(max(low, 1) * high) if high > 4 * max(low, 1) else (low + high) // 2
+            return _middle(low, high)
         else:
             size = low * _GROWTH if low >= self._min_batch else self._min_batch
         margin = max(1, (high - low) // 16) if bounded else 1
@@ -287,8 +331,13 @@ class Boundary:
         if self._prior is None:
             low, high = self._bracket()
             return min(target, max(low, 1) * _GROWTH) if high > self._max_batch else target
+        return self._last_predicted_within(target)
+
+    def _last_predicted_within(self, limit_bytes: int) -> int:
+        """The largest size that the prediction has within a limit; below the minimum for none."""
+        assert self._prior is not None
         scan = largest_fitting_batch(
-            self._prior, target, min_batch=self._min_batch, max_batch=self._max_batch
+            self._prior, limit_bytes, min_batch=self._min_batch, max_batch=self._max_batch
         )
         return self._min_batch - 1 if scan.largest_batch is None else scan.largest_batch
 
@@ -319,3 +368,14 @@ class Boundary:
 
     def _model(self, batch_size: int) -> int:
         return batch_size if self._prior is None else self._prior.peak_reserved_bytes(batch_size)
+
+
+def _middle_of_widest(low: int, taken: list[int], high: int) -> int:
+    """The middle of the widest gap that sizes in flight leave between two known ones."""
+    low, high = max(itertools.pairwise([low, *taken, high]), key=lambda gap: gap[1] - gap[0])
+    return _middle(low, high)
+
+
+def _middle(low: int, high: int) -> int:
+    """Between sizes that are far apart, the middle of their logarithms."""
+    return math.isqrt(max(low, 1) * high) if high > 4 * max(low, 1) else (low + high) // 2

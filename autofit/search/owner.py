@@ -1,4 +1,4 @@
-"""Which process a running trial belongs to, and whether that process can still end it."""
+"""Which process a running trial belongs to, until when, and whether it can still end it."""
 
 from __future__ import annotations
 
@@ -20,35 +20,32 @@ class Owner:
 
     Attributes:
         started_seconds: when its process started, since a process id is used again; epoch.
-        asked_seconds: when it asked; epoch.
+        lease_until_seconds: when other hosts may take the trial for given up; epoch.
     """
 
     host: str
     process_id: int
     started_seconds: float
-    asked_seconds: float
+    lease_until_seconds: float
 
     @classmethod
-    def this_process(cls) -> Self:
+    def this_process(cls, *, lease_seconds: float) -> Self:
         return cls(
             host=socket.gethostname(),
             process_id=os.getpid(),
             started_seconds=psutil.Process().create_time(),
-            asked_seconds=time.time(),
+            lease_until_seconds=time.time() + lease_seconds,
         )
 
-    def why_gone(self, *, patience_seconds: float) -> str | None:
+    def why_gone(self) -> str | None:
         """Why nobody will end the owner's trial any more; None as long as somebody may.
 
-        Args:
-            patience_seconds: how long a trial of another host, whose processes cannot be seen, is
-                waited for.
+        A process of this machine is looked at. Those of another host cannot be seen: their lease
+        says how long their trials are waited for.
         """
         if self.host != socket.gethostname():
-            age_seconds = time.time() - self.asked_seconds
-            if age_seconds <= patience_seconds:
-                return None
-            return f"no word from {self.host} for {age_seconds:.0f} s"
+            late_seconds = time.time() - self.lease_until_seconds
+            return None if late_seconds <= 0 else f"the lease of {self.host} expired {late_seconds:.0f} s ago"
         try:
             started_seconds = psutil.Process(self.process_id).create_time()
         except psutil.NoSuchProcess:

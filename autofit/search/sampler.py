@@ -7,7 +7,8 @@ time, so that a study can be resumed, and shared by several processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -58,6 +59,24 @@ class BoundarySampler(BaseSampler):
         self._budget_bytes = budget_bytes
         self._curves = curves
         self._inner = TPESampler(seed=seed) if inner is None else inner
+        self._seen: Mapping[Knobs, Boundary] | None = None
+        self._directed: Mapping[str, Any] | None = None
+
+    @contextlib.contextmanager
+    def choosing(
+        self, boundaries: Mapping[Knobs, Boundary], params: Mapping[str, Any] | None = None
+    ) -> Iterator[None]:
+        """Within it a trial is sampled from what was seen of the study, whatever others tell meanwhile.
+
+        Args:
+            boundaries: what was seen.
+            params: what the trial gets, where that is no matter of boundaries.
+        """
+        self._seen, self._directed = boundaries, params
+        try:
+            yield
+        finally:
+            self._seen = self._directed = None
 
     def boundaries(self, trials: Iterable[FrozenTrial]) -> dict[Knobs, Boundary]:
         """What the trials say of each setting's boundary, in the order of the settings.
@@ -100,7 +119,11 @@ class BoundarySampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         if self._distributions.get(param_name) == param_distribution:
-            boundaries = self.boundaries(study.get_trials(deepcopy=False))
+            if self._directed is not None:
+                return self._directed[param_name]
+            boundaries = self._seen
+            if boundaries is None:
+                boundaries = self.boundaries(study.get_trials(deepcopy=False))
             chosen = {name: trial.params[name] for name in self._space.choices if name in trial.params}
             open_params = [
                 params

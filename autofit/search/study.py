@@ -2,20 +2,25 @@
 
 A trial's record grows line by line; a coordinator that is killed may leave it at any of them:
 
-    ask    RUNNING, owner ─ knobs ─ batch size                 found later: given up, to be repeated
+    ask    RUNNING, owner and lease ─ knobs ─ batch size ─ purpose
+                                                               found later: given up, to be repeated
     tell   ─ trace digest ─ outcome                            found later: told to its end
            ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
 COMPLETE are the trials that say something of their size; one that does not fit has a positive
 constraint. Their value is the batch size, maximised. FAIL are all others.
+
+Several processes may ask at once: each waits until those that began before it have chosen, so that
+none asks for what another is trying.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import hashlib
 import json
-import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,29 +29,43 @@ from typing import Any, Self
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autofit.errors import StorageError, StudyMismatchError, UsageError
+from autofit.errors import StorageError
+from autofit.search.agenda import Agenda, Goal, Purpose
 from autofit.search.boundary import Boundary, Curve
+from autofit.search.choice import Configuration, decisive
 from autofit.search.owner import Owner
+from autofit.search.prepare import default_name, prepare, require_name
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler, no_curve
-from autofit.search.space import SearchSpace
+from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.search.storage import Storage, open_storage, quiet_optuna
 from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome, Verdict
 
-_SETTINGS = "autofit_settings"
 _OWNER = "owner"
 _GIVEN_UP = "given_up"
 _OUTCOME = "outcome"
 _VERDICT = "verdict"
 _TRACE_DIGEST = "trace_digest"
+_PURPOSE = "purpose"
+_NUM_STEPS = "num_steps"
+
+# Asking takes milliseconds; a process that was killed while it asked keeps the others no longer.
+_ASKING_SECONDS = 5.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A configuration to try."""
+    """A configuration to try.
+
+    Attributes:
+        num_steps: full steps after the warm-up.
+    """
 
     trial_number: int
     knobs: Knobs
     batch_size: int
+    purpose: Purpose
+    num_steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +93,7 @@ class TuningStudy:
     Attributes:
         name: of the study in its storage.
         fingerprint: of the settings that it belongs to.
+        goal: what this process's trials are for.
     """
 
     def __init__(
@@ -85,6 +105,8 @@ class TuningStudy:
         budget_bytes: int,
         sampler: BoundarySampler,
         storage: Storage,
+        goal: Goal,
+        lease_seconds: float,
     ) -> None:
         self.name = name
         self.fingerprint = fingerprint
@@ -92,6 +114,8 @@ class TuningStudy:
         self._budget_bytes = budget_bytes
         self._sampler = sampler
         self._storage = storage
+        self.goal = goal
+        self._lease_seconds = lease_seconds
         self._study = optuna.load_study(study_name=name, storage=storage.backend, sampler=sampler)
         self._study_id = storage.backend.get_study_id_from_name(name)
         self._asked: set[int] = set()
@@ -109,7 +133,8 @@ class TuningStudy:
         fresh: bool = False,
         curves: Callable[[Knobs], Curve | None] = no_curve,
         seed: int | None = None,
-        patience_seconds: float = 3600.0,
+        goal: Goal = Goal(),  # noqa: B008 - frozen
+        lease_seconds: float = 3600.0,
     ) -> Self:
         """Opens the study of these settings, creating it where there is none.
 
@@ -126,7 +151,9 @@ class TuningStudy:
             fresh: delete an earlier study of this name.
             curves: predictions, see `BoundarySampler`.
             seed: of the choice among settings.
-            patience_seconds: how long a trial that another host runs is waited for.
+            goal: what the trials are for, beside the boundaries.
+            lease_seconds: how long this process may take for a trial; other hosts, which cannot see
+                whether it lives, wait so long.
 
         Raises:
             StudyMismatchError: a study of that name was begun with other settings.
@@ -140,17 +167,14 @@ class TuningStudy:
             "protocol_version": PROTOCOL_VERSION,
         }
         digest = fingerprint(settings)
-        name = _default_name(label, digest) if name is None else name
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", name):
-            raise UsageError(
-                f"a study cannot be named {name!r}: use letters, digits, dots, hyphens and underscores"
-            )
+        name = default_name(label, digest) if name is None else name
+        require_name(name)
         sampler = BoundarySampler(space, budget_bytes=budget_bytes, curves=curves, seed=seed)
         with quiet_optuna():
             opened = open_storage(storage, name)
             try:
                 with opened.guard():
-                    _prepare(opened, name, json.loads(json.dumps(settings)), fresh=fresh)
+                    prepare(opened, name, json.loads(json.dumps(settings)), fresh=fresh)
                     study = cls(
                         name=name,
                         fingerprint=digest,
@@ -158,8 +182,10 @@ class TuningStudy:
                         budget_bytes=budget_bytes,
                         sampler=sampler,
                         storage=opened,
+                        goal=goal,
+                        lease_seconds=lease_seconds,
                     )
-                    study._reconcile(patience_seconds)
+                study.reconcile()
             except BaseException:
                 opened.close()
                 raise
@@ -184,15 +210,20 @@ class TuningStudy:
             self._storage.close()
 
     def ask(self) -> Ask | None:
-        """The next configuration; None when all settings are settled, or wait for trials under way."""
+        """The next configuration; None when nothing is left, or only trials under way."""
         with self._storage.guard():
-            if not any(boundary.has_proposal for boundary in self.boundaries().values()):
+            if not self._has_step():
                 return None
             trial = self._study.ask()
             self._asked.add(trial.number)
-            trial.set_user_attr(_OWNER, dataclasses.asdict(Owner.this_process()))
-            knobs, batch_size = self._space.suggest(trial)
-        return Ask(trial_number=trial.number, knobs=knobs, batch_size=batch_size)
+            owner = Owner.this_process(lease_seconds=self._lease_seconds)
+            trial.set_user_attr(_OWNER, dataclasses.asdict(owner))
+            self._await_earlier_asks(trial.number)
+            ask = self._choose(trial)
+            if ask is None:
+                self._end(trial.number, "another process has just asked for what was left")
+                self._asked.discard(trial.number)
+        return ask
 
     def tell(self, trial_number: int, outcome: TrialOutcome) -> None:
         """Records an outcome; it is durable when this returns.
@@ -232,14 +263,102 @@ class TuningStudy:
             if _OUTCOME in trial.user_attrs
         ]
 
+    def verified(self) -> dict[Configuration, int]:
+        """The configurations that fit and ran through a soak, each with its steps."""
+        soak_steps = self.goal.soak_steps
+        num_steps = self._agenda().num_steps
+        return {} if not soak_steps else {key: num for key, num in num_steps.items() if num >= soak_steps}
+
+    def reconcile(self) -> None:
+        """Ends the trials that nobody will end any more: their coordinator is gone, or their lease.
+
+        One without an owner has no size yet: it is being asked for this moment, or was when its
+        coordinator was killed, and keeps nobody waiting.
+        """
+        with self._storage.guard():
+            for trial in self._running():
+                if trial.number in self._asked or _OWNER not in trial.user_attrs:
+                    continue
+                reason = Owner(**trial.user_attrs[_OWNER]).why_gone()
+                if reason is not None:
+                    self._end(trial.number, reason)
+
     @property
     def is_settled(self) -> bool:
+        """Whether every boundary is known."""
         return all(boundary.is_settled for boundary in self.boundaries().values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be tried or waited for."""
+        with self._storage.guard():
+            return self._agenda().is_complete
 
     @property
     def num_trials(self) -> int:
         """The number of trials that returned."""
         return len(self.outcomes())
+
+    def _agenda(self) -> Agenda:
+        trials = self._study.get_trials(deepcopy=False)
+        outcomes = [
+            TrialOutcome.from_json(t.user_attrs[_OUTCOME]) for t in trials if _OUTCOME in t.user_attrs
+        ]
+        known = decisive(outcomes)
+        num_steps: dict[Configuration, int] = {}
+        in_flight: set[Configuration] = set()
+        for trial in trials:
+            if BATCH_SIZE not in trial.params:
+                continue
+            configuration = self._space.to_knobs(trial.params), trial.params[BATCH_SIZE]
+            if trial.state == TrialState.RUNNING:
+                in_flight.add(configuration)
+            elif configuration in known and known[configuration].verdict is Verdict.FITS:
+                done = trial.user_attrs.get(_NUM_STEPS, 0) if trial.state == TrialState.COMPLETE else 0
+                num_steps[configuration] = max(done, num_steps.get(configuration, 0))
+        return Agenda(
+            goal=self.goal,
+            boundaries=self._sampler.boundaries(trials),
+            known=known,
+            num_steps=num_steps,
+            in_flight=in_flight,
+            min_batch=self._space.min_batch,
+        )
+
+    def _has_step(self) -> bool:
+        agenda = self._agenda()
+        return agenda.has_search or agenda.next_step() is not None
+
+    def _choose(self, trial: Trial) -> Ask | None:
+        """Gives an asked trial its configuration; None where nothing is left by now."""
+        agenda = self._agenda()
+        purpose, params = Purpose.BOUNDARY, None
+        if not agenda.has_search:
+            step = agenda.next_step()
+            if step is None:
+                return None
+            purpose = step.purpose
+            params = {**self._space.to_params(step.knobs), BATCH_SIZE: step.batch_size}
+        with self._sampler.choosing(agenda.boundaries, params):
+            knobs, batch_size = self._space.suggest(trial)
+        num_steps = agenda.num_steps_of(knobs, batch_size, purpose)
+        trial.set_user_attr(_PURPOSE, purpose.value)
+        trial.set_user_attr(_NUM_STEPS, num_steps)
+        return Ask(
+            trial_number=trial.number,
+            knobs=knobs,
+            batch_size=batch_size,
+            purpose=purpose,
+            num_steps=num_steps,
+        )
+
+    def _await_earlier_asks(self, number: int) -> None:
+        """Waits until the trials with smaller numbers have their configuration."""
+        while any(trial.number < number and _is_asking(trial) for trial in self._running()):
+            time.sleep(_POLL_SECONDS)
+
+    def _running(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     def _trial_id(self, number: int) -> int:
         return self._storage.backend.get_trial_id_from_study_id_trial_number(self._study_id, number)
@@ -280,57 +399,12 @@ class TuningStudy:
             trial.set_user_attr(_GIVEN_UP, reason)
             self._study.tell(trial, state=TrialState.FAIL)
 
-    def _reconcile(self, patience_seconds: float) -> None:
-        """Ends the trials whose coordinator is gone.
 
-        One without an owner has no size yet: it is being asked for this moment, or was when its
-        coordinator was killed, and keeps nobody waiting.
-        """
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if _OWNER not in trial.user_attrs:
-                continue
-            reason = Owner(**trial.user_attrs[_OWNER]).why_gone(patience_seconds=patience_seconds)
-            if reason is not None:
-                self._end(trial.number, reason)
-
-
-def _default_name(label: str, digest: str) -> str:
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
-    return f"{readable[:64] or 'study'}-{digest[:12]}"
-
-
-def _prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
-    """Makes the storage hold a study of this name with these settings."""
-    backend = storage.backend
-    if name in optuna.get_all_study_names(backend):
-        earlier = optuna.load_study(study_name=name, storage=backend)
-        stored = earlier.user_attrs.get(_SETTINGS)
-        if stored is None and earlier.get_trials(deepcopy=False):
-            raise StudyMismatchError(
-                f"study {name!r} in {storage.where} is not autofit's; choose another name with --study"
-            )
-        if stored is not None and fresh:
-            optuna.delete_study(study_name=name, storage=backend)
-        elif stored == settings:
-            return
-        elif stored is not None:
-            raise StudyMismatchError(
-                f"study {name!r} was begun with other settings ({_differences(stored, settings)}); "
-                "choose another name with --study, or begin it anew with --fresh"
-            )
-    study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
-    study.set_user_attr(_SETTINGS, settings)
-
-
-def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    return "; ".join(
-        f"{key} was {_shown(stored.get(key))}, is {_shown(settings.get(key))}"
-        for key in sorted(stored.keys() | settings.keys())
-        if stored.get(key) != settings.get(key)
-    )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_shown, value))
-    return "unset" if value is None else str(value)
+def _is_asking(trial: FrozenTrial) -> bool:
+    """Whether a running trial has no configuration yet and may still be given one."""
+    if BATCH_SIZE in trial.params or trial.datetime_start is None:
+        return False
+    if _OWNER in trial.user_attrs and Owner(**trial.user_attrs[_OWNER]).why_gone() is not None:
+        return False
+    age = dt.datetime.now() - trial.datetime_start  # noqa: DTZ005 - Optuna's times are local
+    return age.total_seconds() < _ASKING_SECONDS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from workers.protocol import (
     Evidence,
     Knobs,
     Peaks,
+    Probe,
     TrialError,
     TrialOutcome,
     TrialSpec,
@@ -136,21 +138,35 @@ class FakeCard:
 
     Attributes:
         mib_per_sample: what a sample really takes, by convolution algorithm or for all.
+        soak_mib: what a trial of more than three steps takes beside.
         surprises: by batch size, what its next trials end with instead: a verdict, with a
             traceback where it is the user's, or an exception.
+        samples_per_second: how fast it is at a batch size.
         specs: the trials that it ran.
     """
 
     def __init__(self, mib_per_sample: int | dict[str, int] = 20) -> None:
         self.mib_per_sample = mib_per_sample
         self.surprises: dict[int, list[Verdict | type[BaseException]]] = {}
+        self.samples_per_second: Callable[[int], float] = lambda batch_size: 2.0 * batch_size
+        self.soak_mib = 0
         self.specs: list[TrialSpec] = []
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        future: Future[TrialOutcome] = Future()
+        future.set_result(self.measure(spec))
+        return future
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        return 1
 
     def measure(self, spec: TrialSpec) -> TrialOutcome:
         self.specs.append(spec)
         per_sample = self.mib_per_sample
         mib = per_sample if isinstance(per_sample, int) else per_sample[spec.knobs.conv_algo]
         peak_bytes = (PARAMETER_MIB + mib * spec.batch_size) * MIB
+        if spec.num_steps > 3:
+            peak_bytes += self.soak_mib * MIB
         assert spec.budget_bytes is not None
         verdict = Verdict.FITS if peak_bytes <= spec.budget_bytes else Verdict.OOM
         error = None
@@ -167,7 +183,7 @@ class FakeCard:
             batch_size=spec.batch_size,
             knobs=spec.knobs,
             steady=Peaks(peak_bytes // 2, peak_bytes, peak_bytes + 400 * MIB) if fits else Peaks(),
-            step_seconds=0.5 if fits else None,
+            step_seconds=spec.batch_size / self.samples_per_second(spec.batch_size) if fits else None,
             wall_seconds=7.0,
             error=error,
         )

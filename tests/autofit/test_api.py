@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import autofit
-from autofit import api
+from autofit import api, session
 from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
@@ -301,8 +301,8 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
         {},
         None,
     )
-    result = api.run(
-        settings, api.refer(settings.model), emit=ignore, connect=lambda _address: InlineDispatcher()
+    result = session.run(
+        settings, api.refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher()
     )
     assert re.search(f"no prediction guided the search: {why}", result.notes[0])
     assert result.best is not None

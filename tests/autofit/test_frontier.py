@@ -45,18 +45,36 @@ def measured(batch_size: int, verdict: Verdict, peak_mib: int | None = None, **c
     return dataclasses.replace(outcome, **changes)
 
 
+class Rising:
+    """A prediction that leaves no doubt of sizes beyond one that failed."""
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        return batch_size
+
+    lower_bound_bytes = peak_reserved_bytes
+
+
 def frontier_of(
-    *outcomes: TrialOutcome, max_batch: int = 300, curves: dict[Knobs, PredictedCurve] | None = None
+    *outcomes: TrialOutcome,
+    max_batch: int = 300,
+    curves: dict[Knobs, PredictedCurve] | None = None,
+    stopped_by: str | None = None,
 ) -> Frontier:
     """The frontier of a study that holds these outcomes."""
     boundaries = {
-        knobs: Boundary(budget_bytes=BUDGET_BYTES, max_batch=max_batch)
+        knobs: Boundary(budget_bytes=BUDGET_BYTES, max_batch=max_batch, prior=Rising())
         for knobs in dict.fromkeys(outcome.knobs for outcome in outcomes)
     }
     for outcome in outcomes:
         if outcome.verdict.is_about_memory:
             boundaries[outcome.knobs].observe(outcome.batch_size, fits=outcome.verdict is FITS)
-    return Frontier(boundaries=boundaries, outcomes=outcomes, curves=curves or {}, budget_bytes=BUDGET_BYTES)
+    return Frontier(
+        boundaries=boundaries,
+        outcomes=outcomes,
+        curves=curves or {},
+        budget_bytes=BUDGET_BYTES,
+        stopped_by=stopped_by,
+    )
 
 
 @pytest.fixture
@@ -95,6 +113,46 @@ def test_a_cap_that_fits_has_no_failing_size_and_says_so() -> None:
 def test_a_setting_whose_boundary_is_still_open_has_no_entry() -> None:
     frontier = frontier_of(measured(8, FITS, 260), measured(16, OOM))
     assert frontier.entries() == ()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reason"),
+    [
+        (
+            [measured(8, FITS, 260), measured(16, OOM)],
+            "stopped by --max-trials before the boundary was known: it lies between 8 and 16; "
+            "batch 16 was run and ran out of memory",
+        ),
+        (
+            [measured(8, FITS, 260)],
+            "stopped by --max-trials before the boundary was known: larger sizes than 8 were not tried",
+        ),
+        (
+            [measured(16, OOM)],
+            "stopped by --max-trials before the boundary was known: batch 16 was run and ran out of memory, "
+            "and sizes below it were not tried",
+        ),
+    ],
+)
+def test_a_search_that_was_stopped_says_where_the_boundary_is_open(
+    outcomes: list[TrialOutcome], reason: str
+) -> None:
+    frontier = frontier_of(*outcomes, stopped_by="--max-trials")
+    (entry,) = frontier.entries()
+    assert (entry.is_settled, entry.reason) == (False, reason)
+    assert "--max-trials" in frontier.notes()[0]
+
+
+def test_an_entry_that_was_measured_has_its_times_and_how_far_the_prediction_was_off(make_curve: Any) -> None:
+    curve = make_curve()
+    outcomes = [
+        measured(18, FITS, 500, step_seconds=0.5),
+        measured(19, OOM),
+    ]
+    (entry,) = frontier_of(*outcomes, curves={CUDNN: curve}).entries()
+    assert (entry.step_seconds, entry.samples_per_second) == (0.5, 36.0)
+    assert entry.predicted_bytes == curve(18).interval.likely_bytes == 460 * MIB
+    assert entry.prediction_error == pytest.approx(-0.08)
 
 
 def test_where_not_even_the_smallest_size_fits_there_is_no_best_and_the_reason_is_told() -> None:

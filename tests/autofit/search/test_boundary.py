@@ -160,7 +160,7 @@ def test_a_prediction_that_is_not_monotone_is_proved_by_two_trials(
         (0.9, 0.01, 5, 7),
         (1.1, 0.01, 4, 6),
         (None, 0.0, 5, 6),
-        (None, 0.01, 5, 8),
+        (None, 0.01, 6, 8),
     ],
 )
 def test_few_trials_settle_a_nearly_linear_boundary(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,29 +101,37 @@ def test_an_outcome_that_was_written_is_told_to_its_end(
 
 
 def owner(**changes: Any) -> Owner:
-    this = Owner.this_process()
-    fields = {
-        "host": this.host,
-        "process_id": this.process_id,
-        "started_seconds": this.started_seconds,
-        "asked_seconds": this.asked_seconds,
-    }
-    return Owner(**{**fields, **changes})
+    return dataclasses.replace(Owner.this_process(lease_seconds=60.0), **changes)
 
 
-def test_a_living_process_is_waited_for() -> None:
-    assert owner(asked_seconds=0.0).why_gone(patience_seconds=1) is None
+def test_a_living_process_is_waited_for_beyond_its_lease() -> None:
+    assert owner(lease_until_seconds=0.0).why_gone() is None
 
 
 def test_a_process_id_that_was_used_again_is_another_process() -> None:
-    reason = owner(started_seconds=psutil.boot_time() - 1e6).why_gone(patience_seconds=1)
+    reason = owner(started_seconds=psutil.boot_time() - 1e6).why_gone()
     assert reason is not None
     assert "used again" in reason
 
 
-def test_another_host_is_waited_for_with_patience() -> None:
+def test_another_host_is_waited_for_until_its_lease_expires() -> None:
     elsewhere = f"not-{socket.gethostname()}"
-    assert owner(host=elsewhere, process_id=1).why_gone(patience_seconds=3600) is None
-    reason = owner(host=elsewhere, asked_seconds=0.0).why_gone(patience_seconds=3600)
+    assert owner(host=elsewhere, process_id=1).why_gone() is None
+    reason = owner(host=elsewhere, lease_until_seconds=0.0).why_gone()
     assert reason is not None
-    assert elsewhere in reason
+    assert f"the lease of {elsewhere} expired" in reason
+
+
+def test_a_trial_of_another_host_is_asked_for_again_once_its_lease_expired(
+    open_study: Any, storage: str
+) -> None:
+    other = open_study(storage=storage)
+    asks = [other.ask(), other.ask()]
+    for ask, lease_until_seconds in zip(asks, (time.time() + 3600.0, 0.0), strict=True):
+        elsewhere = owner(host=f"not-{socket.gethostname()}", lease_until_seconds=lease_until_seconds)
+        trial = optuna.trial.Trial(other._study, other._trial_id(ask.trial_number))
+        trial.set_user_attr("owner", dataclasses.asdict(elsewhere))
+    study = open_study(storage=storage)
+    assert [trial.state.name for trial in study._study.trials] == ["RUNNING", "FAIL"]
+    again = study.ask()
+    assert (again.knobs, again.batch_size) == (asks[1].knobs, asks[1].batch_size)

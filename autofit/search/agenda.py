@@ -1,0 +1,131 @@
+"""What is left to try once boundaries are known: rates at smaller sizes, then the winner's soak.
+
+    boundaries ──▶ rates ──▶ verification ──▶ done
+        ▲    (throughput only)    │
+        └──── the soak failed ────┘
+
+The boundaries themselves propose sizes by `Boundary.propose`. All here follows from the outcomes,
+so that a study which is resumed, or shared, goes on with the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autofit.search.boundary import Boundary
+from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Objective, best_of
+from workers.protocol import Evidence, Knobs, TrialOutcome, Verdict
+
+_NUM_HALVES = 3
+
+
+class Purpose(StrEnum):
+    """Why a trial was asked for."""
+
+    BOUNDARY = "boundary"
+    RATE = "rate"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a search is for.
+
+    Attributes:
+        num_steps: steps of an ordinary trial after its warm-up.
+        soak_steps: steps of the trial that verifies the winner; 0 for none.
+    """
+
+    objective: Objective = Objective.BATCH
+    num_steps: int = 3
+    soak_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A configuration to be tried beside the search of the boundaries."""
+
+    purpose: Purpose
+    knobs: Knobs
+    batch_size: int
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.knobs, self.batch_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agenda:
+    """What a study's outcomes leave to be done.
+
+    Attributes:
+        known: what counts of every configuration, see `decisive`.
+        num_steps: of every configuration that fits, the most steps that one trial of it did.
+        in_flight: what is being tried.
+        min_batch: the smallest size of interest.
+    """
+
+    goal: Goal
+    boundaries: Mapping[Knobs, Boundary]
+    known: Mapping[Configuration, TrialOutcome]
+    num_steps: Mapping[Configuration, int]
+    in_flight: Collection[Configuration]
+    min_batch: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left, neither to be tried nor to be waited for."""
+        return all(b.is_settled for b in self.boundaries.values()) and next(self._steps(), None) is None
+
+    @property
+    def has_search(self) -> bool:
+        """Whether a boundary has a size to propose."""
+        return any(boundary.has_proposal for boundary in self.boundaries.values())
+
+    def next_step(self) -> Step | None:
+        """What to try beside the boundaries; None while they are open, or while it is being tried."""
+        if not all(boundary.is_settled for boundary in self.boundaries.values()):
+            return None
+        open_steps = list(self._steps())
+        if any(step.configuration in self.in_flight for step in open_steps):
+            open_steps = [step for step in open_steps if step.purpose is Purpose.RATE]
+        return next((step for step in open_steps if step.configuration not in self.in_flight), None)
+
+    def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
+        """How many steps such a trial does: those of a soak where it may be the winner's only trial."""
+        if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
+            return self.goal.num_steps
+        return max(self.goal.soak_steps, self.goal.num_steps)
+
+    def _may_win(self, knobs: Knobs, batch_size: int) -> bool:
+        rivals = (boundary.largest_fitting or 0 for boundary in self.boundaries.values())
+        return batch_size >= max(rivals) and self.boundaries[knobs].may_be_last(batch_size)
+
+    def _steps(self) -> Iterator[Step]:
+        """The steps that are open, in flight or not; verification once there is nothing before it."""
+        rates = list(self._rates()) if self.goal.objective is Objective.THROUGHPUT else []
+        yield from rates
+        best = best_of(self.known, self.boundaries, self.goal.objective)
+        if rates or best is None or not self.goal.soak_steps or best.evidence is Evidence.PREDICTED:
+            return
+        if self.num_steps.get((best.knobs, best.batch_size), 0) < self.goal.soak_steps:
+            yield Step(purpose=Purpose.VERIFY, knobs=best.knobs, batch_size=best.batch_size)
+
+    def _rates(self) -> Iterator[Step]:
+        """Of each setting the next half of its boundary to be timed, as long as halving costs little."""
+        fitting = [outcome for outcome in self.known.values() if outcome.verdict is Verdict.FITS]
+        best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
+        for knobs, boundary in self.boundaries.items():
+            size = boundary.largest_fitting or 0
+            for _ in range(_NUM_HALVES):
+                size //= 2
+                if size < self.min_batch:
+                    break
+                outcome = self.known.get((knobs, size))
+                if outcome is None:
+                    yield Step(purpose=Purpose.RATE, knobs=knobs, batch_size=size)
+                    break
+                if (outcome.samples_per_second or 0.0) < NEAR_THE_BEST_RATE * best_rate:
+                    break

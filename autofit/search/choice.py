@@ -1,0 +1,95 @@
+"""Which of the configurations that fit is the best, and what of the outcomes counts for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autofit.search.boundary import Boundary
+from workers.protocol import CONV_ALGOS, Knobs, TrialOutcome, Verdict
+
+NEAR_THE_BEST_RATE = 0.95
+
+Configuration = tuple[Knobs, int]
+
+
+class Objective(StrEnum):
+    """What the best configuration has most of: samples a step, or measured samples a second."""
+
+    BATCH = "batch"
+    THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """The smallest measured size whose samples a second are within 5 % of the best measured.
+
+    Attributes:
+        best_samples_per_second: of all configurations that were measured and fit.
+    """
+
+    batch_size: int
+    knobs: Knobs
+    samples_per_second: float
+    best_samples_per_second: float
+
+
+def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
+    """The outcome that counts of each configuration.
+
+    Of several the latest, and one that did not fit more than one that did. Outcomes that say
+    nothing of the size are left out.
+    """
+    telling = [outcome for outcome in outcomes if outcome.verdict.is_about_memory]
+    telling.sort(key=lambda outcome: outcome.verdict is not Verdict.FITS)
+    return {(outcome.knobs, outcome.batch_size): outcome for outcome in telling}
+
+
+def best_of(
+    known: Mapping[Configuration, TrialOutcome], boundaries: Mapping[Knobs, Boundary], objective: Objective
+) -> TrialOutcome | None:
+    """The best configuration that fits; None where none does.
+
+    By batch: the largest, of equals the one with the shorter measured step, else the first policy.
+    By throughput: the one with most samples a second, of equals the larger; where no step was
+    timed, by batch.
+    """
+    if objective is Objective.THROUGHPUT and (timed := _timed(known)):
+        return max(timed, key=lambda outcome: (_rate(outcome), outcome.batch_size))
+    fitting = [
+        known[knobs, boundary.largest_fitting]
+        for knobs, boundary in boundaries.items()
+        if boundary.largest_fitting is not None
+    ]
+    return min(
+        fitting,
+        key=lambda o: (-o.batch_size, o.step_seconds or 0.0, CONV_ALGOS.index(o.knobs.conv_algo)),
+        default=None,
+    )
+
+
+def knee_of(known: Mapping[Configuration, TrialOutcome]) -> Knee | None:
+    """The throughput knee of all that was measured and fits; None where no step was timed."""
+    timed = _timed(known)
+    if not timed:
+        return None
+    best_rate = max(map(_rate, timed))
+    knee = min(
+        (outcome for outcome in timed if _rate(outcome) >= NEAR_THE_BEST_RATE * best_rate),
+        key=lambda outcome: (outcome.batch_size, -_rate(outcome)),
+    )
+    return Knee(
+        batch_size=knee.batch_size,
+        knobs=knee.knobs,
+        samples_per_second=_rate(knee),
+        best_samples_per_second=best_rate,
+    )
+
+
+def _timed(known: Mapping[Configuration, TrialOutcome]) -> list[TrialOutcome]:
+    return [o for o in known.values() if o.verdict is Verdict.FITS and o.samples_per_second is not None]
+
+
+def _rate(outcome: TrialOutcome) -> float:
+    return outcome.samples_per_second or 0.0

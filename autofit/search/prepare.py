@@ -1,0 +1,69 @@
+"""Names of studies, and a study made ready in its storage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+
+from autofit.errors import StudyMismatchError, UsageError
+from autofit.search.storage import Storage
+
+_SETTINGS = "autofit_settings"
+
+
+def require_name(name: str) -> None:
+    """Raises `UsageError` for a name that a study cannot have."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", name):
+        raise UsageError(
+            f"a study cannot be named {name!r}: use letters, digits, dots, hyphens and underscores"
+        )
+
+
+def default_name(label: str, digest: str) -> str:
+    """A study's name: readable, and another for other settings."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
+    return f"{readable[:64] or 'study'}-{digest[:12]}"
+
+
+def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
+    """Makes the storage hold a study of this name with these settings.
+
+    Raises:
+        StudyMismatchError: it holds one with others, or one that is not autofit's.
+    """
+    backend = storage.backend
+    if name in optuna.get_all_study_names(backend):
+        earlier = optuna.load_study(study_name=name, storage=backend)
+        stored = earlier.user_attrs.get(_SETTINGS)
+        if stored is None and earlier.get_trials(deepcopy=False):
+            raise StudyMismatchError(
+                f"study {name!r} in {storage.where} is not autofit's; choose another name with --study"
+            )
+        if stored is not None and fresh:
+            optuna.delete_study(study_name=name, storage=backend)
+        elif stored == settings:
+            return
+        elif stored is not None:
+            raise StudyMismatchError(
+                f"study {name!r} was begun with other settings ({_differences(stored, settings)}); "
+                "choose another name with --study, or begin it anew with --fresh"
+            )
+    study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
+    study.set_user_attr(_SETTINGS, settings)
+
+
+def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{key} was {_shown(stored.get(key))}, is {_shown(settings.get(key))}"
+        for key in sorted(stored.keys() | settings.keys())
+        if stored.get(key) != settings.get(key)
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_shown, value))
+    return "unset" if value is None else str(value)

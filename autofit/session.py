@@ -1,0 +1,369 @@
+"""A search put together: target, predictions, study, dispatcher, tuner, result."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import workers
+from autofit import gpus, plan_sources
+from autofit.confidence import Risk, shipped_residuals
+from autofit.curve_set import CurveSet, CurveTrials
+from autofit.dispatch.base import Devices, Dispatcher
+from autofit.errors import (
+    AutofitError,
+    UsageError,
+    WorkloadFailedError,
+)
+from autofit.prediction import UNPREDICTABLE, Predictor
+from autofit.report.cards import card_answers
+from autofit.report.estimate import Estimate
+from autofit.report.result import Best, CardAnswer, TuneResult
+from autofit.report.risks import with_risks
+from autofit.search.agenda import Goal
+from autofit.search.boundary import largest_fitting_batch
+from autofit.search.choice import Objective
+from autofit.self_test import checked, told_version
+from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
+from autofit.settings import TuneSettings
+from autofit.target import Target, resolve_target
+from autofit.tuner import Limits, Tuner
+from workers.knobs import conv
+from workers.protocol import CONV_ALGOS, Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
+from workers.run import start_predictor
+
+if TYPE_CHECKING:
+    from autofit.search.space import SearchSpace
+    from autofit.search.study import TuningStudy
+
+
+# A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
+_SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
+# A trial may wait for its worker as long as another runs there; hosts' clocks differ.
+_TRIES = 2
+_GRACE_SECONDS = 120.0
+
+
+def _ray(settings: TuneSettings, emit: EventSink) -> Dispatcher:  # noqa: ARG001
+    from autofit.dispatch.ray import RayDispatcher
+
+    return RayDispatcher(settings.address or "local")
+
+
+def run(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    *,
+    emit: EventSink,
+    connect: Callable[[TuneSettings, EventSink], Dispatcher] = _ray,
+) -> TuneResult:
+    """Runs a search with resolved settings; `tune` and the command line end here.
+
+    Args:
+        emit: takes the events.
+        connect: makes the dispatcher of measured trials, once there are any.
+    """
+    started = time.monotonic()
+    with _Measuring(lambda: connect(settings, emit)) as measuring:
+        target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
+        _require_measurement(settings, target)
+        algos = _conv_algos(settings, target)
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor()
+        plan_sources.prepare()
+        predictor = local_predictor(workload, mode=settings.mode, emit=emit)
+        space = _search_space(settings, algos, predictor)
+        curves, notes = _predict(predictor, target, space, settings.risk)
+        spec = _common_spec(settings, workload, target)
+        with _open_study(settings, spec, target, space, curves) as study:
+            emit(
+                TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
+            )
+            frontier = Tuner(
+                spec=spec,
+                study=study,
+                curves=curves,
+                trials=CurveTrials(curves) if target.probe is None else measuring,
+                emit=emit,
+                limits=_limits(settings, target, time.monotonic() - started),
+            ).run()
+            trials = tuple(record.outcome for record in study.outcomes())
+        best = frontier.best()
+        result = TuneResult(
+            workload=workload.name,
+            budget=target.budget,
+            device=trials[-1].device if trials and target.probe is not None else target.device,
+            best=best,
+            frontier=with_risks(
+                frontier.entries(),
+                curves.by_knobs,
+                budget_bytes=target.budget.usable_bytes,
+                min_batch=space.min_batch,
+                max_batch=space.max_batch,
+                emit=emit,
+            ),
+            trials=trials,
+            wall_seconds=time.monotonic() - started,
+            study=study.name,
+            fingerprint=study.fingerprint,
+            versions=versions(),
+            estimate=_estimate(curves, space, best),
+            cards=_cards(settings, space, curves, best, emit),
+            notes=(*frontier.notes(), *notes),
+            risk=settings.risk,
+            objective=settings.objective,
+            knee=frontier.knee(),
+            stopped_by=frontier.stopped_by,
+        )
+    emit(
+        TuneFinished(
+            workload=workload.name,
+            best_batch=None if best is None else best.batch_size,
+            best_knobs=None if best is None else best.knobs,
+            num_trials=len(trials),
+            wall_seconds=result.wall_seconds,
+        )
+    )
+    return result
+
+
+def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:
+    """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
+    return Predictor(workload, checked(workers.run), mode=mode, emit=emit)
+
+
+def versions() -> dict[str, str]:
+    """What the answer was made with."""
+    distributions = ("autofit", "ray", "optuna")
+    return {
+        "python": platform.python_version(),
+        "torch": told_version(importlib.metadata.version("torch")),
+        **{name: importlib.metadata.version(name) for name in distributions},
+    }
+
+
+class _Measuring:
+    """The dispatcher of a search, connected once something asks for it."""
+
+    def __init__(self, connect: Callable[[], Dispatcher]) -> None:
+        self._connect = connect
+        self._dispatcher: Dispatcher | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+
+    def devices(self) -> Devices:
+        return self._connected().devices()
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        return self._connected().submit(spec)
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        return self._connected().capacity(trial)
+
+    def _connected(self) -> Dispatcher:
+        if self._dispatcher is None:
+            self._dispatcher = self._connect()
+        return self._dispatcher
+
+
+def _require_measurement(settings: TuneSettings, target: Target) -> None:
+    """Throughput is measured or not known: a prediction has no times."""
+    if settings.objective is Objective.THROUGHPUT and target.probe is None:
+        raise UsageError(
+            "--objective throughput needs measured steps, and there is no GPU to measure on: leave it out, "
+            "name a cluster with --address, or measure the CPU with --device cpu"
+        )
+
+
+def _limits(settings: TuneSettings, target: Target, seconds_gone: float) -> Limits:
+    """The limits of what is left to do, once predictions are made."""
+    return Limits(
+        num_trials=None if target.probe is None else settings.max_trials,
+        seconds=None if settings.max_seconds is None else settings.max_seconds - seconds_gone,
+    )
+
+
+def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
+    soak_steps = settings.soak_steps
+    if soak_steps is None:
+        soak_steps = _SOAK_STEPS.get(spec.probe, 0)
+    return Goal(
+        objective=settings.objective,
+        num_steps=spec.num_steps,
+        soak_steps=0 if spec.probe is Probe.PREDICT else soak_steps,
+    )
+
+
+def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
+    """The algorithms to search: all that mean something on the device, unless some were named."""
+    applicable = conv.applicable(target.device.kind)
+    algos = tuple(name for name in settings.conv_algos if name in applicable)
+    if settings.conv_algos not in (CONV_ALGOS, algos):
+        misplaced = ", ".join(name for name in settings.conv_algos if name not in applicable)
+        raise UsageError(
+            f"--conv-algo {misplaced} does not apply to {target.device.kind}: "
+            f"leave it out, or choose from {', '.join(applicable)}"
+        )
+    return algos
+
+
+def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:
+    from autofit.search.space import SearchSpace
+
+    fixed = settings.knobs()
+    return SearchSpace(
+        choices={"conv_algo": algos},
+        fixed=fixed,
+        min_batch=_smallest_batch(predictor, fixed, settings.max_batch),
+        max_batch=settings.max_batch,
+    )
+
+
+def _smallest_batch(predictor: Predictor, knobs: Knobs, max_batch: int) -> int:
+    """1, or 2 where the step cannot do with one sample: a contrastive loss, some batch norms."""
+    try:
+        predictor.trace(knobs, 1)
+    except AutofitError as error:
+        if error.kind in UNPREDICTABLE:
+            return 1
+        if not isinstance(error, WorkloadFailedError) or max_batch == 1:
+            raise
+        return 2
+    return 1
+
+
+def _open_study(
+    settings: TuneSettings, spec: TrialSpec, target: Target, space: SearchSpace, curves: CurveSet
+) -> TuningStudy:
+    from autofit.search.study import TuningStudy
+
+    return TuningStudy.open(
+        space,
+        budget_bytes=target.budget.usable_bytes,
+        settings=_identity(settings, spec, target, curves),
+        label=f"{spec.workload.name}-{target.device.name}",
+        name=settings.study,
+        storage=settings.storage,
+        fresh=settings.fresh,
+        curves=curves.prior,
+        seed=0,
+        goal=_goal(settings, spec),
+        lease_seconds=_TRIES * spec.deadline_seconds + _GRACE_SECONDS,
+    )
+
+
+def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet) -> dict[str, Any]:
+    """What beside space and budget decides the outcomes of a study.
+
+    The trace stands for the code that the workload's own file imports.
+    """
+    return {
+        "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
+        "trace_sha256": curves.trace_digest,
+        "mode": settings.mode,
+        "risk": settings.risk,
+        "residuals_sha256": shipped_residuals().digest,
+        "probe": spec.probe,
+        "card": target.card.name,
+        "architecture": target.card.architecture,
+        "num_threads": spec.num_threads,
+        "versions": versions(),
+    }
+
+
+def _num_threads(settings: TuneSettings, target: Target) -> int | None:
+    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study."""
+    if target.probe is not Probe.CPU:
+        return None
+    return settings.num_threads or len(os.sched_getaffinity(0))
+
+
+def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
+    return TrialSpec(
+        workload=workload,
+        batch_size=1,
+        probe=target.probe or Probe.PREDICT,
+        mode=settings.mode,
+        budget_bytes=target.budget.usable_bytes,
+        architecture=target.card.architecture,
+        num_threads=_num_threads(settings, target),
+        deadline_seconds=settings.deadline_seconds,
+    )
+
+
+def _predict(
+    predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
+) -> tuple[CurveSet, tuple[str, ...]]:
+    """The curve of every setting, as far as there are any, and what should be known of them."""
+    curves = CurveSet(on_host=target.probe is Probe.CPU)
+    try:
+        for knobs in space.settings:
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+    except AutofitError as error:
+        if target.probe is None or error.kind not in UNPREDICTABLE:
+            raise
+        return curves, (f"no prediction guided the search: {error.message}",)
+    if target.probe is None:
+        _confirm(predictor, target, space, curves, risk)
+    if not curves.needs_traces:
+        return curves, ()
+    differs = "the step allocates differently at every batch size"
+    if target.probe is not None:
+        return curves, (f"no prediction guided the search: {differs}",)
+    return curves, (
+        f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
+    )
+
+
+def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
+    """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
+    answers: dict[int, Knobs] = {}
+    for knobs in space.settings:
+        prior = curves.prior(knobs)
+        if prior is not None:
+            scan = largest_fitting_batch(
+                prior, target.budget.usable_bytes, min_batch=space.min_batch, max_batch=space.max_batch
+            )
+            answers.setdefault(scan.largest_batch or space.min_batch, knobs)
+    if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
+        for knobs in space.settings:
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+
+
+def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
+    """The prediction of the answer, or of the smallest size where nothing fits."""
+    knobs, batch_size = (
+        (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
+    )
+    curve = curves.by_knobs.get(knobs)
+    return None if curve is None else curve(batch_size)
+
+
+def _cards(
+    settings: TuneSettings, space: SearchSpace, curves: CurveSet, best: Best | None, emit: EventSink
+) -> tuple[CardAnswer, ...]:
+    """The best setting's batch on the cards that `--gpu-mem` may mean."""
+    curve = None if best is None else curves.by_knobs.get(best.knobs)
+    if settings.gpu_mem_bytes is None or curve is None or curve.needs_traces:
+        return ()
+    return card_answers(
+        curve,
+        gpus.gpus_sold_as(settings.gpu_mem_bytes),
+        margin=settings.margin,
+        reserve_bytes=settings.reserve_bytes,
+        min_batch=space.min_batch,
+        max_batch=space.max_batch,
+        emit=emit,
+    )
