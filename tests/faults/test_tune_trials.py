@@ -13,6 +13,8 @@ from tests.conformance.dispatcher import survivors, trial_processes
 from tests.faults.searches import Finished, Search
 from workers.protocol import Verdict
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all the searches
+
 OPTIONS: dict[str, dict[str, str]] = {
     "healthy": {},
     "starving": {"max_batch": "2"},
