@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 from ray.cluster_utils import Cluster
 
 from tests.conformance.dispatcher import survivors, trial_processes
@@ -37,16 +40,32 @@ sys.exit(main(backend=Backend(tune=tune)))
 """
 
 
-def test_a_trial_whose_node_leaves_runs_again_on_another(cluster: Cluster, tmp_path: Path, mark: str):
-    node = cluster.add_node(num_cpus=3)
+@pytest.fixture
+def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
+    """Adds nodes for one test alone: those that it leaves would take the next one's trials."""
+    nodes = []
+
+    def add(**resources: Any) -> Any:
+        nodes.append(cluster.add_node(**resources))
+        return nodes[-1]
+
+    yield add
+    for node in nodes:
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node)
+
+
+def test_a_trial_whose_node_leaves_runs_again_on_another(
+    cluster: Cluster, add_node: Callable[..., Any], tmp_path: Path, mark: str
+):
+    node = add_node(num_cpus=3)
     search = Search(tmp_path, "hangs_once", address=cluster.address, threads="3", max_batch="2")
     search.will_hang()
     coordinator = search.start()
     trial = [psutil.Process(process_id) for process_id in search.wait_until_it_hangs()]
-    other = cluster.add_node(num_cpus=3)
+    add_node(num_cpus=3)
     cluster.remove_node(node, allow_graceful=False)
     end = finished(coordinator)
-    cluster.remove_node(other)
     assert end.answer == (2, None)  # the cap
     first, *others = search.verdicts()
     assert first is Verdict.LOST
@@ -55,12 +74,11 @@ def test_a_trial_whose_node_leaves_runs_again_on_another(cluster: Cluster, tmp_p
 
 
 def test_a_type_of_gpu_that_no_node_has_exits_with_5_and_names_it(
-    cluster: Cluster, tmp_path: Path, mark: str
+    cluster: Cluster, add_node: Callable[..., Any], tmp_path: Path, mark: str
 ):
-    node = cluster.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:T4": 1})
+    add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:T4": 1})
     asked = {"device": "cuda", "gpu": "h100-80g", "gpu_mem": None, "node_wait": "1"}
     end = (search := Search(tmp_path, "healthy", address=cluster.address, **asked)).run()
-    cluster.remove_node(node)
     assert (end.code, end.document["kind"]) == (5, "dispatch")
     assert "h100" in end.document["message"].lower()
     assert "t4" in end.document["message"].lower()
