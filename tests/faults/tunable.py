@@ -157,14 +157,18 @@ def vacuous():
 
 
 def lies_about_its_batch():
-    return _workload(make_batch=lambda batch_size, device: _batch(2 if in_a_trial() else batch_size, device))
+    def at_most_two(batch_size, device):
+        batch = _batch(batch_size, device)
+        return batch[:2] if in_a_trial() else batch
+
+    return _workload(make_batch=at_most_two)
 
 
-def odd_sizes_need_more():
+def even_sizes_need_more():
     """In real trials only: no prediction warns of it."""
 
     def loss(model, batch):
-        extra = torch.zeros(128 * MIB if in_a_trial() and len(batch) % 2 else 0, dtype=torch.uint8)
+        extra = torch.zeros(128 * MIB if in_a_trial() and len(batch) % 2 == 0 else 0, dtype=torch.uint8)
         return _loss(model, batch) + len(extra) * 0
 
     return _workload(loss=loss)
