@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +26,12 @@ def mark() -> Iterator[str]:
 def cluster(mark: str) -> Iterator[Cluster]:
     """A head that takes no trials, and one node with room for two at once."""
     notices_soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon})
-    cluster.add_node(num_cpus=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray looks for a port and leaves the socket open
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon}
+        )
+        cluster.add_node(num_cpus=2)
+        gc.collect()
     yield cluster
     cluster.shutdown()
