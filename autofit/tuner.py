@@ -21,6 +21,7 @@ from autofit.curve_set import CurveSet
 from autofit.prediction import raise_if_failed
 from autofit.report.frontier import Frontier
 from autofit.service.events import EventSink, Progress, SettingSettled, TrialFinished, TrialStarted
+from workers.outcomes import answering
 from workers.protocol import Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
@@ -170,8 +171,9 @@ class Tuner:
         told = []
         for future in ended:
             ask, spec = self._in_flight.pop(future)
-            self._study.tell(ask.trial_number, future.result())
-            told.append((ask, spec, future.result()))
+            outcome = answering(spec, future.result())
+            self._study.tell(ask.trial_number, outcome)
+            told.append((ask, spec, outcome))
         for ask, spec, outcome in told:
             self._emit(TrialFinished(trial=ask.trial_number, spec=spec, outcome=outcome))
         return [outcome for _, _, outcome in told]

@@ -34,6 +34,22 @@ def without_answer(
     )
 
 
+def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
+    """The outcome, `INVALID` if it says of another configuration than the spec's whether that fits.
+
+    A size is called measured only if exactly that configuration ran, whatever a worker makes of a
+    spec.
+    """
+    same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)
+    if same or not outcome.verdict.is_about_memory:
+        return outcome
+    ran = f"batch {outcome.batch_size} with {outcome.knobs.to_dict()}"
+    asked = f"batch {spec.batch_size} with {spec.knobs.to_dict()}"
+    message = f"the worker ran {ran} and was asked for {asked}: install the same autofit on every machine"
+    error = TrialError(kind="worker", message=message)
+    return without_answer(spec, Verdict.INVALID, error, device=outcome.device)
+
+
 def evidence_sought(spec: TrialSpec) -> Evidence:
     """The evidence that a trial gives, by its probe; on CUDA by whose budget it has."""
     match spec.probe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,8 @@ def tune(
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
+        # Ray prints on stdout when one of its workers dies, whatever its logging is set to.
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         sinks: list[EventSink] = [watch]
         if not quiet:
             from autofit.cli.output import stderr

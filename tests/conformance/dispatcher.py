@@ -26,7 +26,7 @@ from autofit.errors import DispatchError
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 ROOT = Path(workers.__path__[0]).parent
-MARK = "AUTOFIT_TEST_MARK"
+MARK = "TEST_MARK_OF_AUTOFIT"  # the settings refuse unknown AUTOFIT_… variables
 
 DRIVER = """
 import signal, sys

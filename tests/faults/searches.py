@@ -1,0 +1,152 @@
+"""Whole searches through the command line, in processes that a test can kill; and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+
+from tests.conformance.dispatcher import ROOT
+from workers.protocol import TrialOutcome, Verdict
+
+# A process started in the background of a script ignores SIGINT, and so do its children.
+_MAIN = """
+import signal, sys
+from autofit.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+_STUDY = "mine"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a shell sees of a command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output as the one JSON document that it must be."""
+        parsed: dict[str, Any] = json.loads(self.out)
+        return parsed
+
+    @property
+    def answer(self) -> tuple[int, int]:
+        """The largest size that fits, and the next larger one that is known to fail."""
+        assert self.code == 0, self.err
+        (entry,) = self.document["frontier"]
+        assert self.document["best"]["batch_size"] == entry["largest_batch"]
+        assert entry["evidence"] == "measured-cpu"
+        return entry["largest_batch"], entry["first_failing_batch"]
+
+
+class Search:
+    """A folder with the workloads and a study, and `autofit tune` on it.
+
+    Args:
+        path: the folder.
+        attribute: the workload, of `tunable.py`.
+        options: of the command, with `_` for `-`, over those that all searches share; None takes one
+            of these away.
+    """
+
+    def __init__(self, path: Path, attribute: str, **options: str | None) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).with_name("tunable.py"), path)
+        self.path = path
+        usual = {
+            "model": f"{path / 'tunable.py'}:{attribute}",
+            "device": "cpu",
+            "gpu_mem": "560M",
+            "margin": "0%",
+            "threads": "1",
+            "max_batch": "64",
+            "deadline": "120",
+            "study": _STUDY,
+            "storage": str(path / "study.journal"),
+        }
+        given = {**usual, **options}
+        self.options = {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def arguments(self) -> list[str]:
+        """What follows the command's name."""
+        given = [(f"--{name.replace('_', '-')}", value) for name, value in self.options.items()]
+        return ["tune", "--json", *(text for pair in given for text in pair)]
+
+    def start(self, *, main: str = _MAIN, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Starts the command, or another that is given the command as its last arguments.
+
+        Args:
+            main: the program, in place of the console entry.
+        """
+        return subprocess.Popen(
+            [*within, sys.executable, "-P", "-c", main, *self.arguments],
+            cwd=self.path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STATE_DIR": str(self.path / "state")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *, main: str = _MAIN) -> Finished:
+        return finished(self.start(main=main))
+
+    def wait_until_it_hangs(self) -> list[int]:
+        """Returns the processes of the trial that hangs; the FIFO has to be made before it does."""
+        hanging = os.open(self.path / "hanging", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert select.select([hanging], [], [], 200)[0], "no trial came to its loss"
+            return [int(pid) for pid in os.read(hanging, 100).split()]
+        finally:
+            os.close(hanging)
+
+    def will_hang(self) -> None:
+        """Makes the FIFO by which a trial says that it hangs."""
+        os.mkfifo(self.path / "hanging")
+
+    @property
+    def ran(self) -> list[int]:
+        """The batch sizes of all processes that came to their first step, in their order."""
+        file = self.path / "ran"
+        return [int(line.split()[2]) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def trials(self) -> list[FrozenTrial]:
+        """What the study holds, however its trials ended."""
+        backend = JournalStorage(JournalFileBackend(self.options["storage"]))
+        return optuna.load_study(study_name=_STUDY, storage=backend).trials
+
+    def outcomes(self) -> list[TrialOutcome]:
+        """The outcomes in the study, in the order in which they were asked for."""
+        texts = [trial.user_attrs.get("outcome") for trial in self.trials()]
+        return [TrialOutcome.from_json(text) for text in texts if text is not None]
+
+    def verdicts(self) -> list[Verdict]:
+        return [outcome.verdict for outcome in self.outcomes()]
+
+
+def finished(process: subprocess.Popen[str]) -> Finished:
+    """Waits for a search's end; one that never ends is killed, and fails its test."""
+    try:
+        out, err = process.communicate(timeout=250)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"the search did not end; it said: {err}") from None
+    return Finished(process.returncode, out, err)
