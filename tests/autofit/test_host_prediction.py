@@ -27,7 +27,7 @@ def blocks(make_trace: Any) -> HostBlocks:
 
 
 def test_a_peak_is_the_process_and_its_blocks(blocks: HostBlocks) -> None:
-    first, second = HostCurve(blocks, lambda: PROCESS)(8), HostCurve(blocks, PROCESS)(9)
+    first, second = HostCurve(blocks, lambda: PROCESS)(8), HostCurve(blocks, lambda: PROCESS)(9)
     assert 300 * MIB + 260 * MIB <= first.resident_bytes < 300 * MIB + 260 * MIB + 64 * 1024
     assert first.private_bytes - first.resident_bytes == 10 * MIB
     assert second.likely_bytes - first.likely_bytes == 20 * MIB

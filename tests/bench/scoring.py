@@ -57,6 +57,9 @@ class Scored:
         """
         if self.row.measured_bytes is not None:
             return self.error_of(int(self.prediction.safe_bytes / (1 - DEFAULT_MARGIN))) < 0
+        if self.prediction.safe_batch_size is not None:
+            assert self.row.failed_batch_size is not None
+            return self.prediction.safe_batch_size >= self.row.failed_batch_size
         return self._says_too_much("high")
 
     @property

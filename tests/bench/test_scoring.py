@@ -133,21 +133,21 @@ def test_what_an_unsafe_answer_does_not_give_does_not_make_up_for_what_others_gi
 
 
 @pytest.mark.parametrize(
-    ("says_it_runs", "says_next_runs", "right", "unsafe"),
-    [
-        (True, False, True, False),
-        (True, True, False, True),
-        (False, False, False, False),
-    ],
+    ("says_it_runs", "says_next_runs", "right"),
+    [(True, False, True), (True, True, False), (False, False, False)],
 )
 def test_a_bracket_is_hit_where_both_of_its_ends_are(
-    says_it_runs: bool,
-    says_next_runs: bool,
-    right: bool,
-    unsafe: bool,
+    says_it_runs: bool, says_next_runs: bool, right: bool
 ) -> None:
     scored = bracket(says_it_runs=says_it_runs, says_next_runs=says_next_runs)
-    assert (scored.is_labelled_right, scored.is_unsafe) == (right, unsafe)
+    assert scored.is_labelled_right == right
+
+
+def test_the_safe_answer_of_a_bracket_is_unsafe_where_it_is_the_size_that_did_not_run() -> None:
+    answers = (47, 48)
+    assert [
+        bracket(says_it_runs=True, says_next_runs=True, safe_batch_size=size).is_unsafe for size in answers
+    ] == [False, True]
 
 
 def test_a_bracket_is_known_to_its_lower_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import islice
 
@@ -94,7 +95,7 @@ def test_a_trial_row_holds_what_the_suite_needs_to_repeat_and_to_check_it():
     row = record_on(Machine(), seconds=60)[1]
     assert (row["workload"], row["batch_size"], row["verdict"]) == ("davenet", 32, "FITS")
     assert Knobs(**row["knobs"]) == Knobs()
-    assert row["steady"] == {"allocated_bytes": 10, "reserved_bytes": 20, "device_bytes": 30}
+    assert row["steady"] == dataclasses.asdict(PEAKS)
     assert row["device"] == {"kind": "cuda", "name": "a card", "driver": "570.1"}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 
 def allocator_peak_bytes(step: Callable[[], None]) -> int:
@@ -60,7 +61,9 @@ def live_bytes(objects: Iterable[object]) -> int:
 
 
 def _storage_of(tensor: Any) -> dict[int, int]:
-    """The size of a tensor's storage by where it lies; nothing of a sparse or a meta tensor."""
+    """The size of a tensor's storage by where it lies; nothing of one that has none on the CPU."""
+    if is_lazy(tensor):  # of a module that has not run yet
+        return {}
     if tensor.layout is torch.strided and tensor.device.type == "cpu":
         storage = tensor.untyped_storage()
         if storage.data_ptr():

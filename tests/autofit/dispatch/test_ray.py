@@ -143,7 +143,8 @@ def test_a_connection_that_exists_is_not_exchanged_for_another_address(dispatche
 
 def test_only_those_who_have_the_cluster_s_token_can_connect(dispatcher: RayDispatcher, tmp_path: Path):
     address = ray.get_runtime_context().gcs_address
-    tokens = [process.environ().get("RAY_AUTH_TOKEN") for process in psutil.Process().children()]
+    alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    tokens = [process.environ().get("RAY_AUTH_TOKEN") for process in alive]
     connect = (
         "import sys; from autofit.dispatch import RayDispatcher; from workers.protocol import Probe\n"
         "with RayDispatcher(sys.argv[1]) as dispatcher: print(dispatcher.capacity(Probe.CPU))"

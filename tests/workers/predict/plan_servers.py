@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psutil
 
 
 def servers() -> list[psutil.Process]:
     """The processes of libcudnn that this process has."""
-    children = psutil.Process().children()
-    return [child for child in children if "workers.predict.plan_server" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # also of one that is dead and not yet reaped
+            if "workers.predict.plan_server" in child.cmdline():
+                found.append(child)
+    return found
