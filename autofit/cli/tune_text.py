@@ -99,7 +99,9 @@ def _frontier(console: Console, result: TuneResult) -> None:
     unit, unit_bytes = _unit(bytes_ for bytes_ in held.values() if bytes_ is not None)
     columns: dict[str, dict[Knobs, int | None]] = {}
     if result.device.kind == "cpu":
-        columns["resident"] = held
+        columns["resident"] = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
+        if columns["resident"] != held:
+            columns["private"] = held  # what the kernel limits: pages that were never written to count too
     else:
         columns["reserved"] = {entry.knobs: entry.peak_reserved_bytes for entry in result.frontier}
         if columns["reserved"] != held:

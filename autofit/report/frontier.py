@@ -171,7 +171,7 @@ class Frontier:
 
     def _reason(self, fails: TrialOutcome) -> str:
         peak_bytes = fails.budgeted_bytes
-        what = "resident memory" if fails.device.kind == "cpu" else "reserved memory"
+        what = "memory" if fails.device.kind == "cpu" else "reserved memory"
         if fails.evidence is Evidence.PREDICTED:
             assert peak_bytes is not None
             return (

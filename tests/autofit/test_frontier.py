@@ -177,7 +177,7 @@ def test_where_not_even_the_smallest_size_fits_there_is_no_best_and_the_reason_i
         ),
         (
             measured(9, OOM, device=Device(kind="cpu", name="a cpu"), steady=Peaks(device_bytes=513 * MIB)),
-            "batch 9 ran with 513.00 MiB of resident memory, 1.00 MiB over the budget",
+            "batch 9 ran with 513.00 MiB of memory, 1.00 MiB over the budget",
         ),
     ],
 )

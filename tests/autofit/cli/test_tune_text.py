@@ -286,6 +286,14 @@ def cpu_answer(results):
     return dataclasses.replace(result, best=best, frontier=(entry,), trials=(ran,), estimate=None, cards=())
 
 
+def test_private_memory_that_exceeds_the_resident_stands_beside_it(rendered, cpu_answer):
+    settings = TuneSettings(model="davenet", gpu_mem_bytes=2 * GIB, device="cpu")
+    (ran,) = cpu_answer.trials
+    ran = dataclasses.replace(ran, steady=Peaks(device_bytes=GIB, private_bytes=GIB * 3 // 2))
+    text = rendered(dataclasses.replace(cpu_answer, trials=(ran,)), settings, asked_memory="2G")
+    assert rows(text) == [["cudnn", "61", "1.00", "1.50", "77.3%", "62", "measured-cpu"]]
+
+
 def test_a_cpu_answer_speaks_of_resident_memory_and_of_no_card(rendered, cpu_answer):
     settings = TuneSettings(model="davenet", gpu_mem_bytes=2 * GIB, device="cpu")
     text = rendered(cpu_answer, settings, asked_memory="2G")
