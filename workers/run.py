@@ -63,15 +63,16 @@ def may_be_memory(outcome: TrialOutcome) -> bool:
 
 def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:
     """Tells running out of memory from another failure: it alone goes away with the limit."""
-    unlimited = run_fresh(dataclasses.replace(spec, budget_bytes=None))
+    unlimited = run_fresh(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
     if unlimited.verdict is not Verdict.FITS:
         environment = {**unlimited.environment, "under_the_limit": reason}
         return dataclasses.replace(unlimited, wall_seconds=wall_seconds, environment=environment)
+    num_steps = unlimited.num_steps_done
     evidence = (
-        f"{reason}; without the limit the same size completes with a peak resident set of "
-        f"{unlimited.steady.device_bytes} bytes"
+        f"{reason}; without the limit the same size completes {num_steps} step{'s'[: num_steps != 1]} with a "
+        f"peak resident set of {unlimited.steady.device_bytes} bytes"
     )
     return dataclasses.replace(
         limited,
@@ -81,3 +82,11 @@ def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutco
         wall_seconds=wall_seconds,
         environment={**limited.environment, "out_of_memory": evidence},
     )
+
+
+def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
+    """The same trial without its limit; of one that failed in its first step, that step alone."""
+    unlimited = dataclasses.replace(spec, budget_bytes=None)
+    if limited.num_steps_done > 0 or not limited.phase.startswith(("warm-up step", "step")):
+        return unlimited
+    return dataclasses.replace(unlimited, num_warmup_steps=0, num_steps=1)

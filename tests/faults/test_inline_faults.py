@@ -113,7 +113,7 @@ def test_an_error_that_goes_away_with_the_limit_is_oom(outcomes):
     assert outcome.verdict is Verdict.OOM
     assert outcome.error is None
     assert "could not execute a primitive" in outcome.environment["out_of_memory"]
-    assert "without the limit the same size completes" in outcome.environment["out_of_memory"]
+    assert "without the limit the same size completes 1 step with" in outcome.environment["out_of_memory"]
 
 
 def test_an_error_that_stays_without_the_limit_is_the_users(outcomes):
