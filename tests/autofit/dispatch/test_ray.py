@@ -145,6 +145,8 @@ def test_only_those_who_have_the_cluster_s_token_can_connect(dispatcher: RayDisp
     address = ray.get_runtime_context().gcs_address
     alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     tokens = [process.environ().get("RAY_AUTH_TOKEN") for process in alive]
+    kept = Path("~/.ray/auth_token").expanduser()  # a token that this user has already is taken instead
+    tokens += [kept.read_text(encoding="ascii").strip()] if kept.exists() else []
     connect = (
         "import sys; from autofit.dispatch import RayDispatcher; from workers.protocol import Probe\n"
         "with RayDispatcher(sys.argv[1]) as dispatcher: print(dispatcher.capacity(Probe.CPU))"
