@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -95,7 +96,12 @@ def marked_processes(mark: str) -> list[psutil.Process]:
 
 def trial_processes(mark: str) -> list[psutil.Process]:
     """The trials among them: what a test leaves behind although its dispatcher lives on."""
-    return [process for process in marked_processes(mark) if workers.__path__[0] in process.cmdline()]
+    found = []
+    for process in marked_processes(mark):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile; a zombie has no command either
+            if workers.__path__[0] in process.cmdline():
+                found.append(process)
+    return found
 
 
 class DispatcherConformance:
