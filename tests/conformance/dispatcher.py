@@ -24,10 +24,10 @@ import pytest
 import workers
 from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
+from tests.marks import MARK
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 ROOT = Path(workers.__path__[0]).parent
-MARK = "TEST_MARK_OF_AUTOFIT"  # the settings refuse unknown AUTOFIT_… variables
 
 DRIVER = """
 import signal, sys

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import gc
-import uuid
 import warnings
 from collections.abc import Iterator
 
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.conformance.dispatcher import MARK
+from tests.marks import marking
 
 
 @pytest.fixture(scope="module")
 def mark() -> Iterator[str]:
     """Marks the processes that a module's searches and its cluster start, however far down."""
-    value = uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, value)
+    with marking() as value:
         yield value
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
+from tests import commands
 from tests.conformance.dispatcher import ROOT
 from workers.protocol import TrialOutcome, Verdict
 
@@ -31,19 +29,8 @@ sys.exit(main())
 _STUDY = "mine"
 
 
-@dataclass(frozen=True)
-class Finished:
-    """What a shell sees of a command that ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be."""
-        parsed: dict[str, Any] = json.loads(self.out)
-        return parsed
+class Finished(commands.Finished):
+    """A search that ended."""
 
     @property
     def answer(self) -> tuple[int, int]:

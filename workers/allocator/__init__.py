@@ -7,7 +7,7 @@ segments that grow, `addresses` where segments lie; `caching` is the allocator w
 
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
 from workers.allocator.pools import AllocatorOutOfMemory, Block
-from workers.allocator.replay import Choices, Replay, live_peak_bytes, replay
+from workers.allocator.replay import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Segment",
     "SegmentBlock",
     "live_peak_bytes",
+    "peak_of_blocks",
     "replay",
 ]

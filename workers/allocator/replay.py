@@ -141,6 +141,10 @@ def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
     A lower bound of the allocated and so of the reserved peak under all settings, and one that
     never falls when a size grows, which the reserved peak does.
     """
-    rounded = [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes]
-    changes = (rounded[event] if event >= 0 else -rounded[~event] for event in events)
+    return peak_of_blocks(events, [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes])
+
+
+def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
+    """The largest sum of live blocks, of the sizes in bytes that the events refer to."""
+    changes = (blocks[event] if event >= 0 else -blocks[~event] for event in events)
     return max(accumulate(changes), default=0)

@@ -30,15 +30,20 @@ def allocator_peak_bytes(step: Callable[[], None]) -> int:
     before_bytes = live_bytes(gc.get_objects())
     with _silenced(), profile(profile_memory=True) as profiler:
         step()
-    events: Any = profiler.kineto_results
-    changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in events.events()
-        if event.name() == "[memory]" and event.device_type() == torch.profiler.DeviceType.CPU
-    )
+    changes = block_changes(profiler)
     if not changes:
         raise RuntimeError("the profiler told of no memory events")
-    return before_bytes + peak_of(change for _, change in changes)
+    return before_bytes + peak_of(changes)
+
+
+def block_changes(profiler: Any) -> list[int]:
+    """The CPU blocks that a profile saw taken and, negative, given back; in order, in bytes."""
+    events = [
+        event
+        for event in profiler.kineto_results.events()
+        if event.name() == "[memory]" and event.device_type() == torch.profiler.DeviceType.CPU
+    ]
+    return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
 
 
 def peak_of(changes: Iterable[int]) -> int:

@@ -13,8 +13,8 @@ from workers.errors import BusyDeviceError, DeviceError
 from workers.protocol import Device
 
 _MIB = 2**20
-# A trial needs this much beside its budget. Contexts of all architectures in autofit's catalogue,
-# with the libraries' kernels in them, stay below.
+# What a trial is taken to need beside its budget, for its context and the libraries' kernels. An
+# assumption: large cards were seen to take more, and then the trial itself runs out of memory.
 _CONTEXT_ALLOWANCE_BYTES = 512 * _MIB
 # A card without processes shows up to some tens of MiB in use.
 _IDLE_BYTES = 128 * _MIB
@@ -165,8 +165,7 @@ class Nvml:
 
     def used_bytes(self) -> int:
         """What all processes together hold, without the part that the driver keeps for itself."""
-        memory = self._memory()
-        return int(memory.total - memory.reserved - memory.free)
+        return _used_bytes(self._memory())
 
     def occupancy(self) -> Occupancy | None:
         """What is in use now; None where the driver does not say."""
@@ -175,7 +174,7 @@ class Nvml:
         except self.library.NVMLError:
             return None
         return Occupancy(
-            used_bytes=int(memory.total - memory.reserved - memory.free),
+            used_bytes=_used_bytes(memory),
             free_bytes=int(memory.free),
             tenants=self._tenants(),
         )
@@ -201,3 +200,8 @@ class Nvml:
                 if process.pid != os.getpid()
             }
         return tuple(found[pid] for pid in sorted(found))
+
+
+def _used_bytes(memory: Any) -> int:
+    """Of NVML's account of a card, what processes hold: without the part that the driver keeps for itself."""
+    return int(memory.total - memory.reserved - memory.free)

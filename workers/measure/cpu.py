@@ -150,20 +150,17 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
     if limit_bytes is None:
         yield
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = [limit_bytes, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(wanted), hard))
-    try:
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = [limit_bytes, *(limit for limit in limits if limit != resource.RLIM_INFINITY)]
+    with _soft_limit(min(wanted)):
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @contextmanager
-def _unlimited() -> Iterator[None]:
-    """Lifts this process's limit of private writable memory for a while."""
+def _soft_limit(limit_bytes: int | None) -> Iterator[None]:
+    """Sets the soft limit of private writable memory for a while; None lifts it to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (hard if limit_bytes is None else limit_bytes, hard))
     try:
         yield
     finally:
@@ -229,7 +226,7 @@ class ResidentSet:
                 raise
             reason = steps.in_one_line(error)
             if _is_limited() and isinstance(error, RuntimeError | SystemError):
-                with _unlimited():
+                with _soft_limit(None):
                     _retry(action, reason)
             return reason
         return None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from workers.allocator import Choices, Replay, live_peak_bytes, replay
+from workers.allocator import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
 from workers.predict.plans import PlanSource
@@ -162,9 +161,7 @@ class PeakCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        calls = self._shapes(batch_size)[1]
-        bare = [call.low_bytes if isinstance(call, Workspace) else 0 for call in calls]
-        return live_peak_bytes(self._events, self._sizes(batch_size, tuple(bare)))
+        return live_peak_bytes(self._events, self._sizes_without_plans(batch_size, Level.LOW))
 
     def live_bytes(self, batch_size: int, level: Level, block_bytes: Callable[[int], int]) -> int:
         """The peak of live blocks, with estimated sizes at a level and without convolution plans.
@@ -172,12 +169,14 @@ class PeakCurve:
         Args:
             block_bytes: the bytes of the block that a request of so many bytes gets.
         """
-        sizes, calls = self._shapes(batch_size)
-        estimated = [getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in calls]
-        sizes = self._sizes(batch_size, tuple(estimated))
-        blocks = [block_bytes(size) for size in sizes]
-        changes = (blocks[event] if event >= 0 else -blocks[~event] for event in self._events)
-        return max(accumulate(changes), default=0)
+        sizes = self._sizes_without_plans(batch_size, level)
+        return peak_of_blocks(self._events, [block_bytes(size) for size in sizes])
+
+    def _sizes_without_plans(self, batch_size: int, level: Level) -> Sequence[int]:
+        """The size of every allocation, estimated ones at a level, those that plans decide left out."""
+        calls = self._shapes(batch_size)[1]
+        estimated = (getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in calls)
+        return self._sizes(batch_size, tuple(estimated))
 
     def replay(
         self,

@@ -10,7 +10,6 @@ two small batches here, and each of its blocks is taken for a line in the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.autograd.profiler import profile
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from workers.measure.allocator_peak import block_changes, peak_of
 from workers.measure.cpu import ResidentSet
 from workers.predict.workspace import Workspace, between
 
@@ -176,7 +176,7 @@ def _measured(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple
     if [c > 0 for c in changes] != [c > 0 for c in others]:
         # Another algorithm: the whole is taken for one block.
         changes, others = [_beside(changes, sizes)], [_beside(others, other_sizes)]
-    untouched_bytes = max(0, max(accumulate(changes), default=0) - _touched_bytes(func, real))
+    untouched_bytes = max(0, peak_of(changes) - _touched_bytes(func, real))
     lines = [_line(a, b) for a, b in zip(others, changes, strict=True)]
     output_lines = tuple(_line(a, b) for a, b in zip(other_sizes, sizes, strict=True))
     taken, events = _matched(lines, output_lines)
@@ -234,17 +234,14 @@ def _at(line: _Line) -> int:
 
 
 def _beside(changes: list[int], sizes: list[int]) -> int:
-    return max(1, max(accumulate(changes), default=0) - sum(sizes))
+    return max(1, peak_of(changes) - sum(sizes))
 
 
 def _changes(func: torch._ops.OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
     """What a call takes and, negative, gives back in order, and the bytes of its outputs."""
     with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
         outputs = func(*real)
-    assert profiler.kineto_results is not None
-    events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
-    changes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
-    return [c for c in changes if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
+    return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
 
 
 def _touched_bytes(func: torch._ops.OpOverload, real: list[Any]) -> int:

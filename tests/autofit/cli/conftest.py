@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from autofit.cli.backend import Backend
 from autofit.confidence import Calibration, ModelClass
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
+from tests.commands import Finished
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
 GIB = 1024**3
@@ -37,19 +36,6 @@ CALIBRATION = Calibration(
     num_families=9,
     sources=("a-table",),
 )
-
-
-@dataclass(frozen=True)
-class Finished:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be."""
-        parsed: dict[str, Any] = json.loads(self.out)
-        return parsed
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -10,16 +9,15 @@ import pytest
 pytest.register_assert_rewrite("tests.conformance.dispatcher")
 
 from autofit.dispatch import Dispatcher  # noqa: E402 - the module below is rewritten first
-from tests.conformance.dispatcher import MARK, TrialFolder  # noqa: E402
+from tests.conformance.dispatcher import TrialFolder  # noqa: E402
+from tests.marks import marking  # noqa: E402
 from workers.protocol import TrialOutcome  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def mark() -> Iterator[str]:
     """Marks the processes that a module's dispatchers start, however far down."""
-    value = uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, value)
+    with marking() as value:
         yield value
 
 

@@ -1,0 +1,20 @@
+"""Marks for the processes that tests start, by which they are found however far down they are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+MARK = "TEST_MARK_OF_AUTOFIT"  # the settings refuse unknown AUTOFIT_… variables
+
+
+@contextmanager
+def marking() -> Iterator[str]:
+    """Marks all processes that are started meanwhile, and says with what."""
+    value = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, value)
+        yield value
