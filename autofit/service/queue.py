@@ -1,0 +1,412 @@
+"""The jobs of a cluster, as the shared storage keeps them: the trials of one Optuna study.
+
+    enqueue ─▶ WAITING ── claim_next ─▶ RUNNING ── finish ─▶ COMPLETE   its value: the best batch, or 0
+               queued                   running │            succeeded
+                  │                             └─ finish ─▶ FAIL
+                  └──────── stopped ───────────────────────▶ failed, stopped
+
+One process alone wins the step from WAITING to RUNNING: the storage sees to it. As all of them take
+the oldest job that waits, that step is also what keeps the number of running jobs within a limit,
+however many processes admit jobs at once.
+
+Everything else about a job is a user attribute of its trial, and the state comes last: a job that
+is over has its result. This module alone knows the attributes' names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.report.result import TUNE_SCHEMA
+from autofit.search.storage import Storage, open_storage, quiet_optuna
+
+JOBS_STUDY = "autofit-jobs"
+
+_JOB_ID = "job_id"
+_JOB = "job"
+_ATTEMPTS = "attempts"
+_STATE_REASON = "state_reason"
+_STOPPED = "stopped"
+_RESULT = "result"
+_STUDY = "study"
+_ENDED = "ended_seconds"
+_DUPLICATE = "duplicate"
+
+
+class JobState(StrEnum):
+    """Where a job is on its way."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing about the job will change any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingDir:
+    """The folder with which a job's code comes to the cluster.
+
+    Attributes:
+        digest: SHA-256 of its package; None where it is fetched from elsewhere.
+        where: the study that holds the package, or the URI that every node fetches it from.
+    """
+
+    digest: str | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a job is to do.
+
+    Attributes:
+        options: of `autofit tune`, by name; the text as on a command line.
+        workload: its short name.
+        gpu: the card's key in the catalogue.
+        fleet: joins jobs that ask the same for several cards.
+    """
+
+    options: Mapping[str, str]
+    workload: str
+    gpu: str | None = None
+    working_dir: WorkingDir | None = None
+    fleet: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One driver that was started for a job.
+
+    Attributes:
+        submission_id: what Ray calls it.
+        started_seconds: epoch.
+    """
+
+    submission_id: str
+    started_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What the storage knows of a job.
+
+    Attributes:
+        number: of its trial; jobs are admitted in this order.
+        stop_requested: whether somebody asked for its end, which a running driver may still be at.
+        state_reason: a sentence, where it failed, was stopped, or is tried again.
+        document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
+        study: the name of the study of its trials, once its driver has answered.
+        submitted_seconds, ended_seconds: epoch.
+    """
+
+    number: int
+    job_id: str
+    state: JobState
+    spec: JobSpec
+    submitted_seconds: float
+    attempts: tuple[Attempt, ...] = ()
+    stop_requested: bool = False
+    state_reason: str | None = None
+    document: dict[str, Any] | None = field(default=None, repr=False)
+    study: str | None = None
+    ended_seconds: float | None = None
+
+    @property
+    def started_seconds(self) -> float | None:
+        """When its first driver was started; epoch."""
+        return self.attempts[0].started_seconds if self.attempts else None
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
+        if not self.state.is_over or self.document is not None:
+            return self.document
+        stopped = self.state is JobState.STOPPED
+        return {
+            "schema": ERROR_SCHEMA,
+            "kind": "interrupted" if stopped else "job",
+            "message": self.state_reason or f"job {self.job_id} ended without a result",
+            "exit_code": int(ExitCode.INTERRUPTED if stopped else ExitCode.INFRASTRUCTURE),
+        }
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the job's own `tune` exited with; None until it is over."""
+        answer = self.answer
+        if answer is None:
+            return None
+        if answer.get("schema") == TUNE_SCHEMA:
+            return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
+        return int(answer["exit_code"])
+
+
+class JobQueue:
+    """The jobs in an open storage; use it in a `with` statement, or close it.
+
+    Reading costs what has changed: records of jobs that are over are not read again.
+
+    Every method raises `StorageError` when the storage cannot be read or written.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known_study: optuna.Study | None = None
+
+    @classmethod
+    def open(cls, storage: str | None) -> Self:
+        """Opens a storage, see `open_storage`; None is a journal in the state directory."""
+        with quiet_optuna():
+            return cls(open_storage(storage, JOBS_STUDY))
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def records(self) -> list[JobRecord]:
+        """All jobs, in the order in which they were enqueued."""
+        with self._storage.guard():
+            return [_record(trial) for trial in self._trials().values()]
+
+    def record(self, job_id: str) -> JobRecord | None:
+        """The job of that id."""
+        with self._storage.guard():
+            trial = self._trials().get(job_id)
+            return None if trial is None else _record(trial)
+
+    def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
+        """Adds a job at the end of the queue.
+
+        Args:
+            job_id: equal for equal content.
+            again: where there is such a job, add one whose id ends in -2, -3, ….
+
+        Returns:
+            The job, and whether it is new: without `again` a job of that id is left as it is.
+        """
+        with self._storage.guard():
+            while True:
+                known = self._trials(create=True)
+                if job_id in known and not again:
+                    return _record(known[job_id]), False
+                free_id, number = job_id, 2
+                while free_id in known:
+                    free_id, number = f"{job_id}-{number}", number + 1
+                created = self._create(free_id, spec)
+                first = self._trials()[free_id]
+                if first.number == created.number:
+                    return _record(first), True
+                # Another process was quicker with the same id.
+                self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
+                self._set_state(created, TrialState.FAIL)
+
+    def claim_next(self, *, max_running: int) -> JobRecord | None:
+        """Takes the oldest job that waits, so that this process alone starts its driver.
+
+        Returns:
+            None where no job waits, or so many run already.
+        """
+        with self._storage.guard():
+            while True:
+                trials = list(self._trials().values())
+                num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
+                oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
+                if oldest is None or num_running >= max_running:
+                    return None
+                # Whoever loses this looks again before it takes the next: see the module's text.
+                if self._set_state(oldest, TrialState.RUNNING):
+                    return _record(self._refreshed(oldest))
+
+    def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
+        """Notes that a driver was started under that submission id; a second time changes nothing."""
+        with self._storage.guard():
+            trial = self._known(job)
+            attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
+            if all(attempt["submission_id"] != submission_id for attempt in attempts):
+                attempts.append({"submission_id": submission_id, "started_seconds": time.time()})
+                self._set_attribute(trial, _ATTEMPTS, attempts)
+            return _record(self._refreshed(trial))
+
+    def explain(self, job: JobRecord, reason: str) -> None:
+        """Says in a sentence why the job is where it is; nothing once it is over."""
+        with self._storage.guard():
+            self._set_attribute(self._known(job), _STATE_REASON, reason)
+
+    def request_stop(self, job: JobRecord) -> None:
+        """Marks the job as not wanted any more; nothing once it is over.
+
+        Its driver, where it has one, is to be stopped by the caller.
+        """
+        with self._storage.guard():
+            self._set_attribute(self._known(job), _STOPPED, True)
+
+    def finish(self, job: JobRecord, document: dict[str, Any], *, study: str | None = None) -> bool:
+        """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
+
+        Returns:
+            Whether this call ended it: False where it was over.
+        """
+        found = document.get("schema") == TUNE_SCHEMA
+        best = document["best"] if found else None
+        with self._storage.guard():
+            trial = self._known(job)
+            self._set_attribute(trial, _RESULT, document)
+            if study is not None:
+                self._set_attribute(trial, _STUDY, study)
+            if not found:
+                self._set_attribute(trial, _STATE_REASON, document["message"])
+            self._set_attribute(trial, _ENDED, time.time())
+            if not found:
+                return self._set_state(trial, TrialState.FAIL)
+            return self._set_state(
+                trial, TrialState.COMPLETE, [0.0 if best is None else float(best["batch_size"])]
+            )
+
+    def give_up(self, job: JobRecord, reason: str) -> bool:
+        """Ends a job for which no driver will answer; returns whether this call ended it."""
+        with self._storage.guard():
+            trial = self._known(job)
+            self._set_attribute(trial, _STATE_REASON, reason)
+            self._set_attribute(trial, _ENDED, time.time())
+            return self._set_state(trial, TrialState.FAIL)
+
+    # ── trials ──────────────────────────────────────────────────────────────────────────────────
+
+    def _study(self, *, create: bool) -> optuna.Study | None:
+        """The study, which keeps what it has read of finished trials."""
+        if self._known_study is None:
+            backend = self._storage.backend
+            with quiet_optuna():
+                if create:
+                    self._known_study = optuna.create_study(
+                        storage=backend, study_name=JOBS_STUDY, direction="maximize", load_if_exists=True
+                    )
+                elif JOBS_STUDY in optuna.get_all_study_names(backend):
+                    self._known_study = optuna.load_study(study_name=JOBS_STUDY, storage=backend)
+        return self._known_study
+
+    def _trials(self, *, create: bool = False) -> dict[str, FrozenTrial]:
+        """The trial of each job: of those with one id, which met in the storage, the first."""
+        study = self._study(create=create)
+        trials: dict[str, FrozenTrial] = {}
+        for trial in () if study is None else study.get_trials(deepcopy=False):
+            if _JOB_ID in trial.user_attrs:
+                trials.setdefault(trial.user_attrs[_JOB_ID], trial)
+        return trials
+
+    def _known(self, job: JobRecord) -> FrozenTrial:
+        return self._trials()[job.job_id]
+
+    def _refreshed(self, trial: FrozenTrial) -> FrozenTrial:
+        return self._storage.backend.get_trial(_trial_id(trial))
+
+    def _create(self, job_id: str, spec: JobSpec) -> FrozenTrial:
+        study = self._study(create=True)
+        assert study is not None
+        backend = self._storage.backend
+        study_id = backend.get_study_id_from_name(study.study_name)
+        template = create_trial(
+            state=TrialState.WAITING, user_attrs={_JOB_ID: job_id, _JOB: _spec_to_dict(spec)}
+        )
+        return backend.get_trial(backend.create_new_trial(study_id, template))
+
+    def _set_attribute(self, trial: FrozenTrial, name: str, value: Any) -> None:
+        """Sets an attribute; not of a job that another process has ended meanwhile."""
+        try:
+            self._storage.backend.set_trial_user_attr(_trial_id(trial), name, value)
+        except UpdateFinishedTrialError:
+            return
+
+    def _set_state(self, trial: FrozenTrial, state: TrialState, values: list[float] | None = None) -> bool:
+        """Whether the step was this process's: not where another was quicker."""
+        try:
+            with self._storage.alone():
+                return self._storage.backend.set_trial_state_values(_trial_id(trial), state, values)
+        except UpdateFinishedTrialError:
+            return False
+
+
+def _trial_id(trial: FrozenTrial) -> int:
+    return trial._trial_id  # noqa: SLF001 - Optuna's storages are addressed by it, and nothing public tells it
+
+
+def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
+    folder = spec.working_dir
+    return {
+        "options": dict(spec.options),
+        "workload": spec.workload,
+        "gpu": spec.gpu,
+        "working_dir": None if folder is None else {"digest": folder.digest, "where": folder.where},
+        "fleet": spec.fleet,
+        "submitted_seconds": time.time(),
+    }
+
+
+def _record(trial: FrozenTrial) -> JobRecord:
+    attributes = trial.user_attrs
+    job = attributes[_JOB]
+    folder = job["working_dir"]
+    return JobRecord(
+        number=trial.number,
+        job_id=attributes[_JOB_ID],
+        state=_state(trial),
+        spec=JobSpec(
+            options=job["options"],
+            workload=job["workload"],
+            gpu=job["gpu"],
+            working_dir=None if folder is None else WorkingDir(**folder),
+            fleet=job["fleet"],
+        ),
+        submitted_seconds=job["submitted_seconds"],
+        attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
+        stop_requested=attributes.get(_STOPPED, False),
+        state_reason=attributes.get(_STATE_REASON),
+        document=attributes.get(_RESULT),
+        study=attributes.get(_STUDY),
+        ended_seconds=attributes.get(_ENDED),
+    )
+
+
+def _state(trial: FrozenTrial) -> JobState:
+    match trial.state:
+        case TrialState.WAITING:
+            return JobState.QUEUED
+        case TrialState.RUNNING:
+            return JobState.RUNNING
+        case TrialState.COMPLETE:
+            return JobState.SUCCEEDED
+    return JobState.STOPPED if trial.user_attrs.get(_STOPPED) else JobState.FAILED
+
+
+def unknown_job(name: str, records: list[JobRecord]) -> str:
+    """The sentence about a job or fleet that the storage does not have; near matches are named."""
+    known = {record.job_id for record in records} | {
+        record.spec.fleet for record in records if record.spec.fleet is not None
+    }
+    return f"there is no job or fleet {name!r}.{did_you_mean(name, known)} `autofit jobs` lists them"

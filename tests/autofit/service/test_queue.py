@@ -1,0 +1,174 @@
+"""The queue of jobs in a storage, used by several processes at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from autofit.errors import StorageError
+from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir, unknown_job
+
+SPEC = JobSpec(
+    options={"model": "davenet", "gpu-mem": "16G"},
+    workload="davenet",
+    working_dir=WorkingDir(digest="abc", where="working-dir-abc"),
+)
+ANSWER = {"schema": "autofit.tune/1", "best": {"batch_size": 86}}
+NOTHING_FITS = {"schema": "autofit.tune/1", "best": None}
+ERROR = {"schema": "autofit.error/1", "kind": "usage", "message": "no such card", "exit_code": 2}
+
+
+@pytest.fixture(params=["journal", "sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return {
+        "journal": str(tmp_path / "jobs.journal"),
+        "sqlite": f"sqlite:///{tmp_path / 'jobs.db'}",
+    }[request.param]
+
+
+@pytest.fixture
+def queue(storage: str) -> Iterator[JobQueue]:
+    with JobQueue.open(storage) as opened:
+        yield opened
+
+
+def test_a_job_goes_its_way_from_queued_to_succeeded(queue: JobQueue) -> None:
+    job, is_new = queue.enqueue("davenet-16g-1", SPEC)
+    assert is_new
+    assert (job.state, job.spec, job.attempts) == (JobState.QUEUED, SPEC, ())
+    claimed = queue.claim_next(max_running=1)
+    assert claimed is not None
+    assert claimed.state is JobState.RUNNING
+    running = queue.record_attempt(claimed, "davenet-16g-1.1")
+    assert running.started_seconds is not None
+    assert queue.finish(running, ANSWER, study="davenet-abc")
+    over = queue.record("davenet-16g-1")
+    assert over is not None
+    assert (over.state, over.document, over.study) == (JobState.SUCCEEDED, ANSWER, "davenet-abc")
+    assert (over.exit_code, over.attempts) == (0, running.attempts)
+    assert over.ended_seconds is not None
+
+
+@pytest.mark.parametrize(
+    ("document", "state", "exit_code"),
+    [(NOTHING_FITS, JobState.SUCCEEDED, 3), (ERROR, JobState.FAILED, 2)],
+)
+def test_a_job_ends_as_its_tune_did(
+    queue: JobQueue, document: dict[str, Any], state: JobState, exit_code: int
+) -> None:
+    queue.enqueue("a", SPEC)
+    claimed = queue.claim_next(max_running=1)
+    assert claimed is not None
+    queue.finish(claimed, document)
+    [over] = queue.records()
+    assert (over.state, over.exit_code, over.answer) == (state, exit_code, document)
+
+
+def test_equal_content_is_one_job_unless_it_is_wanted_again(queue: JobQueue) -> None:
+    queue.enqueue("a", SPEC)
+    assert queue.enqueue("a", SPEC)[1] is False
+    ids = [queue.enqueue("a", SPEC, again=True)[0].job_id for _ in range(2)]
+    assert ids == ["a-2", "a-3"]
+    assert [job.job_id for job in queue.records()] == ["a", "a-2", "a-3"]
+
+
+def test_a_job_that_is_over_stays_as_it_is(queue: JobQueue) -> None:
+    job, _ = queue.enqueue("a", SPEC)
+    assert queue.give_up(job, "nobody wanted it")
+    assert not queue.finish(job, ANSWER)
+    queue.request_stop(job)
+    [over] = queue.records()
+    assert (over.state, over.state_reason, over.document) == (JobState.FAILED, "nobody wanted it", None)
+    assert (over.answer, over.exit_code) == (
+        {"schema": "autofit.error/1", "kind": "job", "message": "nobody wanted it", "exit_code": 5},
+        5,
+    )
+
+
+def test_a_stopped_job_is_not_claimed(queue: JobQueue) -> None:
+    job, _ = queue.enqueue("a", SPEC)
+    queue.request_stop(job)
+    queue.give_up(job, "stopped before it began")
+    assert queue.claim_next(max_running=9) is None
+    [over] = queue.records()
+    assert (over.state, over.exit_code) == (JobState.STOPPED, 130)
+
+
+def test_an_attempt_is_noted_once(queue: JobQueue) -> None:
+    job, _ = queue.enqueue("a", SPEC)
+    queue.record_attempt(job, "a.1")
+    queue.record_attempt(job, "a.2")
+    again = queue.record_attempt(job, "a.2")
+    assert [attempt.submission_id for attempt in again.attempts] == ["a.1", "a.2"]
+
+
+def test_what_one_process_writes_another_reads(queue: JobQueue, storage: str) -> None:
+    with JobQueue.open(storage) as other:
+        assert other.records() == []
+        queue.enqueue("a", SPEC)
+        assert other.claim_next(max_running=1) is not None
+        [seen] = queue.records()
+        assert seen.state is JobState.RUNNING
+        other.finish(seen, ANSWER)
+        assert queue.records()[0].state is JobState.SUCCEEDED
+
+
+def test_reading_creates_nothing(queue: JobQueue) -> None:
+    assert queue.records() == []
+    assert queue.record("a") is None
+    assert JOBS_STUDY not in optuna.get_all_study_names(queue.storage.backend)
+
+
+def test_an_unknown_job_is_answered_with_those_like_it(queue: JobQueue) -> None:
+    queue.enqueue("davenet-16g-0123", SPEC)
+    assert "Did you mean davenet-16g-0123?" in unknown_job("davenet-16g-0124", queue.records())
+
+
+def test_a_storage_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with JobQueue.open(f"sqlite:///{path}") as queue:
+        queue.enqueue("a", SPEC)
+        path.write_bytes(b"no database any more" * 1000)
+        with pytest.raises(StorageError, match=r"jobs\.db"):
+            queue.enqueue("b", SPEC)
+
+
+def _enqueue_and_claim(storage: str, worker: int, start: Barrier, claimed: Any) -> None:
+    """Enqueues the same jobs as the others and takes what it can, with at most two at once."""
+    with JobQueue.open(storage) as queue:
+        start.wait()
+        for number in range(6):
+            queue.enqueue(f"job-{number}", SPEC)
+        while any(not job.state.is_over for job in queue.records()):
+            job = queue.claim_next(max_running=2)
+            if job is None:
+                continue
+            num_running = sum(one.state is JobState.RUNNING for one in queue.records())
+            claimed.put((job.job_id, worker, num_running))
+            queue.finish(job, ANSWER)
+
+
+def test_processes_that_claim_at_once_share_the_jobs_within_the_limit(storage: str) -> None:
+    with JobQueue.open(storage) as queue:
+        queue.enqueue("first", SPEC)
+    context = multiprocessing.get_context("spawn")
+    start, claimed = context.Barrier(3), context.Queue()
+    workers = [
+        context.Process(target=_enqueue_and_claim, args=(storage, number, start, claimed))
+        for number in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    taken = [claimed.get(timeout=60) for _ in range(7)]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert sorted(job for job, _, _ in taken) == ["first", *(f"job-{number}" for number in range(6))]
+    assert max(num_running for _, _, num_running in taken) <= 2
+    assert claimed.empty()

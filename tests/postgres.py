@@ -1,0 +1,128 @@
+"""A PostgreSQL server of a test's own, which the test may stop, kill and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_DEBIANS = Path("/usr/lib/postgresql")
+_SUPERUSER = "postgres"
+# What a crash of the machine would lose does not matter here; a crash of the server loses nothing.
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+
+
+class Postgres:
+    """A cluster in a folder of its own, on a free port of the loopback; every password is accepted.
+
+    Attributes:
+        port: where it listens, the same after every start.
+    """
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries = binaries
+        self._data = folder / "data"
+        self._log = folder / "log"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", f"--username={_SUPERUSER}"]
+        self._run("initdb", "--pgdata", self._data, *options)
+
+    @property
+    def url(self) -> str:
+        """Of the database that a new cluster has."""
+        return self.url_of(_SUPERUSER)
+
+    def url_of(self, database: str, *, password: str | None = None) -> str:
+        user = _SUPERUSER if password is None else f"{_SUPERUSER}:{password}"
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, name: str) -> str:
+        """Creates an empty database and returns its URL."""
+        host = ("--host=127.0.0.1", f"--port={self.port}", f"--username={_SUPERUSER}")
+        self._run("createdb", *host, name)
+        return self.url_of(name)
+
+    def start(self) -> None:
+        """Starts the server; it answers when this returns."""
+        settings = {**_FAST, "port": str(self.port), "listen_addresses": "127.0.0.1"}
+        given = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        sockets = "-c unix_socket_directories="
+        self._run("pg_ctl", "-D", self._data, "-l", self._log, "-w", "-o", f"{given} {sockets}", "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops it: `smart`, `fast`, or `immediate`, which is a crash that recovers at the next start."""
+        self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """Ends all of its processes at once with SIGKILL."""
+        server = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=30)
+
+    def is_running(self) -> bool:
+        return self._try("pg_ctl", "-D", self._data, "status").returncode == 0
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        done = self._try(program, *arguments)
+        log = self._log.read_text() if self._log.exists() else ""
+        assert done.returncode == 0, f"{program} failed: {done.stderr}\n{log}"
+
+    def _try(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        # The server refuses to run as root; its log file inherits nothing, or pg_ctl's pipes stay open.
+        as_user = ["runuser", "-u", _SUPERUSER, "--"] if os.geteuid() == 0 else []
+        with tempfile.TemporaryFile("w+") as err:
+            done = subprocess.run(
+                [*as_user, self._binaries / program, *arguments],
+                check=False,
+                cwd=self._data.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                text=True,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+            err.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, "", err.read())
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A started server, which is gone with its folder at the end; skips where PostgreSQL is missing."""
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL's initdb and pg_ctl are not installed (Debian: postgresql)")
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, _SUPERUSER)
+    try:
+        server = Postgres(binaries, folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            if server.is_running():
+                server.stop("immediate")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _binaries() -> Path | None:
+    """The folder of the newest version's programs: on PATH, or where Debian keeps them."""
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    versions = sorted(_DEBIANS.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    return versions[-1].parent if versions else None
