@@ -27,10 +27,12 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
-from autofit.search.storage import Storage, open_storage, quiet_optuna
+from autofit.search.storage import JOURNAL_SUFFIX, Storage, open_storage, quiet_optuna
 
 JOBS_STUDY = "autofit-jobs"
+DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head
 
 _JOB_ID = "job_id"
 _JOB = "job"
@@ -38,6 +40,7 @@ _ATTEMPTS = "attempts"
 _STATE_REASON = "state_reason"
 _STOPPED = "stopped"
 _RESULT = "result"
+_TEXT = "text"
 _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
@@ -80,6 +83,7 @@ class JobSpec:
         workload: its short name.
         gpu: the card's key in the catalogue.
         fleet: joins jobs that ask the same for several cards.
+        max_drivers: the job is started only while fewer drivers run.
     """
 
     options: Mapping[str, str]
@@ -87,6 +91,7 @@ class JobSpec:
     gpu: str | None = None
     working_dir: WorkingDir | None = None
     fleet: str | None = None
+    max_drivers: int = DEFAULT_MAX_DRIVERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +116,10 @@ class JobRecord:
         stop_requested: whether somebody asked for its end, which a running driver may still be at.
         state_reason: a sentence, where it failed, was stopped, or is tried again.
         document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
-        study: the name of the study of its trials, once its driver has answered.
+        text: what `tune` says of that result on a terminal.
+        study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
+        claimed_seconds: when a process took it to start its first driver; epoch.
     """
 
     number: int
@@ -124,8 +131,10 @@ class JobRecord:
     stop_requested: bool = False
     state_reason: str | None = None
     document: dict[str, Any] | None = field(default=None, repr=False)
+    text: str | None = field(default=None, repr=False)
     study: str | None = None
     ended_seconds: float | None = None
+    claimed_seconds: float | None = None
 
     @property
     def started_seconds(self) -> float | None:
@@ -162,17 +171,22 @@ class JobQueue:
     Reading costs what has changed: records of jobs that are over are not read again.
 
     Every method raises `StorageError` when the storage cannot be read or written.
+
+    Attributes:
+        url: where the storage is, with whatever secret is in it.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, url: str) -> None:
         self._storage = storage
+        self.url = url
         self._known_study: optuna.Study | None = None
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
         """Opens a storage, see `open_storage`; None is a journal in the state directory."""
+        url = storage or str(studies_dir() / f"{JOBS_STUDY}{JOURNAL_SUFFIX}")
         with quiet_optuna():
-            return cls(open_storage(storage, JOBS_STUDY))
+            return cls(open_storage(url, JOBS_STUDY), url=url)
 
     @property
     def storage(self) -> Storage:
@@ -226,8 +240,11 @@ class JobQueue:
                 self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
                 self._set_state(created, TrialState.FAIL)
 
-    def claim_next(self, *, max_running: int) -> JobRecord | None:
+    def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
         """Takes the oldest job that waits, so that this process alone starts its driver.
+
+        Args:
+            max_running: beside the limit that the job itself brings.
 
         Returns:
             None where no job waits, or so many run already.
@@ -237,7 +254,10 @@ class JobQueue:
                 trials = list(self._trials().values())
                 num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
                 oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
-                if oldest is None or num_running >= max_running:
+                if oldest is None:
+                    return None
+                own_limit = _spec(oldest).max_drivers
+                if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
                     return None
                 # Whoever loses this looks again before it takes the next: see the module's text.
                 if self._set_state(oldest, TrialState.RUNNING):
@@ -258,6 +278,11 @@ class JobQueue:
         with self._storage.guard():
             self._set_attribute(self._known(job), _STATE_REASON, reason)
 
+    def note_study(self, job: JobRecord, study: str) -> None:
+        """Says in which study the job's trials are; nothing once it is over."""
+        with self._storage.guard():
+            self._set_attribute(self._known(job), _STUDY, study)
+
     def request_stop(self, job: JobRecord) -> None:
         """Marks the job as not wanted any more; nothing once it is over.
 
@@ -266,8 +291,11 @@ class JobQueue:
         with self._storage.guard():
             self._set_attribute(self._known(job), _STOPPED, True)
 
-    def finish(self, job: JobRecord, document: dict[str, Any], *, study: str | None = None) -> bool:
+    def finish(self, job: JobRecord, document: dict[str, Any], *, text: str | None = None) -> bool:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
+
+        Args:
+            text: the same for a person.
 
         Returns:
             Whether this call ended it: False where it was over.
@@ -277,8 +305,8 @@ class JobQueue:
         with self._storage.guard():
             trial = self._known(job)
             self._set_attribute(trial, _RESULT, document)
-            if study is not None:
-                self._set_attribute(trial, _STUDY, study)
+            if text is not None:
+                self._set_attribute(trial, _TEXT, text)
             if not found:
                 self._set_attribute(trial, _STATE_REASON, document["message"])
             self._set_attribute(trial, _ENDED, time.time())
@@ -364,32 +392,40 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
         "gpu": spec.gpu,
         "working_dir": None if folder is None else {"digest": folder.digest, "where": folder.where},
         "fleet": spec.fleet,
+        "max_drivers": spec.max_drivers,
         "submitted_seconds": time.time(),
     }
 
 
+def _spec(trial: FrozenTrial) -> JobSpec:
+    job = trial.user_attrs[_JOB]
+    folder = job["working_dir"]
+    return JobSpec(
+        options=job["options"],
+        workload=job["workload"],
+        gpu=job["gpu"],
+        working_dir=None if folder is None else WorkingDir(**folder),
+        fleet=job["fleet"],
+        max_drivers=job["max_drivers"],
+    )
+
+
 def _record(trial: FrozenTrial) -> JobRecord:
     attributes = trial.user_attrs
-    job = attributes[_JOB]
-    folder = job["working_dir"]
     return JobRecord(
         number=trial.number,
         job_id=attributes[_JOB_ID],
         state=_state(trial),
-        spec=JobSpec(
-            options=job["options"],
-            workload=job["workload"],
-            gpu=job["gpu"],
-            working_dir=None if folder is None else WorkingDir(**folder),
-            fleet=job["fleet"],
-        ),
-        submitted_seconds=job["submitted_seconds"],
+        spec=_spec(trial),
+        submitted_seconds=attributes[_JOB]["submitted_seconds"],
         attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
         stop_requested=attributes.get(_STOPPED, False),
         state_reason=attributes.get(_STATE_REASON),
         document=attributes.get(_RESULT),
+        text=attributes.get(_TEXT),
         study=attributes.get(_STUDY),
         ended_seconds=attributes.get(_ENDED),
+        claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),
     )
 
 
