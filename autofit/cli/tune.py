@@ -39,7 +39,7 @@ from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
 if TYPE_CHECKING:
     from autofit.service.driver import JobDriver
 
-_SEARCH = combined(
+SEARCH = combined(
     setting("device", "What to measure on; cpu counts the process's memory.", choices=DEVICES),
     setting(
         "probe",
@@ -73,19 +73,36 @@ _SEARCH = combined(
     setting("threads", "Intra-op threads of a CPU trial.", metavar="N"),
 )
 
-_RECORD = combined(
-    setting("storage", "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
-            metavar="URL"),
+STUDY = combined(
     setting("study", "Name of the study to begin or take up.  [default: follows from the settings]",
             metavar="NAME"),
     click.option("--fresh/--no-fresh", default=None, help="Begin the study anew."),
-    setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
+)  # fmt: skip
+
+TRIALS = combined(
     setting("resources", "Custom resources that every trial asks its node for.", metavar="NAME=NUM,…"),
     setting("node-wait", "How long to wait for a node that could run a trial; 0: not at all.  [default: 30]",
             metavar="SECONDS"),
+)  # fmt: skip
+
+_STORAGE = setting(
+    "storage",
+    "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
+    metavar="URL",
+)
+
+_ADDRESS = combined(
+    setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
     setting("metrics-port", "Serve Prometheus metrics meanwhile; 0 for any free port.", metavar="PORT"),
     setting("metrics-host", "Where to serve them.  [default: 127.0.0.1]", metavar="HOST"),
-)  # fmt: skip
+)
+
+CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML with a table [tune] of these options; the command line and AUTOFIT_… variables win.",
+)
 
 
 class SearchInterruptedError(AutofitError):
@@ -99,14 +116,12 @@ class SearchInterruptedError(AutofitError):
 @MODEL
 @GPU_MEM
 @GPU
-@_SEARCH
-@_RECORD
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML with a table [tune] of these options; the command line and AUTOFIT_… variables win.",
-)
+@SEARCH
+@_STORAGE
+@STUDY
+@TRIALS
+@_ADDRESS
+@CONFIG
 @QUIET
 @JSON
 @click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
@@ -157,7 +172,8 @@ def _print_text(result: TuneResult, settings: TuneSettings, *, asked_memory: str
 def _driving(
     job_id: str, given: Mapping[str, str | bool | None]
 ) -> contextlib.AbstractContextManager[JobDriver]:
-    from autofit.service.driver import STORAGE_VARIABLE, driving
+    from autofit.service.driver import driving
+    from autofit.service.submission import STORAGE_VARIABLE
 
     storage = given["storage"] or os.environ.get(STORAGE_VARIABLE)
     return driving(

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from autofit.errors import DispatchError
 from autofit.service import packages
-from autofit.service.jobs import Driver, RayJobs, RefusedError
-from autofit.service.queue import JobQueue, JobRecord, JobState
+from autofit.service.job_records import JobRecord, JobState
+from autofit.service.jobs import STOP_SECONDS, Driver, RayJobs, RefusedError
+from autofit.service.queue import JobQueue
 from autofit.service.submission import entrypoint, storage_for_driver
 
 MAX_ATTEMPTS = 2
@@ -32,6 +34,8 @@ STOPPED = "stopped; the study keeps the trials, and --again goes on with them"
 
 # Who claimed a job starts its driver at once; after so long it was killed before it could.
 _CLAIM_SECONDS = 60.0
+_KILL_SECONDS = 15.0  # until Ray has seen that a killed driver is gone
+_LOOK_SECONDS = 0.2
 
 
 def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
@@ -52,6 +56,28 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
         if admission.start(job, attempt=1):
             started.append(job)
     return started
+
+
+def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> None:
+    """Ends a job; what its trials showed stays in its study.
+
+    Args:
+        connect: asked for the cluster where the job has a driver to be stopped.
+
+    Raises:
+        DispatchError: the driver could not be told; the job is marked, so that no other is started.
+    """
+    queue.request_stop(job)
+    if job.attempts:
+        submission_id = job.attempts[-1].submission_id
+        ray_jobs = connect()
+        ray_jobs.stop(submission_id)
+        give_up = time.monotonic() + STOP_SECONDS + _KILL_SECONDS
+        while (driver := ray_jobs.driver(submission_id)) is not None and not driver.has_ended:
+            if time.monotonic() > give_up:
+                raise DispatchError(f"driver {submission_id} does not end: the head's log of it may say why")
+            time.sleep(_LOOK_SECONDS)
+    queue.give_up(job, STOPPED)  # nothing where the driver has answered before it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +152,6 @@ class _Admission:
             path = Path(folder, "working_dir.zip")
             path.write_bytes(package)
             yield str(path)
-
-
-def _end_in_words(driver: Driver | None) -> str:
-    if driver is None:
-        return "is not among the cluster's jobs any more"
-    if driver.status == "SUCCEEDED":
-        return "ended without a result"
-    return f"failed ({driver.message.rstrip(',:.')})"
 
 
 def _end_in_words(driver: Driver | None) -> str:

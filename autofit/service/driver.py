@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.report.result import TuneResult
 from autofit.service.events import Event, TuneStarted
-from autofit.service.queue import JobQueue, JobRecord
-
-STORAGE_VARIABLE = "AUTOFIT_STORAGE"
+from autofit.service.job_records import JobRecord
+from autofit.service.queue import JobQueue
+from autofit.service.submission import STORAGE_VARIABLE
 
 _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
 
@@ -52,8 +52,8 @@ def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) ->
         job = queue.record(job_id)
         if job is None:
             raise UsageError(
-                f"{queue.storage.where} has no job {job_id}: set {STORAGE_VARIABLE} on the cluster to the storage "
-                "that jobs are submitted to"
+                f"{queue.storage.where} has no job {job_id}: set {STORAGE_VARIABLE} on the cluster to the "
+                "storage that jobs are submitted to"
             )
         if job.state.is_over:
             raise UsageError(f"job {job_id} is over ({job.state}): submit it with --again to repeat it")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +24,10 @@ DRIVER_RESOURCE = "autofit_driver"
 _ANSWER_SECONDS = 3.0
 _REQUEST_SECONDS = 60.0
 # From the signal that ends a driver to the one that kills it: Ray's own 3 s are too few to end trials.
-_STOP_SECONDS = 30
+STOP_SECONDS = 30
+_quiet = logging.getLogger(f"{__name__}.ray")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
 _OLDEST_RAY, _NEXT_RAY = (2, 60), (3, 0)
 
 
@@ -77,7 +82,7 @@ class RayJobs:
         Returns:
             False where a job was started under that id before.
         """
-        environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS)}}
+        environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
         if working_dir is not None:
             environment["working_dir"] = working_dir
         try:
@@ -139,6 +144,20 @@ class RayJobs:
             node["resources_total"].get(DRIVER_RESOURCE, 0) for node in nodes if node["state"] == "ALIVE"
         ]
         return int(sum(offered)) or None
+
+
+def working_dir_files(folder: Path) -> list[Path]:
+    """The files of a working directory that Ray would upload: not what .gitignore and .rayignore name."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env import packaging
+
+    found: list[Path] = []
+    excludes = [packaging._get_excludes(folder, ray_constants.get_runtime_env_default_excludes())]  # noqa: SLF001
+    respects_gitignore = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    packaging._dir_travel(  # noqa: SLF001 - nothing public walks a folder as Ray's upload does
+        folder, excludes, found.append, include_gitignore=respects_gitignore, logger=_quiet
+    )
+    return [path for path in found if path.is_file()]
 
 
 # ── connecting, and what can go wrong ───────────────────────────────────────────────────────────
@@ -252,6 +271,6 @@ def _require_version(address: str, version: str) -> None:
     numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
     if not _OLDEST_RAY <= numbers < _NEXT_RAY:
         raise DispatchError(
-            f"the cluster at {address} runs Ray {version}, and autofit's drivers there need Ray 2.60 or later, "
-            "below 3: install another Ray on the cluster"
+            f"the cluster at {address} runs Ray {version}, and autofit's drivers there need Ray 2.60 or "
+            "later, below 3: install another Ray on the cluster"
         )

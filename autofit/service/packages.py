@@ -21,7 +21,7 @@ from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError, UsageError
 from autofit.search.storage import Storage, quiet_optuna
-from autofit.service.queue import WorkingDir
+from autofit.service.job_records import WorkingDir
 from autofit.units import format_bytes
 
 MAX_PACKAGE_BYTES = 8 * 1024**2
@@ -72,8 +72,8 @@ def _too_large(folder: Path, sized: list[tuple[Path, int]], how_large: str) -> U
     named = ", ".join(f"{path.relative_to(folder)} ({format_bytes(size)})" for path, size in largest)
     return UsageError(
         f"the working directory {folder} {how_large}, more than the {format_bytes(MAX_PACKAGE_BYTES)} that "
-        f"are kept with a job; its largest files are {named}: leave data out with a .rayignore or .gitignore, or "
-        "give the URI of a zip file that every node can fetch (https://…, s3://…)"
+        f"are kept with a job; its largest files are {named}: leave data out with a .rayignore or "
+        ".gitignore, or give the URI of a zip file that every node can fetch (https://…, s3://…)"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 from autofit import api
 from autofit.errors import UsageError
 from autofit.identity import fingerprint
-from autofit.search.storage import JOURNAL_SUFFIX
-from autofit.service.queue import JobRecord, JobSpec, WorkingDir
+from autofit.service.job_records import JobRecord, JobSpec
 from autofit.settings import TuneSettings
 from workers.protocol import WorkloadRef
+
+STORAGE_VARIABLE = "AUTOFIT_STORAGE"
 
 # What is the cluster's to say or is handed over in another way.
 _NOT_THE_JOBS = frozenset({"address", "storage", "metrics-port", "metrics-host"})
@@ -62,7 +63,7 @@ class Code:
     source_sha256: str | None = None
 
 
-def locate(model: str, working_dir: str | None) -> Code:
+def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     """Looks up the workload as the cluster will find it.
 
     Args:
@@ -71,10 +72,12 @@ def locate(model: str, working_dir: str | None) -> Code:
     Raises:
         UsageError: a built-in of that name does not exist, or the file would not be on the cluster.
     """
+    model = settings.model
     location, _, attribute = model.rpartition(":")
     if not _is_file(model):
         if ":" not in model:
-            return Code(model=api.refer(model).target)
+            refer = api.refer(model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+            return Code(model=refer.target)
         return Code(model=model)  # a module: it may be installed on the cluster alone
     if working_dir is not None and "://" in working_dir:
         return Code(model=model)
@@ -108,17 +111,13 @@ def make_spec(
     options: Mapping[str, str],
     code: Code,
     *,
-    working_dir: WorkingDir | None,
-    fleet: str | None = None,
     max_drivers: int,
 ) -> JobSpec:
-    """The job that these options ask for."""
+    """The job that these options ask for, but for its working directory and its fleet."""
     return JobSpec(
         options={**options, _MODEL: code.model},
         workload=_short_name(code.model),
         gpu=None if settings.gpu is None else settings.gpu.key,
-        working_dir=working_dir,
-        fleet=fleet,
         max_drivers=max_drivers,
     )
 
@@ -138,9 +137,9 @@ def job_id(spec: JobSpec, code: Code) -> str:
     return _readable_id(spec.workload, spec.gpu or memory or "local", _content(spec, code))
 
 
-def fleet_id(spec: JobSpec, code: Code, cards: list[str]) -> str:
+def fleet_id(spec: JobSpec, code: Code, cards: Sequence[str]) -> str:
     """The name of the jobs that ask the same for several cards."""
-    return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": cards})
+    return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": list(cards)})
 
 
 def _content(spec: JobSpec, code: Code) -> dict[str, Any]:
@@ -217,7 +216,7 @@ def storage_for_driver(storage: str | None) -> str | None:
     """
     if storage is None or has_password(storage):
         return None
-    if "://" not in storage and storage.endswith(JOURNAL_SUFFIX):
+    if "://" not in storage:
         return str(Path(storage).expanduser().absolute())
     sqlite, slashes, path = storage.partition(":///")
     if slashes and sqlite.startswith("sqlite") and path and not path.startswith(("/", ":")):

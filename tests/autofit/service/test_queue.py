@@ -12,7 +12,8 @@ import optuna
 import pytest
 
 from autofit.errors import StorageError
-from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir, unknown_job
+from autofit.service.job_records import unknown_job
+from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir
 
 SPEC = JobSpec(
     options={"model": "davenet", "gpu-mem": "16G"},
