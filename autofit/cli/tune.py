@@ -69,6 +69,8 @@ _SEARCH = combined(
 _RECORD = combined(
     setting("storage", "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
             metavar="URL"),
+    setting("storage-wait", "How long to wait for a database that went away; 0: not at all.  [default: 60]",
+            metavar="SECONDS"),
     setting("study", "Name of the study to begin or take up.  [default: follows from the settings]",
             metavar="NAME"),
     click.option("--fresh/--no-fresh", default=None, help="Begin the study anew."),
