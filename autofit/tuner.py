@@ -150,12 +150,14 @@ class Tuner:
         return not self._in_flight or len(self._in_flight) < self._trials.capacity(self._spec)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
-        """Waits for trials to end, not beyond the time there is."""
-        left = self._seconds_left()
-        done, _ = wait(
-            self._in_flight, None if left == float("inf") else max(left, 0.0), return_when=FIRST_COMPLETED
-        )
-        return [future for future in self._in_flight if future in done]
+        """Waits for trials to end, not beyond the time there is, and keeps them ours meanwhile."""
+        while True:
+            left = max(self._seconds_left(), 0.0)
+            timeout = min(left, self._study.renewal_seconds)
+            done, _ = wait(self._in_flight, timeout, return_when=FIRST_COMPLETED)
+            self._study.renew()
+            if done or timeout == left:
+                return [future for future in self._in_flight if future in done]
 
     def _take_in(self, ended: list[Future[TrialOutcome]]) -> None:
         told = self._tell([future for future in ended if _has_outcome(future)])
@@ -193,10 +195,10 @@ class Tuner:
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
 
-    def _frontier(self, *, stopped_by: str | None = None) -> Frontier:
+    def _frontier(self, *, stopped_by: str | None) -> Frontier:
         return Frontier(
             boundaries=self._study.boundaries(),
-            outcomes=[record.outcome for record in self._study.outcomes()],
+            known=self._study.known,
             curves=self._curves.by_knobs,
             budget_bytes=self._budget_bytes,
             objective=self._study.goal.objective,
@@ -205,7 +207,14 @@ class Tuner:
         )
 
     def _announce_settled(self) -> None:
-        frontier = self._frontier()
+        """Says of the settings of which something was learned which boundaries are known now."""
+        changed = self._study.take_changed()
+        frontier = Frontier(
+            boundaries={knobs: self._study.boundary(knobs) for knobs in changed},
+            known=self._study.known,
+            curves=self._curves.by_knobs,
+            budget_bytes=self._budget_bytes,
+        )
         for knobs in frontier.settled:
             entry = frontier.entry(knobs)
             boundary = entry.largest_batch, entry.first_failing_batch

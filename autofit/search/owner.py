@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ import psutil
 
 # A process's start is the boot time plus clock ticks: adjusting the clock moves it a little.
 _START_TOLERANCE_SECONDS = 2.0
+_RENEWED_AT = 2 / 3  # of the lease left; before that a renewal would be a write for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,21 +23,31 @@ class Owner:
     Attributes:
         started_seconds: when its process started, since a process id is used again; epoch.
         lease_until_seconds: when other hosts may take the trial for given up; epoch.
+        coordinator: tells the coordinators of one process apart.
     """
 
     host: str
     process_id: int
     started_seconds: float
     lease_until_seconds: float
+    coordinator: str = ""
 
     @classmethod
-    def this_process(cls, *, lease_seconds: float) -> Self:
+    def this_process(cls, *, lease_seconds: float, coordinator: str = "") -> Self:
         return cls(
             host=socket.gethostname(),
             process_id=os.getpid(),
             started_seconds=psutil.Process().create_time(),
             lease_until_seconds=time.time() + lease_seconds,
+            coordinator=coordinator,
         )
+
+    def renewed(self, *, lease_seconds: float) -> Self | None:
+        """The owner with a new lease; None where the old one has more than two thirds left."""
+        now = time.time()
+        if self.lease_until_seconds - now > _RENEWED_AT * lease_seconds:
+            return None
+        return dataclasses.replace(self, lease_until_seconds=now + lease_seconds)
 
     def why_gone(self) -> str | None:
         """Why nobody will end the owner's trial any more; None as long as somebody may.

@@ -311,7 +311,7 @@ def test_a_failure_in_the_middle_leaves_every_outcome_that_came_in_the_study(
         tune_in_parallel(study, curves, gate, 2)
     assert {20, 21} <= {record.outcome.batch_size for record in study.outcomes()}
     study.close()
-    assert not open_study(algos=("cudnn",), curves=curves.prior)._running()
+    assert not open_study(algos=("cudnn",), curves=curves.prior)._ledger.running
 
 
 # Verification
@@ -464,7 +464,7 @@ def test_when_the_time_is_up_trials_in_flight_are_given_up(
         over.set()
     assert (frontier.stopped_by, frontier.entries(), frontier.best()) == ("--max-seconds", (), None)
     study.close()
-    assert not open_study(algos=("cudnn",), curves=curves.prior)._running()
+    assert not open_study(algos=("cudnn",), curves=curves.prior)._ledger.running
 
 
 # Two coordinators of one study

@@ -1,0 +1,150 @@
+"""How a trial is kept: what its record holds, and in which order it is written.
+
+A coordinator may be killed, and its connection lost, between any two writes:
+
+    asked   RUNNING with owner and lease, knobs, batch size, purpose: all at once
+                                                               found later: given up, to be repeated
+    told    ─ trace digest ─ outcome                           found later: told to its end
+            ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
+
+COMPLETE are the trials that say something of their size; one that does not fit has a positive
+constraint. Their value is the batch size, maximised. FAIL are all others. Every write but the
+first may be repeated; a trial that was asked for twice is seen by its owner, who knows which one
+he has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autofit.search.owner import Owner
+from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE
+from workers.protocol import TrialOutcome, Verdict
+
+OUTCOME = "outcome"
+TRACE_DIGEST = "trace_digest"
+
+_OWNER = "owner"
+_GIVEN_UP = "given_up"
+_VERDICT = "verdict"
+_PURPOSE = "purpose"
+_NUM_STEPS = "num_steps"
+
+
+def owner_of(trial: FrozenTrial) -> Owner | None:
+    """Who asked for a trial; None of one that autofit did not ask for."""
+    stored = trial.user_attrs.get(_OWNER)
+    return None if stored is None else Owner(**stored)
+
+
+def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
+    """What a trial returned, without its trace; None where that is not known."""
+    text = trial.user_attrs.get(OUTCOME)
+    return None if text is None else TrialOutcome.from_json(text)
+
+
+def num_steps_of(trial: FrozenTrial) -> int:
+    """How many steps a trial was to do after its warm-up."""
+    return int(trial.user_attrs.get(_NUM_STEPS, 0))
+
+
+class TrialRecords:
+    """Writes the records of one study's trials.
+
+    Args:
+        budget_bytes: what peaks are held against.
+    """
+
+    def __init__(self, backend: BaseStorage, study_id: int, *, budget_bytes: int) -> None:
+        self._backend = backend
+        self._study_id = study_id
+        self._budget_bytes = budget_bytes
+
+    def create(
+        self,
+        params: Mapping[str, Any],
+        distributions: Mapping[str, BaseDistribution],
+        *,
+        owner: Owner,
+        purpose: str,
+        num_steps: int,
+    ) -> int:
+        """Writes that a trial is under way; returns its id in the storage."""
+        asked = create_trial(
+            state=TrialState.RUNNING,
+            params=dict(params),
+            distributions=dict(distributions),
+            user_attrs={_OWNER: dataclasses.asdict(owner), _PURPOSE: purpose, _NUM_STEPS: num_steps},
+        )
+        return self._backend.create_new_trial(self._study_id, asked)
+
+    def renew(self, trial_id: int, owner: Owner) -> None:
+        """Writes a new lease, unless another coordinator ended the trial."""
+        with contextlib.suppress(UpdateFinishedTrialError):
+            self._backend.set_trial_user_attr(trial_id, _OWNER, dataclasses.asdict(owner))
+
+    def tell(self, trial_id: int, outcome: TrialOutcome) -> None:
+        """Writes an outcome and what follows from it.
+
+        Raises:
+            UpdateFinishedTrialError: the trial is over.
+        """
+        if outcome.trace_json is not None:
+            digest = hashlib.sha256(outcome.trace_json.encode()).hexdigest()
+            self._backend.set_trial_user_attr(trial_id, TRACE_DIGEST, digest)
+        self._backend.set_trial_user_attr(trial_id, OUTCOME, kept(outcome))
+        self._finish(trial_id, outcome)
+
+    def holds(self, trial_id: int, outcome: TrialOutcome) -> bool:
+        """Whether a trial ended with this outcome."""
+        trial = self._backend.get_trial(trial_id)
+        return trial.state.is_finished() and trial.user_attrs.get(OUTCOME) == kept(outcome)
+
+    def end(self, trial_id: int, reason: str) -> None:
+        """Ends a trial that nobody will tell: by its outcome if that was written, else given up."""
+        trial = self._backend.get_trial(trial_id)
+        if trial.state.is_finished():
+            return
+        outcome = outcome_of(trial)
+        with contextlib.suppress(UpdateFinishedTrialError):  # somebody else has just ended it
+            if outcome is not None:
+                self._finish(trial_id, outcome)
+            else:
+                self._backend.set_trial_user_attr(trial_id, _GIVEN_UP, reason)
+                self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
+
+    def _finish(self, trial_id: int, outcome: TrialOutcome) -> None:
+        """Writes what follows from a recorded outcome, or what is left of it."""
+        self._backend.set_trial_user_attr(trial_id, _VERDICT, outcome.verdict.value)
+        if not outcome.verdict.is_about_memory:
+            self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
+            return
+        peak_bytes = outcome.budgeted_bytes
+        if peak_bytes is not None:
+            self._backend.set_trial_user_attr(trial_id, PEAK_ATTRIBUTE, peak_bytes)
+        for key, value in self._constraint(outcome.verdict, peak_bytes):
+            self._backend.set_trial_system_attr(trial_id, key, value)
+        self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(outcome.batch_size)])
+
+    def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
+        """By how much of the budget the peak exceeds it, as Optuna keeps it; the verdict decides the sign."""
+        excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
+        if verdict is Verdict.FITS:
+            value = 0.0 if excess is None else min(excess, 0.0)
+        else:
+            value = excess if excess is not None and excess > 0 else 1.0
+        yield from create_trial(value=0.0, constraints={MEMORY_CONSTRAINT: value}).system_attrs.items()
+
+
+def kept(outcome: TrialOutcome) -> str:
+    """An outcome as its record holds it: without the trace."""
+    return dataclasses.replace(outcome, trace_json=None).to_json()
