@@ -14,6 +14,7 @@ from autofit.cli.completion import completion
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
 from autofit.cli.lists import conv_algos, gpus, models
+from autofit.cli.serve import serve
 from autofit.cli.tune import SearchInterruptedError, tune
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
 
@@ -36,7 +37,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-for _command in (tune, estimate, check, models, gpus, conv_algos, doctor, completion):
+for _command in (tune, estimate, check, serve, models, gpus, conv_algos, doctor, completion):
     autofit.add_command(_command)
 
 
