@@ -158,7 +158,7 @@ class StorageReader:
         if study is None:
             study = StudyReader(study_id, name, record, emit=self._emit, log=self._log)
         self._studies[name] = study
-        self._changed_at[name] = self._clock()
+        self._changed_at[name] = self._clock() - max(time.time() - record.opened.opened_seconds, 0.0)
         study.open(record)
 
     def _due(self) -> Iterator[str]:
@@ -171,13 +171,13 @@ class StorageReader:
 
     def _read_study(self, backend: BaseStorage, name: str) -> None:
         study = self._studies[name]
-        before = study.num_seen
+        num_before = study.num_seen
         try:
             study.read(backend)
         except KeyError:  # it was deleted since it was listed
             self._forget(name)
             return
-        if study.has_unfinished or study.num_seen != before:
+        if study.has_unfinished or num_before not in (0, study.num_seen):
             self._changed_at[name] = self._clock()
 
     def _forget(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
     python tests/bench/serve_load.py [--trials 10000] [--jobs 200] [--studies 500] [journal sqlite postgresql]
 
-A real trial is told by a real study, and copied: what is read is what searches write. Then `autofit
+A real study and its real trial are copied: what is read is what searches write. Then `autofit
 serve` itself is started, with an empty storage and with the full one:
 
 - a scrape of /metrics, while nothing else happens and while trials are told; beside it the same of
@@ -37,6 +37,7 @@ from autofit.search.space import SearchSpace
 from autofit.search.storage import open_storage, quiet_optuna
 from autofit.search.study import TuningStudy
 from autofit.service.queue import JobQueue, JobSpec
+from tests.bench import storage_copies
 from tests.postgres import running_postgres
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
@@ -44,6 +45,7 @@ GATE_SECONDS = 0.050
 
 _MIB = 2**20
 _NUM_SCRAPES = 200
+_LARGE, _SMALL = "large", 20
 _INTERVAL_SECONDS = 0.5
 _SETTINGS = {
     "workload": {"kind": "builtin", "target": "resnet50"},
@@ -93,13 +95,15 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int) -> R
         started = time.monotonic()
         fill(full, num_trials, num_jobs, num_studies)
         fill_seconds = time.monotonic() - started
+        print(f"{backend}: filled in {fill_seconds:.0f} s", file=sys.stderr)
         open_storage(empty, "empty").close()
         with served(empty) as server:
             empty_scrapes = server.scrapes()
         with served(full) as server:
             samples = server.samples()
             assert (
-                samples['autofit_trials_total{probe="cuda",verdict="FITS"}'] == num_trials + num_studies * 20
+                samples['autofit_trials_total{probe="cuda",verdict="FITS"}']
+                == num_trials + num_studies * _SMALL
             )
             assert samples['autofit_jobs{state="queued"}'] == num_jobs
             first_read = samples["autofit_storage_read_duration_seconds"]
@@ -139,27 +143,17 @@ def storage_of(backend: str) -> Iterator[tuple[str, str]]:
 def fill(storage: str, num_trials: int, num_jobs: int, num_studies: int) -> None:
     """One study of `num_trials`, `num_studies` of 20 trials, and jobs that wait."""
     with quiet_optuna():
-        copies(storage, "large", num_trials)
-        for number in range(num_studies):
-            copies(storage, f"small-{number}", 20)
+        told(storage, _LARGE)
+        sizes = {_LARGE: num_trials, **{f"small-{number}": _SMALL for number in range(num_studies)}}
+        storage_copies.fill(storage, _LARGE, sizes)
         with JobQueue.open(storage) as queue:
             for number in range(num_jobs):
                 options = {"model": "resnet50", "gpu": "t4", "max-batch": str(number)}
                 queue.enqueue(f"resnet50-t4-{number:012}", JobSpec(options=options, workload="resnet50"))
 
 
-def copies(storage: str, name: str, num_trials: int) -> None:
-    """A study with a real trial, and as many copies of it as are missing."""
-    template = told(storage, name)
-    opened = open_storage(storage, name)
-    study_id = opened.backend.get_study_id_from_name(name)
-    for number in range(1, num_trials):
-        opened.backend.create_new_trial(study_id, copied(template, batch_size=number))
-    opened.close()
-
-
-def told(storage: str, name: str) -> FrozenTrial:
-    """A trial of a new study, asked for and told as the tuner does."""
+def told(storage: str, name: str) -> None:
+    """Makes a study with one trial, asked for and told as the tuner does."""
     space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=65536)
     study = TuningStudy.open(
         space,
@@ -191,10 +185,6 @@ def told(storage: str, name: str) -> FrozenTrial:
             environment={"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.20", "threads": "8"},
         )
         study.tell(ask.trial_number, outcome, predicted_bytes=11 * ask.batch_size * _MIB)
-    opened = open_storage(storage, name)
-    trial = opened.backend.get_all_trials(opened.backend.get_study_id_from_name(name))[ask.trial_number]
-    opened.close()
-    return trial
 
 
 def copied(template: FrozenTrial, *, batch_size: int) -> FrozenTrial:
@@ -274,8 +264,8 @@ def telling(storage: str) -> Iterator[None]:
     stop = threading.Event()
 
     def write() -> None:
-        opened = open_storage(storage, "large")
-        study_id = opened.backend.get_study_id_from_name("large")
+        opened = open_storage(storage, _LARGE)
+        study_id = opened.backend.get_study_id_from_name(_LARGE)
         (template,) = opened.backend.get_all_trials(study_id, deepcopy=False)[-1:]
         while not stop.wait(0.05):
             opened.backend.create_new_trial(study_id, copied(template, batch_size=7))
