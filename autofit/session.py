@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 # A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
 _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
-# A trial may wait for its worker as long as another runs there; hosts' clocks differ.
-_TRIES = 2
-_GRACE_SECONDS = 120.0
 
 
 def _ray(settings: TuneSettings, emit: EventSink) -> Dispatcher:
@@ -291,11 +288,11 @@ def _open_study(
         label=f"{spec.workload.name}-{target.device.name}",
         name=settings.study,
         storage=settings.storage,
+        wait_seconds=settings.storage_wait_seconds,
         fresh=settings.fresh,
         curves=curves.prior,
         seed=0,
         goal=_goal(settings, spec),
-        lease_seconds=_TRIES * spec.deadline_seconds + _GRACE_SECONDS,
         workload=spec.workload.name,
         gpu=gpu_label(settings, target.device),
     )

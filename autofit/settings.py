@@ -201,6 +201,7 @@ class TuneSettings:
         max_trials: so many measured trials at most, those in the study included; None for no limit.
         max_seconds: so long the search runs at most; None for no limit.
         storage: an Optuna URL; None for a journal file in the state directory.
+        storage_wait_seconds: how long a database that went away is waited for; 0 for not at all.
         study: the study's name; None for one that follows from the settings.
         address: a Ray cluster's address; None for a local one.
         resources: amounts of Ray's custom resources that every trial asks its node for.
@@ -237,6 +238,7 @@ class TuneSettings:
     max_trials: int | None = None
     max_seconds: float | None = None
     storage: str | None = None
+    storage_wait_seconds: float = 60.0
     study: str | None = None
     address: str | None = None
     resources: tuple[tuple[str, float], ...] = ()
@@ -349,6 +351,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "max-trials": ("max_trials", _whole_number(minimum=1)),
     "max-seconds": ("max_seconds", _seconds),
     "storage": ("storage", _text),
+    "storage-wait": ("storage_wait_seconds", _seconds_or_zero),
     "study": ("study", _text),
     "address": ("address", _text),
     "resources": ("resources", _resources),

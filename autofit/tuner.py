@@ -29,7 +29,7 @@ from autofit.service.events import (
     TrialStarted,
     WorkersChanged,
 )
-from autofit.service.findings import Findings
+from autofit.service.findings import Findings, comparison
 from workers.outcomes import answering
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
@@ -106,7 +106,7 @@ class Tuner:
         self._clock = clock
         self._pause = pause
         self._began = clock()
-        self._findings = Findings(study=study.name, min_batch=study.min_batch)
+        self._findings = Findings(study.name)
         self._num_workers: int | None = None
         self._workers_told = WorkersChanged(study=study.name, num_busy=0, num_idle=0)
         self._in_flight: dict[Future[TrialOutcome], _Trial] = {}
@@ -119,8 +119,7 @@ class Tuner:
             WorkloadFailedError: the workload fails, whatever the batch.
             DispatchError: a trial was lost or hung, and again when it was repeated.
         """
-        for record in self._study.outcomes():
-            self._announce_found(record.outcome)
+        self._announce_found()
         try:
             while (stopped_by := self._limit_reached()) is None:
                 self._start_trials()
@@ -190,18 +189,21 @@ class Tuner:
         return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
-        """Waits for trials to end, not beyond the time there is."""
-        left = self._seconds_left()
-        done, _ = wait(
-            self._in_flight, None if left == float("inf") else max(left, 0.0), return_when=FIRST_COMPLETED
-        )
-        return [future for future in self._in_flight if future in done]
+        """Waits for trials to end, not beyond the time there is, and keeps them ours meanwhile."""
+        while True:
+            left = max(self._seconds_left(), 0.0)
+            timeout = min(left, self._study.renewal_seconds)
+            done, _ = wait(self._in_flight, timeout, return_when=FIRST_COMPLETED)
+            self._study.renew()
+            if done or timeout == left:
+                return [future for future in self._in_flight if future in done]
 
     def _take_in(self, ended: list[Future[TrialOutcome]]) -> None:
         told = self._tell([future for future in ended if _has_outcome(future)])
         for future in ended:
             if not _has_outcome(future):
                 future.result()  # raises why no worker could be had
+        self._announce_found()
         for outcome in told:
             self._stop_if_pointless(outcome)
 
@@ -214,16 +216,11 @@ class Tuner:
             self._study.tell(trial.ask.trial_number, outcome, predicted_bytes=trial.predicted_bytes)
             told.append((trial, outcome))
         for trial, outcome in told:
-            self._emit(
-                TrialFinished(
-                    study=self._study.name,
-                    trial=trial.ask.trial_number,
-                    spec=trial.spec,
-                    outcome=outcome,
-                    predicted_bytes=trial.predicted_bytes,
-                )
-            )
-            self._announce_found(outcome)
+            number = trial.ask.trial_number
+            self._emit(TrialFinished(study=self._study.name, trial=number, spec=trial.spec, outcome=outcome))
+            compared = comparison(self._study.name, number, outcome, trial.predicted_bytes)
+            if compared is not None:
+                self._emit(compared)
         return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
@@ -241,10 +238,10 @@ class Tuner:
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
 
-    def _frontier(self, *, stopped_by: str | None = None) -> Frontier:
+    def _frontier(self, *, stopped_by: str | None) -> Frontier:
         return Frontier(
             boundaries=self._study.boundaries(),
-            outcomes=[record.outcome for record in self._study.outcomes()],
+            known=self._study.known,
             curves=self._curves.by_knobs,
             budget_bytes=self._budget_bytes,
             objective=self._study.goal.objective,
@@ -252,9 +249,10 @@ class Tuner:
             stopped_by=stopped_by,
         )
 
-    def _announce_found(self, outcome: TrialOutcome) -> None:
-        moved = self._findings.take(outcome)
-        if moved is not None:
+    def _announce_found(self) -> None:
+        """Says of the settings of which something was learned what is known now."""
+        changed = {knobs: self._study.boundary(knobs) for knobs in self._study.take_changed()}
+        for moved in self._findings.moved(changed, self._study.known):
             self._emit(moved)
 
     def _announce_workers(self, num_busy: int, num_workers: int) -> None:
@@ -267,6 +265,7 @@ class Tuner:
 
     def _announce_end(self) -> None:
         """Nobody is at a trial of this search any more."""
+        self._announce_found()
         for trial in self._in_flight.values():
             self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))
         self._announce_workers(0, 0)

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.job_options import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options import GPU_MEM, JSON, MODEL, gpu_completions, setting
-from autofit.cli.tune import CONFIG, SEARCH, STUDY, TRIALS
+from autofit.cli.tune import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
 from autofit.errors import ExitCode, UsageError
 from autofit.service.job_records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
 from autofit.service.submission import (
@@ -71,6 +71,7 @@ def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str
 )
 @ADDRESS
 @STORAGE
+@STORAGE_WAIT
 @JSON
 def submit(
     *,

@@ -91,6 +91,12 @@ _STORAGE = setting(
     metavar="URL",
 )
 
+STORAGE_WAIT = setting(
+    "storage-wait",
+    "How long to wait for a database that went away; 0: not at all.  [default: 60]",
+    metavar="SECONDS",
+)
+
 _ADDRESS = combined(
     setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
     setting("metrics-port", "Serve Prometheus metrics meanwhile; 0 for any free port.", metavar="PORT"),
@@ -118,6 +124,7 @@ class SearchInterruptedError(AutofitError):
 @GPU
 @SEARCH
 @_STORAGE
+@STORAGE_WAIT
 @STUDY
 @TRIALS
 @_ADDRESS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from autofit.confidence import Risk
 from autofit.predicted_curve import PredictedCurve, likely_bytes
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
-from autofit.search.choice import Configuration, Knee, Objective, best_of, decisive, knee_of
+from autofit.search.choice import Configuration, Knee, Objective, best_of, knee_of
 from autofit.units import format_bytes
 from workers.protocol import Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
@@ -26,8 +26,7 @@ class Frontier:
 
     Args:
         boundaries: by knob setting, in the order of the search space.
-        outcomes: of the study, in their order; of one configuration the latest counts, and one that
-            did not fit more than one that did.
+        known: the outcome that counts of each configuration, see `decisive`.
         curves: predictions of these settings on the card; empty where there are none.
         budget_bytes: what peaks are held against.
         objective: what the best has most of.
@@ -39,7 +38,7 @@ class Frontier:
         self,
         *,
         boundaries: Mapping[Knobs, Boundary],
-        outcomes: Iterable[TrialOutcome],
+        known: Mapping[Configuration, TrialOutcome],
         curves: Mapping[Knobs, PredictedCurve],
         budget_bytes: int,
         objective: Objective = Objective.BATCH,
@@ -47,7 +46,7 @@ class Frontier:
         stopped_by: str | None = None,
     ) -> None:
         self._boundaries = boundaries
-        self._outcomes = decisive(outcomes)
+        self._outcomes = known
         self._curves = curves
         self._budget_bytes = budget_bytes
         self._objective = objective

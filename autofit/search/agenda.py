@@ -61,6 +61,9 @@ class Agenda:
     """What a study's outcomes leave to be done.
 
     Attributes:
+        is_settled: whether every boundary is known.
+        has_search: whether a boundary has a size to propose.
+        largest_fitting: the largest size of any setting that is known to fit; 0 for none.
         known: what counts of every configuration, see `decisive`.
         num_steps: of every configuration that fits, the most steps that one trial of it did.
         in_flight: what is being tried.
@@ -69,6 +72,9 @@ class Agenda:
 
     goal: Goal
     boundaries: Mapping[Knobs, Boundary]
+    is_settled: bool
+    has_search: bool
+    largest_fitting: int
     known: Mapping[Configuration, TrialOutcome]
     num_steps: Mapping[Configuration, int]
     in_flight: Collection[Configuration]
@@ -77,16 +83,11 @@ class Agenda:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left, neither to be tried nor to be waited for."""
-        return all(b.is_settled for b in self.boundaries.values()) and next(self._steps(), None) is None
-
-    @property
-    def has_search(self) -> bool:
-        """Whether a boundary has a size to propose."""
-        return any(boundary.has_proposal for boundary in self.boundaries.values())
+        return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
         """What to try beside the boundaries; None while they are open, or while it is being tried."""
-        if not all(boundary.is_settled for boundary in self.boundaries.values()):
+        if not self.is_settled:
             return None
         open_steps = list(self._steps())
         if any(step.configuration in self.in_flight for step in open_steps):
@@ -100,8 +101,7 @@ class Agenda:
         return max(self.goal.soak_steps, self.goal.num_steps)
 
     def _may_win(self, knobs: Knobs, batch_size: int) -> bool:
-        rivals = (boundary.largest_fitting or 0 for boundary in self.boundaries.values())
-        return batch_size >= max(rivals) and self.boundaries[knobs].may_be_last(batch_size)
+        return batch_size >= self.largest_fitting and self.boundaries[knobs].may_be_last(batch_size)
 
     def _steps(self) -> Iterator[Step]:
         """The steps that are open, in flight or not; verification once there is nothing before it."""

@@ -233,6 +233,10 @@ class Boundary:
         """Says that a trial of this size is under way, so that it is not proposed."""
         self._in_flight.add(batch_size)
 
+    def withdraw(self, batch_size: int) -> None:
+        """Says that no trial of this size is under way, or any more."""
+        self._in_flight.discard(batch_size)
+
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
         """Takes in the outcome of a trial.
 

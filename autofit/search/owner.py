@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ import psutil
 
 # A process's start is the boot time plus clock ticks: adjusting the clock moves it a little.
 _START_TOLERANCE_SECONDS = 2.0
+_RENEWED_AT = 2 / 3  # of the lease left; before that a renewal would be a write for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class Owner:
     Attributes:
         started_seconds: when its process started, since a process id is used again; epoch.
         lease_until_seconds: when other hosts may take the trial for given up; epoch.
+        coordinator: tells the coordinators of one process apart.
         asked_seconds: when it asked for the trial; epoch.
         num_workers: how many trials it could run at once then, where it knew.
     """
@@ -29,20 +32,31 @@ class Owner:
     process_id: int
     started_seconds: float
     lease_until_seconds: float
+    coordinator: str = ""
     asked_seconds: float = 0.0
     num_workers: int | None = None
 
     @classmethod
-    def this_process(cls, *, lease_seconds: float, num_workers: int | None = None) -> Self:
+    def this_process(
+        cls, *, lease_seconds: float, coordinator: str = "", num_workers: int | None = None
+    ) -> Self:
         now = time.time()
         return cls(
             host=socket.gethostname(),
             process_id=os.getpid(),
             started_seconds=psutil.Process().create_time(),
             lease_until_seconds=now + lease_seconds,
+            coordinator=coordinator,
             asked_seconds=now,
             num_workers=num_workers,
         )
+
+    def renewed(self, *, lease_seconds: float) -> Self | None:
+        """The owner with a new lease; None where the old one has more than two thirds left."""
+        now = time.time()
+        if self.lease_until_seconds - now > _RENEWED_AT * lease_seconds:
+            return None
+        return dataclasses.replace(self, lease_until_seconds=now + lease_seconds)
 
     def why_gone(self) -> str | None:
         """Why nobody will end the owner's trial any more; None as long as somebody may.

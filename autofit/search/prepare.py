@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 
 from autofit.errors import StudyMismatchError, UsageError
-from autofit.search.records import SETTINGS
+from autofit.search.searches import SETTINGS
 from autofit.search.storage import Storage
 
 
@@ -27,14 +27,25 @@ def default_name(label: str, digest: str) -> str:
     return f"{readable[:64] or 'study'}-{digest[:12]}"
 
 
+def has_study(storage: Storage, name: str) -> bool:
+    """Whether the storage holds a study of this name."""
+    try:
+        storage.backend.get_study_id_from_name(name)
+    except KeyError:
+        return False
+    return True
+
+
 def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
     """Makes the storage hold a study of this name with these settings.
 
     Raises:
         StudyMismatchError: it holds one with others, or one that is not autofit's.
+
+    It may be repeated after a lost connection.
     """
     backend = storage.backend
-    if name in optuna.get_all_study_names(backend):
+    if has_study(storage, name):
         earlier = optuna.load_study(study_name=name, storage=backend)
         stored = earlier.user_attrs.get(SETTINGS)
         if stored is None and earlier.get_trials(deepcopy=False):

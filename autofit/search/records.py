@@ -1,112 +1,162 @@
-"""What a study keeps, for those who read it without searching: names of attributes, and their meaning.
+"""How a trial is kept: what its record holds, and in which order it is written.
 
-A study's attributes are few and small, since every listing of studies reads all of them.
+A coordinator may be killed, and its connection lost, between any two writes:
+
+    asked   RUNNING with owner and lease, knobs, batch size, purpose: all at once
+                                                               found later: given up, to be repeated
+    told    ─ trace digest, prediction ─ outcome               found later: told to its end
+            ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
+
+COMPLETE are the trials that say something of their size; one that does not fit has a positive
+constraint. Their value is the batch size, maximised. FAIL are all others. Every write but the
+first may be repeated; a trial that was asked for twice is seen by its owner, who knows which one
+he has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Self
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.search.owner import Owner
-from autofit.search.space import BATCH_SIZE, SearchSpace
-from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE
+from workers.protocol import TrialOutcome, Verdict
 
-SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
-OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
-
-OWNER = "owner"
 OUTCOME = "outcome"
-NUM_STEPS = "num_steps"
-PREDICTED = "predicted_bytes"
+TRACE_DIGEST = "trace_digest"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What is said of a search when it begins or is taken up again.
-
-    Attributes:
-        workload: its short name, as in `WorkloadRef.name`.
-        gpu: what it is for, see `autofit.target.gpu_label`.
-        opened_seconds: epoch.
-    """
-
-    workload: str
-    gpu: str
-    opened_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRecord:
-    """A search as its study's attributes have it.
-
-    Attributes:
-        budget_bytes: what peaks are held against.
-        spec: what its trials have in common, as far as the study keeps it.
-    """
-
-    opened: Opened
-    budget_bytes: int
-    space: SearchSpace
-    spec: TrialSpec
-
-    @staticmethod
-    def is_search(attributes: dict[str, Any]) -> bool:
-        """Whether a study with these attributes is a search that was opened."""
-        return OPENED in attributes
-
-    @classmethod
-    def of(cls, attributes: dict[str, Any]) -> Self:
-        """The search with these attributes of its study.
-
-        Raises:
-            ValueError, LookupError, TypeError: another version of autofit wrote them.
-        """
-        settings = attributes[SETTINGS]
-        return cls(
-            opened=Opened(**attributes[OPENED]),
-            budget_bytes=settings["budget_bytes"],
-            space=SearchSpace.from_dict(settings),
-            spec=TrialSpec(
-                workload=WorkloadRef.from_dict(settings["workload"]),
-                batch_size=1,
-                probe=Probe(settings["probe"]),
-                mode=settings["mode"],
-                budget_bytes=settings["budget_bytes"],
-                num_threads=settings["num_threads"],
-            ),
-        )
-
-    def spec_of(self, trial: FrozenTrial) -> TrialSpec | None:
-        """What a trial ran, or runs; None while it has no configuration."""
-        if BATCH_SIZE not in trial.params:
-            return None
-        return dataclasses.replace(
-            self.spec,
-            knobs=self.space.to_knobs(trial.params),
-            batch_size=trial.params[BATCH_SIZE],
-            num_steps=trial.user_attrs.get(NUM_STEPS, self.spec.num_steps),
-        )
-
-
-def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
-    """What a trial returned, once it is told; None where it was given up."""
-    if not trial.state.is_finished() or OUTCOME not in trial.user_attrs:
-        return None
-    return TrialOutcome.from_json(trial.user_attrs[OUTCOME])
+_OWNER = "owner"
+_GIVEN_UP = "given_up"
+_VERDICT = "verdict"
+_PURPOSE = "purpose"
+_NUM_STEPS = "num_steps"
+_PREDICTED = "predicted_bytes"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
-    """Who will end a running trial; None where nobody has said so yet."""
-    if trial.state != TrialState.RUNNING or OWNER not in trial.user_attrs:
-        return None
-    return Owner(**trial.user_attrs[OWNER])
+    """Who asked for a trial; None of one that autofit did not ask for."""
+    stored = trial.user_attrs.get(_OWNER)
+    return None if stored is None else Owner(**stored)
+
+
+def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
+    """What a trial returned, without its trace; None where that is not known."""
+    text = trial.user_attrs.get(OUTCOME)
+    return None if text is None else TrialOutcome.from_json(text)
+
+
+def num_steps_of(trial: FrozenTrial) -> int:
+    """How many steps a trial was to do after its warm-up."""
+    return int(trial.user_attrs.get(_NUM_STEPS, 0))
 
 
 def predicted_bytes_of(trial: FrozenTrial) -> int | None:
     """The likely peak that was predicted for a measured trial."""
-    predicted: int | None = trial.user_attrs.get(PREDICTED)
+    predicted: int | None = trial.user_attrs.get(_PREDICTED)
     return predicted
+
+
+class TrialRecords:
+    """Writes the records of one study's trials.
+
+    Args:
+        budget_bytes: what peaks are held against.
+    """
+
+    def __init__(self, backend: BaseStorage, study_id: int, *, budget_bytes: int) -> None:
+        self._backend = backend
+        self._study_id = study_id
+        self._budget_bytes = budget_bytes
+
+    def create(
+        self,
+        params: Mapping[str, Any],
+        distributions: Mapping[str, BaseDistribution],
+        *,
+        owner: Owner,
+        purpose: str,
+        num_steps: int,
+    ) -> int:
+        """Writes that a trial is under way; returns its id in the storage."""
+        asked = create_trial(
+            state=TrialState.RUNNING,
+            params=dict(params),
+            distributions=dict(distributions),
+            user_attrs={_OWNER: dataclasses.asdict(owner), _PURPOSE: purpose, _NUM_STEPS: num_steps},
+        )
+        return self._backend.create_new_trial(self._study_id, asked)
+
+    def renew(self, trial_id: int, owner: Owner) -> None:
+        """Writes a new lease, unless another coordinator ended the trial."""
+        with contextlib.suppress(UpdateFinishedTrialError):
+            self._backend.set_trial_user_attr(trial_id, _OWNER, dataclasses.asdict(owner))
+
+    def tell(self, trial_id: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
+        """Writes an outcome and what follows from it.
+
+        Args:
+            predicted_bytes: what was predicted of a measured trial.
+
+        Raises:
+            UpdateFinishedTrialError: the trial is over.
+        """
+        if outcome.trace_json is not None:
+            digest = hashlib.sha256(outcome.trace_json.encode()).hexdigest()
+            self._backend.set_trial_user_attr(trial_id, TRACE_DIGEST, digest)
+        if predicted_bytes is not None:
+            self._backend.set_trial_user_attr(trial_id, _PREDICTED, predicted_bytes)
+        self._backend.set_trial_user_attr(trial_id, OUTCOME, kept(outcome))
+        self._finish(trial_id, outcome)
+
+    def holds(self, trial_id: int, outcome: TrialOutcome) -> bool:
+        """Whether a trial ended with this outcome."""
+        trial = self._backend.get_trial(trial_id)
+        return trial.state.is_finished() and trial.user_attrs.get(OUTCOME) == kept(outcome)
+
+    def end(self, trial_id: int, reason: str) -> None:
+        """Ends a trial that nobody will tell: by its outcome if that was written, else given up."""
+        trial = self._backend.get_trial(trial_id)
+        if trial.state.is_finished():
+            return
+        outcome = outcome_of(trial)
+        with contextlib.suppress(UpdateFinishedTrialError):  # somebody else has just ended it
+            if outcome is not None:
+                self._finish(trial_id, outcome)
+            else:
+                self._backend.set_trial_user_attr(trial_id, _GIVEN_UP, reason)
+                self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
+
+    def _finish(self, trial_id: int, outcome: TrialOutcome) -> None:
+        """Writes what follows from a recorded outcome, or what is left of it."""
+        self._backend.set_trial_user_attr(trial_id, _VERDICT, outcome.verdict.value)
+        if not outcome.verdict.is_about_memory:
+            self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
+            return
+        peak_bytes = outcome.budgeted_bytes
+        if peak_bytes is not None:
+            self._backend.set_trial_user_attr(trial_id, PEAK_ATTRIBUTE, peak_bytes)
+        for key, value in self._constraint(outcome.verdict, peak_bytes):
+            self._backend.set_trial_system_attr(trial_id, key, value)
+        self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(outcome.batch_size)])
+
+    def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
+        """By how much of the budget the peak exceeds it, as Optuna keeps it; the verdict decides the sign."""
+        excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
+        if verdict is Verdict.FITS:
+            value = 0.0 if excess is None else min(excess, 0.0)
+        else:
+            value = excess if excess is not None and excess > 0 else 1.0
+        yield from create_trial(value=0.0, constraints={MEMORY_CONSTRAINT: value}).system_attrs.items()
+
+
+def kept(outcome: TrialOutcome) -> str:
+    """An outcome as its record holds it: without the trace."""
+    return dataclasses.replace(outcome, trace_json=None).to_json()

@@ -1,20 +1,19 @@
 """The search as an Optuna sampler: Optuna chooses the knob setting, a boundary the batch size.
 
 TPE alone wastes trials on the batch, whose effect on memory is nearly monotone and well predicted;
-a boundary search needs a handful. The state of every boundary is read from the study's trials each
-time, so that a study can be resumed, and shared by several processes.
+a boundary search needs a handful. As the sampler of any study it reads the state of every boundary
+from the study's trials each time; `TuningStudy`, which keeps that state up, hands it in.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.search.boundary import Boundary, Curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
@@ -41,7 +40,8 @@ class BoundarySampler(BaseSampler):
         budget_bytes: what measured peaks are held against.
         curves: the prediction for a setting, or None where there is none. It is called for every
             proposal: hand out one `CachedCurve` per setting.
-        inner: chooses among the settings that are open; TPE by default.
+        inner: chooses among the settings that are open; random by default, since all of them are
+            searched to their end, and TPE reads every trial for every choice.
         seed: of the default inner sampler.
     """
 
@@ -58,25 +58,27 @@ class BoundarySampler(BaseSampler):
         self._distributions = space.distributions
         self._budget_bytes = budget_bytes
         self._curves = curves
-        self._inner = TPESampler(seed=seed) if inner is None else inner
-        self._seen: Mapping[Knobs, Boundary] | None = None
-        self._directed: Mapping[str, Any] | None = None
+        self._inner = RandomSampler(seed=seed) if inner is None else inner
 
-    @contextlib.contextmanager
-    def choosing(
-        self, boundaries: Mapping[Knobs, Boundary], params: Mapping[str, Any] | None = None
-    ) -> Iterator[None]:
-        """Within it a trial is sampled from what was seen of the study, whatever others tell meanwhile.
+    def choose(
+        self, study: Study, boundaries: Mapping[Knobs, Boundary], open_settings: Sequence[Knobs]
+    ) -> tuple[Knobs, int]:
+        """The configuration of the next trial: its setting, one value after another, then its size.
 
         Args:
-            boundaries: what was seen.
-            params: what the trial gets, where that is no matter of boundaries.
+            study: for the inner sampler.
+            boundaries: of every setting; the proposed size is in flight in its own from now on.
+            open_settings: those with a size to propose, at least one.
         """
-        self._seen, self._directed = boundaries, params
-        try:
-            yield
-        finally:
-            self._seen = self._directed = None
+        params: dict[str, Any] = {}
+        for name in self._space.choices:
+            distributions = {chosen: self._distributions[chosen] for chosen in params}
+            trial = create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
+            allowed = list(dict.fromkeys(getattr(knobs, name) for knobs in open_settings))
+            params[name] = self._one_of(allowed, study, trial, name, self._distributions[name])
+            open_settings = [knobs for knobs in open_settings if getattr(knobs, name) == params[name]]
+        (knobs,) = open_settings
+        return knobs, self._batch_size(boundaries[knobs])
 
     def boundaries(self, trials: Iterable[FrozenTrial]) -> dict[Knobs, Boundary]:
         """What the trials say of each setting's boundary, in the order of the settings.
@@ -119,11 +121,7 @@ class BoundarySampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         if self._distributions.get(param_name) == param_distribution:
-            if self._directed is not None:
-                return self._directed[param_name]
-            boundaries = self._seen
-            if boundaries is None:
-                boundaries = self.boundaries(study.get_trials(deepcopy=False))
+            boundaries = self.boundaries(study.get_trials(deepcopy=False))
             chosen = {name: trial.params[name] for name in self._space.choices if name in trial.params}
             open_params = [
                 params

@@ -3,43 +3,106 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.exceptions import OptunaError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages import BaseStorage, RDBStorage
 
 from autofit.errors import StorageError, UsageError
 from autofit.paths import studies_dir
+from autofit.search.journal import JOURNAL_SUFFIX, open_journal
 
-JOURNAL_SUFFIX = ".journal"
+WAIT_SECONDS = 60.0
+
+_NOT_FOUND = "Record does not exist."  # what Optuna's storages say of a study or trial that is not there
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _never(_error: BaseException | None) -> bool:
+    return False
+
+
 class Storage:
     """An open storage.
 
-    Attributes:
+    Args:
+        backend: Optuna's.
         where: the file or URL as messages show it, without a password.
         errors: what its library raises when the storage fails.
+        passes: whether an operation that failed so may succeed later.
+        wait_seconds: how long `run` tries again.
     """
 
-    backend: BaseStorage
-    where: str
-    errors: tuple[type[Exception], ...]
+    def __init__(
+        self,
+        *,
+        backend: BaseStorage,
+        where: str,
+        errors: tuple[type[Exception], ...],
+        passes: Callable[[BaseException | None], bool] = _never,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self.backend = backend
+        self.where = where
+        self._errors = errors
+        self._passes = passes
+        self._wait_seconds = wait_seconds
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Turns the library's errors into `StorageError`."""
         try:
             yield
-        except self.errors as error:
-            raise _storage_error(self.where, error) from error
+        except self._errors as error:
+            raise storage_error(self.where, error) from error
+        except KeyError as error:
+            if error.args != (_NOT_FOUND,):
+                raise
+            raise StorageError(
+                f"what was being written in {self.where} is gone: the study was deleted meanwhile, or begun "
+                "anew with --fresh; start the same command again"
+            ) from error
+
+    def run(self, operation: Callable[[], _Result]) -> _Result:
+        """Runs an operation, and again while the storage cannot be reached.
+
+        Args:
+            operation: reads and writes; it has to be safe to repeat, whether or not what it had
+                written when it failed is there.
+
+        Raises:
+            StorageError: the storage failed for good, or could not be reached for `wait_seconds`.
+                From then on every operation is tried once, so that ending does not wait again.
+        """
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        until: float | None = None
+        while True:
+            try:
+                with self.guard():
+                    result = operation()
+            except StorageError as error:
+                if not self._passes(error.__cause__):
+                    raise
+                if until is None:
+                    until = time.monotonic() + self._wait_seconds
+                    self._say_lost(error)
+                if time.monotonic() >= until:
+                    raise self._given_up(error) from error.__cause__
+            else:
+                if until is not None:
+                    _log.warning("%s answers again", self.where)
+                return result
+            time.sleep(min(pause_seconds * random.uniform(0.5, 1.0), max(until - time.monotonic(), 0.0)))  # noqa: S311
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -65,113 +128,90 @@ class Storage:
             self.backend.remove_session()
             self.backend.engine.dispose()
 
+    def _say_lost(self, error: StorageError) -> None:
+        if self._wait_seconds > 0:
+            reason = _reason(error.__cause__ or error)
+            _log.warning(
+                "%s cannot be reached (%s): trying again for %.0f s", self.where, reason, self._wait_seconds
+            )
 
-def open_storage(storage: str | None, study_name: str) -> Storage:
+    def _given_up(self, error: StorageError) -> StorageError:
+        waited_seconds, self._wait_seconds = self._wait_seconds, 0.0
+        return StorageError(
+            f"{self.where} could not be reached for {waited_seconds:.0f} s: "
+            f"{_reason(error.__cause__ or error)}; what it holds is kept: see that it runs, and start the "
+            "same command again"
+        )
+
+
+def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
     """Opens a storage, creating it where it is missing.
 
     Args:
         storage: a database URL of SQLAlchemy's form, or the path of a journal file, whose name ends
             in `.journal`; by default the study's own journal in the state directory.
         study_name: names that journal.
+        wait_seconds: see `Storage`; the first connection is tried once.
 
     Raises:
         UsageError: for neither a URL nor such a path.
         StorageError: when it cannot be opened or written.
     """
-    if storage is None:
-        return _open_journal(studies_dir() / f"{study_name}{JOURNAL_SUFFIX}")
-    if "://" in storage:
-        return _open_database(storage)
-    if storage.endswith(JOURNAL_SUFFIX):
-        return _open_journal(Path(storage).expanduser())
-    raise UsageError(
-        f"no study can be kept in {storage!r}: give a database URL such as sqlite:///studies.db, or a file "
-        f"whose name ends in {JOURNAL_SUFFIX}"
-    )
-
-
-def _open_journal(path: Path) -> Storage:
+    if storage is not None and "://" in storage:
+        return _open_database(storage, wait_seconds)
+    path = journal_path(storage, study_name)
     try:
-        _require_journal(path)
-        _drop_torn_line(path)
-        backend = JournalStorage(_JournalFile(path))
+        backend = open_journal(path)
     except OSError as error:
-        raise _storage_error(str(path), error) from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise StorageError(
-            f"{path} is no study journal, or damaged; move it away or choose another"
-        ) from error
+        raise storage_error(str(path), error) from error
     return Storage(backend=backend, where=str(path), errors=(OSError, OptunaError))
 
 
-class _JournalFile(JournalFileBackend):
-    """A journal that a full disk leaves readable, so that the study goes on once there is room."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._path = path
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        try:
-            super().append_logs(logs)
-        except OSError:
-            _drop_torn_line(self._path)
-            raise
+def journal_path(storage: str | None, study_name: str) -> Path:
+    """The journal file that a storage names which is no database; see `open_storage`."""
+    if storage is None:
+        return studies_dir() / f"{study_name}{JOURNAL_SUFFIX}"
+    if storage.endswith(JOURNAL_SUFFIX):
+        return Path(storage).expanduser()
+    raise UsageError(
+        f"no study can be kept in {storage!r}: give a database URL such as sqlite:///studies.db or "
+        f"postgresql://user@host:5432/studies, or a file whose name ends in {JOURNAL_SUFFIX}"
+    )
 
 
-def _require_journal(path: Path) -> None:
-    """Raises `ValueError` for a file that is not Optuna's, before anything is written to it."""
-    if path.exists():
-        with path.open("rb") as file:
-            first_line = file.readline()
-        if first_line.endswith(b"\n") and "op_code" not in json.loads(first_line):
-            raise ValueError("the first line is no operation of a journal")
+def _open_database(storage: str, wait_seconds: float) -> Storage:
+    from autofit.search import database
 
-
-def _drop_torn_line(path: Path) -> None:
-    """Cuts off a last line that a full disk or a kill left unfinished.
-
-    Optuna would append to it, and could read nothing from there on.
-    """
-    if not path.exists() or _whole_size(path) == path.stat().st_size:
-        return
-    lock = JournalFileSymlinkLock(str(path))
-    lock.acquire()
+    url = database.parse_url(storage)
+    where = database.shown(url)
     try:
-        with path.open("r+b") as file:
-            file.truncate(_whole_size(path))
-    finally:
-        lock.release()
+        backend = database.open_database(url)
+    except (*database.ERRORS, RuntimeError) as error:
+        if database.passes(error):
+            raise _unreachable(where, error) from error
+        raise storage_error(where, error) from error
+    return Storage(
+        backend=backend,
+        where=where,
+        errors=database.ERRORS,
+        passes=database.passes,
+        wait_seconds=wait_seconds,
+    )
 
 
-def _whole_size(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1
-
-
-def _open_database(url: str) -> Storage:
-    from sqlalchemy.engine import make_url  # a third of a second that a journal does without
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-
-    try:
-        where = make_url(url).render_as_string(hide_password=True)
-        backend = RDBStorage(url)
-    except (ArgumentError, NoSuchModuleError, ValueError, LookupError) as error:
-        raise UsageError(
-            f"the storage is no database URL: {_first_line(error)}; give one such as sqlite:///studies.db"
-        ) from error
-    except ImportError as error:
-        missing = error.__cause__ or error
-        raise StorageError(f"{where} needs a database driver: {missing}; install it") from error
-    except (SQLAlchemyError, OptunaError, OSError, RuntimeError) as error:
-        raise _storage_error(where, error) from error
-    return Storage(backend=backend, where=where, errors=(OSError, OptunaError, SQLAlchemyError))
+def _unreachable(where: str, error: BaseException) -> StorageError:
+    return StorageError(
+        f"{where} cannot be reached: {_reason(error)}; see that the server runs and that this machine may "
+        "connect to it, or choose another place with --storage"
+    )
 
 
 def _begin_immediately(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _storage_error(where: str, error: Exception) -> StorageError:
+def storage_error(where: str, error: BaseException) -> StorageError:
+    """What a storage's failure means to the user."""
     return StorageError(
         f"no study can be kept in {where}: {_reason(error)}; make it writable, or choose another place "
         "with --storage"

@@ -1,55 +1,48 @@
 """The study: the durable record of all trials, and what to try next.
 
-A trial's record grows line by line; a coordinator that is killed may leave it at any of them:
-
-    ask    RUNNING, owner and lease ─ knobs ─ batch size ─ purpose
-                                                               found later: given up, to be repeated
-    tell   ─ trace digest, prediction ─ outcome                found later: told to its end
-           ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
-
-COMPLETE are the trials that say something of their size; one that does not fit has a positive
-constraint. Their value is the batch size, maximised. FAIL are all others.
-
-Several processes may ask at once: each waits until those that began before it have chosen, so that
-none asks for what another is trying.
+Several processes may ask at once. Each chooses from what it knows, writes its trial, and looks at
+the trials that got a smaller number meanwhile: the one that finds its size among them gives its own
+up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
+connection; see `autofit.search.records` for what a record looks like in between.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import hashlib
+import functools
 import json
+import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import optuna
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
 
 from autofit.errors import StorageError
 from autofit.identity import fingerprint
-from autofit.search.agenda import Agenda, Goal, Purpose
+from autofit.search.agenda import Goal, Purpose
 from autofit.search.boundary import Boundary, Curve
-from autofit.search.choice import Configuration, decisive
+from autofit.search.choice import Configuration
+from autofit.search.feed import TrialFeed
+from autofit.search.ledger import Ledger
 from autofit.search.owner import Owner
 from autofit.search.prepare import default_name, prepare, require_name
-from autofit.search.records import NUM_STEPS, OPENED, OUTCOME, OWNER, PREDICTED, Opened
-from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler, no_curve
+from autofit.search.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
+from autofit.search.sampler import BoundarySampler, no_curve
+from autofit.search.searches import Opened, record_opening
 from autofit.search.space import BATCH_SIZE, SearchSpace
-from autofit.search.storage import Storage, open_storage, quiet_optuna
-from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome, Verdict
+from autofit.search.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
+from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome
 
-_GIVEN_UP = "given_up"
-_VERDICT = "verdict"
-_TRACE_DIGEST = "trace_digest"
-_PURPOSE = "purpose"
+# Renewed while trials run: so long a coordinator of another host that was killed is waited for.
+LEASE_SECONDS = 300.0
 
-# Asking takes milliseconds; a process that was killed while it asked keeps the others no longer.
-_ASKING_SECONDS = 5.0
-_POLL_SECONDS = 0.02
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +76,15 @@ class TrialRecord:
     trace_digest: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A trial that this process asked for and has not told; its id in the storage and its owner."""
+
+    trial_id: int
+    ask: Ask
+    owner: Owner
+
+
 class TuningStudy:
     """An open study; use it in a `with` statement, or close it.
 
@@ -100,7 +102,8 @@ class TuningStudy:
         fingerprint: str,
         space: SearchSpace,
         budget_bytes: int,
-        sampler: BoundarySampler,
+        curves: Callable[[Knobs], Curve | None],
+        seed: int | None,
         storage: Storage,
         goal: Goal,
         lease_seconds: float,
@@ -110,15 +113,19 @@ class TuningStudy:
         self.opened = opened
         self._is_opening_recorded = False
         self.fingerprint = fingerprint
-        self._space = space
-        self._budget_bytes = budget_bytes
-        self._sampler = sampler
-        self._storage = storage
         self.goal = goal
+        self._space = space
+        self._storage = storage
         self._lease_seconds = lease_seconds
-        self._study = optuna.load_study(study_name=name, storage=storage.backend, sampler=sampler)
-        self._study_id = storage.backend.get_study_id_from_name(name)
-        self._asked: set[int] = set()
+        self._coordinator = uuid.uuid4().hex
+        self._sampler = BoundarySampler(space, budget_bytes=budget_bytes, curves=curves, seed=seed)
+        self._study = optuna.load_study(study_name=name, storage=storage.backend, sampler=self._sampler)
+        study_id = storage.backend.get_study_id_from_name(name)
+        self._study_id = study_id
+        self._records = TrialRecords(storage.backend, study_id, budget_bytes=budget_bytes)
+        self._feed = TrialFeed(storage.backend, study_id)
+        self._ledger = Ledger(space, budget_bytes=budget_bytes, curves=curves)
+        self._asked: dict[int, _Asked] = {}
 
     @classmethod
     def open(
@@ -130,11 +137,12 @@ class TuningStudy:
         label: str = "study",
         name: str | None = None,
         storage: str | None = None,
+        wait_seconds: float = WAIT_SECONDS,
         fresh: bool = False,
         curves: Callable[[Knobs], Curve | None] = no_curve,
         seed: int | None = None,
         goal: Goal = Goal(),  # noqa: B008 - frozen
-        lease_seconds: float = 3600.0,
+        lease_seconds: float = LEASE_SECONDS,
         workload: str = "",
         gpu: str = "",
     ) -> Self:
@@ -150,12 +158,13 @@ class TuningStudy:
             label: begins the name when `name` is None; the fingerprint ends it.
             name: of the study in its storage.
             storage: see `open_storage`.
+            wait_seconds: how long a storage that went away is waited for.
             fresh: delete an earlier study of this name.
             curves: predictions, see `BoundarySampler`.
             seed: of the choice among settings.
             goal: what the trials are for, beside the boundaries.
-            lease_seconds: how long this process may take for a trial; other hosts, which cannot see
-                whether it lives, wait so long.
+            lease_seconds: for how long a trial is this process's, from its beginning or from the
+                last `renew`: other hosts, which cannot see whether it lives, wait so long.
             workload, gpu: for whom it is opened, see `Opened`.
 
         Raises:
@@ -172,24 +181,26 @@ class TuningStudy:
         digest = fingerprint(settings)
         name = default_name(label, digest) if name is None else name
         require_name(name)
-        sampler = BoundarySampler(space, budget_bytes=budget_bytes, curves=curves, seed=seed)
         now = Opened(workload=workload, gpu=gpu, opened_seconds=time.time())
         with quiet_optuna():
-            opened = open_storage(storage, name)
+            opened = open_storage(storage, name, wait_seconds=wait_seconds)
             try:
-                with opened.guard():
-                    prepare(opened, name, json.loads(json.dumps(settings)), fresh=fresh)
-                    study = cls(
+                plain = json.loads(json.dumps(settings))
+                opened.run(lambda: prepare(opened, name, plain, fresh=fresh))
+                study = opened.run(
+                    lambda: cls(
                         name=name,
                         fingerprint=digest,
                         space=space,
                         budget_bytes=budget_bytes,
-                        sampler=sampler,
+                        curves=curves,
+                        seed=seed,
                         storage=opened,
                         goal=goal,
                         lease_seconds=lease_seconds,
                         opened=now,
                     )
+                )
                 study.reconcile()
             except BaseException:
                 opened.close()
@@ -205,11 +216,17 @@ class TuningStudy:
         self.close()
 
     def close(self) -> None:
-        """Ends the trials that were asked for and not told, and releases the storage."""
+        """Ends the trials that were asked for and not told, and releases the storage.
+
+        Where it cannot be reached they stay as they are: whoever opens the study next sees that their
+        coordinator is gone.
+        """
         try:
             with self._storage.guard():
-                for number in sorted(self._asked):
-                    self._end(number, "the coordinator stopped before the trial ended")
+                for asked in self._asked.values():
+                    self._records.end(asked.trial_id, "the coordinator stopped before the trial ended")
+        except StorageError as error:
+            _log.warning("trials that were under way stay open in study %s: %s", self.name, error.message)
         finally:
             self._asked.clear()
             self._storage.close()
@@ -220,20 +237,7 @@ class TuningStudy:
         Args:
             num_workers: how many trials this process may have under way at once, where it knows.
         """
-        with self._storage.guard():
-            if not self._has_step():
-                return None
-            self._record_opening()
-            trial = self._study.ask()
-            self._asked.add(trial.number)
-            owner = Owner.this_process(lease_seconds=self._lease_seconds, num_workers=num_workers)
-            trial.set_user_attr(OWNER, dataclasses.asdict(owner))
-            self._await_earlier_asks(trial.number)
-            ask = self._choose(trial, asked_seconds=owner.asked_seconds)
-            if ask is None:
-                self._end(trial.number, "another process has just asked for what was left")
-                self._asked.discard(trial.number)
-        return ask
+        return self._storage.run(lambda: self._ask(num_workers))
 
     def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
         """Records an outcome; it is durable when this returns.
@@ -244,192 +248,190 @@ class TuningStudy:
         Args:
             predicted_bytes: what was predicted of a measured trial, for the record.
         """
-        with self._storage.guard():
-            if self._frozen(trial_number).state.is_finished():
-                raise StorageError(
-                    f"trial {trial_number} of study {self.name} is over: it was told before, or given up by "
-                    "another coordinator of the same study; start the study again to repeat it"
-                )
-            trial = Trial(self._study, self._trial_id(trial_number))
-            if outcome.trace_json is not None:
-                trial.set_user_attr(_TRACE_DIGEST, hashlib.sha256(outcome.trace_json.encode()).hexdigest())
-            if predicted_bytes is not None:
-                trial.set_user_attr(PREDICTED, predicted_bytes)
-            trial.set_user_attr(OUTCOME, dataclasses.replace(outcome, trace_json=None).to_json())
-            self._finish(trial_number, outcome)
-        self._asked.discard(trial_number)
+        asked = self._asked.get(trial_number)
+        if asked is None:
+            raise self._is_over(trial_number)
+        is_repeated = False
 
-    def boundaries(self) -> dict[Knobs, Boundary]:
-        """What is known of each setting's boundary, in the order of the space."""
-        with self._storage.guard():
-            return self._sampler.boundaries(self._study.get_trials(deepcopy=False))
+        def write() -> None:
+            nonlocal is_repeated
+            is_again, is_repeated = is_repeated, True
+            try:
+                self._records.tell(asked.trial_id, outcome, predicted_bytes=predicted_bytes)
+            except UpdateFinishedTrialError:
+                if not (is_again and self._records.holds(asked.trial_id, outcome)):
+                    raise self._is_over(trial_number) from None
+
+        self._storage.run(write)
+        del self._asked[trial_number]
+        ask = asked.ask
+        self._ledger.finish(trial_number, (ask.knobs, ask.batch_size), outcome, num_steps=ask.num_steps)
+
+    def renew(self) -> None:
+        """Renews the leases that are a third gone; call it while trials run, at least as often."""
+        for number, asked in self._asked.items():
+            owner = asked.owner.renewed(lease_seconds=self._lease_seconds)
+            if owner is not None:
+                self._storage.run(functools.partial(self._records.renew, asked.trial_id, owner))
+                self._asked[number] = dataclasses.replace(asked, owner=owner)
+
+    @property
+    def renewal_seconds(self) -> float:
+        """How often `renew` has to be called while trials run."""
+        return self._lease_seconds / 3
+
+    def boundaries(self) -> Mapping[Knobs, Boundary]:
+        """What is known of each setting's boundary, in the order of the space; it goes on changing."""
+        self._storage.run(self._catch_up)
+        return self._ledger.boundaries
+
+    def boundary(self, knobs: Knobs) -> Boundary:
+        """What is known here of one setting's boundary."""
+        return self._ledger.boundaries[knobs]
+
+    @property
+    def known(self) -> Mapping[Configuration, TrialOutcome]:
+        """The outcome that counts of each configuration, see `decisive`, without its environment and log."""
+        return self._ledger.known
+
+    def take_changed(self) -> list[Knobs]:
+        """The settings of which something was learned since this was last asked, here or elsewhere."""
+        return self._ledger.take_changed()
 
     def outcomes(self) -> list[TrialRecord]:
-        """All trials that returned, in the order in which they were asked for."""
-        with self._storage.guard():
-            trials = self._study.get_trials(deepcopy=False)
+        """All trials that returned, in the order in which they were asked for; reads the whole study."""
+        trials = self._storage.run(
+            lambda: self._storage.backend.get_all_trials(self._study_id, deepcopy=False)
+        )
         return [
             TrialRecord(
                 trial_number=trial.number,
-                outcome=TrialOutcome.from_json(trial.user_attrs[OUTCOME]),
-                trace_digest=trial.user_attrs.get(_TRACE_DIGEST),
+                outcome=outcome,
+                trace_digest=trial.user_attrs.get(TRACE_DIGEST),
             )
             for trial in trials
-            if OUTCOME in trial.user_attrs
+            if (outcome := outcome_of(trial)) is not None
         ]
 
     def verified(self) -> dict[Configuration, int]:
         """The configurations that fit and ran through a soak, each with its steps."""
         soak_steps = self.goal.soak_steps
-        num_steps = self._agenda().num_steps
-        return {} if not soak_steps else {key: num for key, num in num_steps.items() if num >= soak_steps}
+        return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends the trials that nobody will end any more: their coordinator is gone, or their lease.
-
-        One without an owner has no size yet: it is being asked for this moment, or was when its
-        coordinator was killed, and keeps nobody waiting.
-        """
-        with self._storage.guard():
-            for trial in self._running():
-                if trial.number in self._asked or OWNER not in trial.user_attrs:
-                    continue
-                reason = Owner(**trial.user_attrs[OWNER]).why_gone()
-                if reason is not None:
-                    self._end(trial.number, reason)
+        """Ends the trials that nobody will end any more: their coordinator is gone, or their lease."""
+        self._storage.run(self._reconcile)
 
     @property
     def is_settled(self) -> bool:
         """Whether every boundary is known."""
-        return all(boundary.is_settled for boundary in self.boundaries().values())
+        self._storage.run(self._catch_up)
+        return self._ledger.agenda(self.goal).is_settled
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to be tried or waited for."""
-        with self._storage.guard():
-            return self._agenda().is_complete
-
-    @property
-    def min_batch(self) -> int:
-        """The smallest batch that the search would answer with."""
-        return self._space.min_batch
+        self._storage.run(self._catch_up)
+        return self._ledger.agenda(self.goal).is_complete
 
     @property
     def num_trials(self) -> int:
-        """The number of trials that returned."""
-        return len(self.outcomes())
+        """The number of trials that returned, as far as it is known here."""
+        return self._ledger.num_returned
 
-    def _agenda(self) -> Agenda:
-        trials = self._study.get_trials(deepcopy=False)
-        outcomes = [TrialOutcome.from_json(t.user_attrs[OUTCOME]) for t in trials if OUTCOME in t.user_attrs]
-        known = decisive(outcomes)
-        num_steps: dict[Configuration, int] = {}
-        in_flight: set[Configuration] = set()
-        for trial in trials:
-            if BATCH_SIZE not in trial.params:
-                continue
-            configuration = self._space.to_knobs(trial.params), trial.params[BATCH_SIZE]
-            if trial.state == TrialState.RUNNING:
-                in_flight.add(configuration)
-            elif configuration in known and known[configuration].verdict is Verdict.FITS:
-                done = trial.user_attrs.get(NUM_STEPS, 0) if trial.state == TrialState.COMPLETE else 0
-                num_steps[configuration] = max(done, num_steps.get(configuration, 0))
-        return Agenda(
-            goal=self.goal,
-            boundaries=self._sampler.boundaries(trials),
-            known=known,
-            num_steps=num_steps,
-            in_flight=in_flight,
-            min_batch=self._space.min_batch,
-        )
-
-    def _has_step(self) -> bool:
-        agenda = self._agenda()
-        return agenda.has_search or agenda.next_step() is not None
-
-    def _choose(self, trial: Trial, *, asked_seconds: float) -> Ask | None:
-        """Gives an asked trial its configuration; None where nothing is left by now."""
-        agenda = self._agenda()
-        purpose, params = Purpose.BOUNDARY, None
-        if not agenda.has_search:
-            step = agenda.next_step()
-            if step is None:
-                return None
-            purpose = step.purpose
-            params = {**self._space.to_params(step.knobs), BATCH_SIZE: step.batch_size}
-        with self._sampler.choosing(agenda.boundaries, params):
-            knobs, batch_size = self._space.suggest(trial)
-        num_steps = agenda.num_steps_of(knobs, batch_size, purpose)
-        trial.set_user_attr(_PURPOSE, purpose.value)
-        trial.set_user_attr(NUM_STEPS, num_steps)
-        return Ask(
-            trial_number=trial.number,
-            knobs=knobs,
-            batch_size=batch_size,
-            purpose=purpose,
-            num_steps=num_steps,
-            asked_seconds=asked_seconds,
-        )
-
-    def _await_earlier_asks(self, number: int) -> None:
-        """Waits until the trials with smaller numbers have their configuration."""
-        while any(trial.number < number and _is_asking(trial) for trial in self._running()):
-            time.sleep(_POLL_SECONDS)
-
-    def _running(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    def _ask(self, num_workers: int | None) -> Ask | None:
+        self._catch_up()
+        while (planned := self._plan()) is not None:
+            self._record_opening()
+            knobs, batch_size, purpose = planned
+            num_steps = self._ledger.agenda(self.goal).num_steps_of(knobs, batch_size, purpose)
+            owner = Owner.this_process(
+                lease_seconds=self._lease_seconds, coordinator=self._coordinator, num_workers=num_workers
+            )
+            trial_id = self._records.create(
+                {**self._space.to_params(knobs), BATCH_SIZE: batch_size},
+                self._space.distributions,
+                owner=owner,
+                purpose=purpose.value,
+                num_steps=num_steps,
+            )
+            number, earlier = self._feed.until(trial_id)
+            if not self._is_among(earlier, knobs, batch_size):
+                ask = Ask(
+                    trial_number=number,
+                    knobs=knobs,
+                    batch_size=batch_size,
+                    purpose=purpose,
+                    num_steps=num_steps,
+                    asked_seconds=owner.asked_seconds,
+                )
+                self._asked[number] = _Asked(trial_id=trial_id, ask=ask, owner=owner)
+                self._ledger.expect(number, (knobs, batch_size), owner)
+                return ask
+            self._records.end(trial_id, "another process has just asked for the same")
+        return None
 
     def _record_opening(self) -> None:
-        """Writes for whom the study was opened, with its first trial: a finished study may be read-only."""
+        """Writes for whom the study was opened, before its first trial: a finished study may be read-only."""
         if not self._is_opening_recorded:
-            self._storage.backend.set_study_user_attr(self._study_id, OPENED, dataclasses.asdict(self.opened))
+            record_opening(self._storage.backend, self._study_id, self.opened)
             self._is_opening_recorded = True
 
-    def _trial_id(self, number: int) -> int:
-        return self._storage.backend.get_trial_id_from_study_id_trial_number(self._study_id, number)
+    def _plan(self) -> tuple[Knobs, int, Purpose] | None:
+        """What to try next, as far as is known here; None where nothing is left."""
+        agenda = self._ledger.agenda(self.goal)
+        if agenda.has_search:
+            knobs, batch_size = self._sampler.choose(
+                self._study, self._ledger.boundaries, self._ledger.open_settings()
+            )
+            self._ledger.withdraw((knobs, batch_size))  # in flight is what the storage says
+            return knobs, batch_size, Purpose.BOUNDARY
+        step = agenda.next_step()
+        return None if step is None else (step.knobs, step.batch_size, step.purpose)
 
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self._storage.backend.get_trial(self._trial_id(number))
+    def _is_among(self, trials: list[FrozenTrial], knobs: Knobs, batch_size: int) -> bool:
+        """Takes in trials of others, and says whether one of them tries, or tried, this configuration."""
+        wanted = {**self._space.to_params(knobs), BATCH_SIZE: batch_size}
+        for trial in trials:
+            self._take_in(trial)
+        return any(trial.params == wanted and not _is_given_up(trial) for trial in trials)
 
-    def _finish(self, number: int, outcome: TrialOutcome) -> None:
-        """Writes what follows from a recorded outcome, or what is left of it."""
-        trial = Trial(self._study, self._trial_id(number))
-        trial.set_user_attr(_VERDICT, outcome.verdict.value)
-        if not outcome.verdict.is_about_memory:
-            self._study.tell(trial, state=TrialState.FAIL)
-            return
-        peak_bytes = outcome.budgeted_bytes
-        if peak_bytes is not None:
-            trial.set_user_attr(PEAK_ATTRIBUTE, peak_bytes)
-        if MEMORY_CONSTRAINT not in self._frozen(number).constraints:
-            trial.set_constraint(MEMORY_CONSTRAINT, self._constraint(outcome.verdict, peak_bytes))
-        self._study.tell(trial, outcome.batch_size)
+    def _catch_up(self) -> None:
+        """Takes in what other coordinators of the study did."""
+        for trial in self._feed.news():
+            self._take_in(trial)
 
-    def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> float:
-        """By how much of the budget the peak exceeds it; the verdict decides the sign."""
-        excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
-        if verdict is Verdict.FITS:
-            return 0.0 if excess is None else min(excess, 0.0)
-        return excess if excess is not None and excess > 0 else 1.0
+    def _take_in(self, trial: FrozenTrial) -> None:
+        """Takes in a trial that the storage has news of; one that was asked for twice is given up.
+
+        A connection may be lost when a trial is written and its number is not known yet: the trial is
+        there, this process's own, and nobody runs it.
+        """
+        owner = owner_of(trial)
+        is_own = owner is not None and owner.coordinator == self._coordinator
+        if is_own and not trial.state.is_finished():
+            self._end(trial.number, "the connection was lost while it was asked for")
+        else:
+            self._ledger.take_in(trial)
+
+    def _reconcile(self) -> None:
+        self._catch_up()
+        for number, running in list(self._ledger.running.items()):
+            reason = None if number in self._asked else running.owner.why_gone()
+            if reason is not None:
+                self._end(number, reason)
+        self._catch_up()
 
     def _end(self, number: int, reason: str) -> None:
-        """Ends a trial that nobody will tell: by its outcome if that was written, else given up."""
-        frozen = self._frozen(number)
-        if frozen.state.is_finished():
-            return
-        if OUTCOME in frozen.user_attrs:
-            self._finish(number, TrialOutcome.from_json(frozen.user_attrs[OUTCOME]))
-        else:
-            trial = Trial(self._study, self._trial_id(number))
-            trial.set_user_attr(_GIVEN_UP, reason)
-            self._study.tell(trial, state=TrialState.FAIL)
+        backend = self._storage.backend
+        self._records.end(backend.get_trial_id_from_study_id_trial_number(self._study_id, number), reason)
+
+    def _is_over(self, trial_number: int) -> StorageError:
+        return StorageError(
+            f"trial {trial_number} of study {self.name} is over: it was told before, or given up by "
+            "another coordinator of the same study; start the study again to repeat it"
+        )
 
 
-def _is_asking(trial: FrozenTrial) -> bool:
-    """Whether a running trial has no configuration yet and may still be given one."""
-    if BATCH_SIZE in trial.params or trial.datetime_start is None:
-        return False
-    if OWNER in trial.user_attrs and Owner(**trial.user_attrs[OWNER]).why_gone() is not None:
-        return False
-    age = dt.datetime.now() - trial.datetime_start  # noqa: DTZ005 - Optuna's times are local
-    return age.total_seconds() < _ASKING_SECONDS
+def _is_given_up(trial: FrozenTrial) -> bool:
+    return trial.state == TrialState.FAIL and outcome_of(trial) is None

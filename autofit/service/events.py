@@ -53,15 +53,12 @@ class TrialFinished:
 
     Attributes:
         trial: its number in the study.
-        predicted_bytes: the likely peak that was predicted for a measured trial, of what is held
-            against the budget; None where there is no prediction.
     """
 
     study: str
     trial: int
     spec: TrialSpec
     outcome: TrialOutcome
-    predicted_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +71,21 @@ class TrialAbandoned:
 
     study: str
     trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionCompared:
+    """A measured trial fits, and its peak had been predicted.
+
+    Attributes:
+        trial: its number in the study.
+        predicted_bytes, measured_bytes: of what is held against the budget; the likely prediction.
+    """
+
+    study: str
+    trial: int
+    predicted_bytes: int
+    measured_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +162,7 @@ Event = (
     | TrialStarted
     | TrialFinished
     | TrialAbandoned
+    | PredictionCompared
     | BoundaryMoved
     | WorkersChanged
     | JobsCounted

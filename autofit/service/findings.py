@@ -1,80 +1,80 @@
-"""What the outcomes of a search say of its largest batches, taken in one after the other."""
+"""What a search has found, told as it changes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
-from autofit.service.events import BoundaryMoved
-from workers.protocol import Evidence, Knobs, Peaks, TrialOutcome, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    peaks: Peaks
-    peak_bytes: int | None
-    evidence: Evidence
-
-
-@dataclass(slots=True)
-class _Sizes:
-    """The sizes of one setting: those that fit, and those that failed, be it once."""
-
-    fits: dict[int, _Fit] = field(default_factory=dict)
-    fails: dict[int, Evidence] = field(default_factory=dict)
-    told: BoundaryMoved | None = None
+from autofit.search.boundary import Boundary
+from autofit.search.choice import Configuration
+from autofit.service.events import BoundaryMoved, PredictionCompared
+from workers.protocol import Knobs, Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """The largest batch known to fit of every knob setting of a search.
+    """Tells how the boundaries of a search move.
 
     Args:
         study: its name.
-        min_batch: the smallest batch that the search would answer with.
     """
 
-    def __init__(self, *, study: str, min_batch: int) -> None:
+    def __init__(self, study: str) -> None:
         self._study = study
-        self._min_batch = min_batch
-        self._settings: dict[Knobs, _Sizes] = {}
+        self._told: dict[Knobs, BoundaryMoved] = {}
 
-    def take(self, outcome: TrialOutcome) -> BoundaryMoved | None:
-        """Takes in an outcome; what it changed, if anything.
-
-        A size that fitted and failed in turn counts as failing.
-        """
-        if not outcome.verdict.is_about_memory:
-            return None
-        sizes = self._settings.setdefault(outcome.knobs, _Sizes())
-        if outcome.verdict is not Verdict.FITS:
-            sizes.fails[outcome.batch_size] = outcome.evidence
-            sizes.fits.pop(outcome.batch_size, None)
-        elif outcome.batch_size not in sizes.fails:
-            sizes.fits[outcome.batch_size] = _Fit(outcome.peaks, outcome.budgeted_bytes, outcome.evidence)
-        if sizes.told is not None and outcome.batch_size < (sizes.told.largest_batch or 0):
-            return None
-        found = self._found(outcome.knobs, sizes)
-        if found == sizes.told:
-            return None
-        sizes.told = found
-        return found
-
-    def all(self) -> list[BoundaryMoved]:
+    @property
+    def told(self) -> list[BoundaryMoved]:
         """What is known now, setting by setting."""
-        return [sizes.told for sizes in self._settings.values() if sizes.told is not None]
+        return list(self._told.values())
 
-    def _found(self, knobs: Knobs, sizes: _Sizes) -> BoundaryMoved | None:
-        largest = max(sizes.fits, default=None)
-        if largest is None:
-            if self._min_batch not in sizes.fails:
-                return None
-            fit = _Fit(Peaks(), None, sizes.fails[self._min_batch])
-        else:
-            fit = sizes.fits[largest]
+    def moved(
+        self, boundaries: Mapping[Knobs, Boundary], known: Mapping[Configuration, TrialOutcome]
+    ) -> list[BoundaryMoved]:
+        """What is new of some settings since it was told last.
+
+        Args:
+            known: the outcome that counts of each configuration, see `decisive`.
+        """
+        news = []
+        for knobs, boundary in boundaries.items():
+            found = self._found(knobs, boundary, known)
+            if found is not None and found != self._told.get(knobs):
+                self._told[knobs] = found
+                news.append(found)
+        return news
+
+    def _found(
+        self, knobs: Knobs, boundary: Boundary, known: Mapping[Configuration, TrialOutcome]
+    ) -> BoundaryMoved | None:
+        largest, failing = boundary.largest_fitting, boundary.first_failing
+        if largest is not None:
+            fits = known[knobs, largest]
+            return BoundaryMoved(
+                study=self._study,
+                knobs=knobs,
+                largest_batch=largest,
+                peaks=fits.peaks,
+                peak_bytes=fits.budgeted_bytes,
+                evidence=fits.evidence,
+            )
+        if failing is None or not boundary.is_settled:
+            return None
         return BoundaryMoved(
             study=self._study,
             knobs=knobs,
-            largest_batch=largest,
-            peaks=fit.peaks,
-            peak_bytes=fit.peak_bytes,
-            evidence=fit.evidence,
+            largest_batch=None,
+            peaks=Peaks(),
+            peak_bytes=None,
+            evidence=known[knobs, failing].evidence,
         )
+
+
+def comparison(
+    study: str, trial: int, outcome: TrialOutcome, predicted_bytes: int | None
+) -> PredictionCompared | None:
+    """A prediction held against the trial that it was made for; None where that does not fit."""
+    measured_bytes = outcome.budgeted_bytes
+    if outcome.verdict is not Verdict.FITS or predicted_bytes is None or not measured_bytes:
+        return None
+    return PredictionCompared(
+        study=study, trial=trial, predicted_bytes=predicted_bytes, measured_bytes=measured_bytes
+    )

@@ -17,6 +17,7 @@ from autofit.service.events import (
     BoundaryMoved,
     Event,
     JobsCounted,
+    PredictionCompared,
     TrialAbandoned,
     TrialFinished,
     TrialStarted,
@@ -80,9 +81,8 @@ class Metrics:
                     self._show_in_flight()
             case TrialFinished():
                 self._finish(event)
-            case BoundaryMoved(study=study):
-                if study in self._searches:
-                    self._show_found(self._searches[study], event)
+            case PredictionCompared() | BoundaryMoved():
+                self._show(event)
             case WorkersChanged(study=study):
                 self._workers[study] = event
                 self._show_workers()
@@ -125,14 +125,21 @@ class Metrics:
         if outcome.verdict is Verdict.OOM:
             self._series.ooms.labels(probe).inc()
         self._series.duration.labels(probe).observe(outcome.wall_seconds)
+
+    def _show(self, event: PredictionCompared | BoundaryMoved) -> None:
         search = self._searches.get(event.study)
-        if search is None or event.trial < search.error_trial or outcome.verdict is not Verdict.FITS:
+        if search is None:
             return
-        measured_bytes = outcome.budgeted_bytes
-        if event.predicted_bytes is not None and measured_bytes:
-            search.error_trial = event.trial
+        if isinstance(event, BoundaryMoved):
+            self._show_found(search, event)
+        else:
+            self._show_error(search, event)
+
+    def _show_error(self, search: _Search, compared: PredictionCompared) -> None:
+        if compared.trial >= search.error_trial:
+            search.error_trial = compared.trial
             self._series.prediction_error.labels(search.workload, search.gpu).set(
-                event.predicted_bytes / measured_bytes - 1
+                compared.predicted_bytes / compared.measured_bytes - 1
             )
 
     def _show_in_flight(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import optuna
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError, UsageError
 from autofit.search.storage import Storage, quiet_optuna
@@ -81,7 +81,8 @@ def store(storage: Storage, package: bytes) -> WorkingDir:
     """Keeps a package, once however often it is stored."""
     digest = hashlib.sha256(package).hexdigest()
     name = f"{_STUDY_PREFIX}{digest[:32]}"
-    with storage.guard(), quiet_optuna():
+
+    def keep() -> None:
         study = optuna.create_study(
             storage=storage.backend, study_name=name, direction="maximize", load_if_exists=True
         )
@@ -92,6 +93,9 @@ def store(storage: Storage, package: bytes) -> WorkingDir:
                     state=TrialState.COMPLETE, value=float(len(package)), user_attrs={_CONTENT: content}
                 )
             )
+
+    with quiet_optuna():
+        storage.run(keep)
     return WorkingDir(digest=digest, where=name)
 
 
@@ -101,14 +105,15 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
     Raises:
         PackageGoneError: it is not there any more.
     """
-    with storage.guard(), quiet_optuna():
-        names = optuna.get_all_study_names(storage.backend)
-        study = (
-            optuna.load_study(study_name=working_dir.where, storage=storage.backend)
-            if working_dir.where in names
-            else None
-        )
-        trials = [] if study is None else study.get_trials(deepcopy=False)
+
+    def read() -> list[FrozenTrial]:
+        if working_dir.where not in optuna.get_all_study_names(storage.backend):
+            return []
+        study = optuna.load_study(study_name=working_dir.where, storage=storage.backend)
+        return study.get_trials(deepcopy=False)
+
+    with quiet_optuna():
+        trials = storage.run(read)
     package = base64.b64decode(trials[0].user_attrs[_CONTENT]) if trials else b""
     if hashlib.sha256(package).hexdigest() != working_dir.digest:
         raise PackageGoneError(

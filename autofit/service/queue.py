@@ -15,17 +15,19 @@ is over has its result. This module alone knows the attributes' names.
 
 from __future__ import annotations
 
+import functools
 import time
+import uuid
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
-from autofit.search.storage import JOURNAL_SUFFIX, Storage, open_storage, quiet_optuna
+from autofit.search.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
@@ -42,6 +44,22 @@ _TEXT = "text"
 _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
+_MARK = "enqueued_by"
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
+
+
+def _tried_again(
+    method: Callable[Concatenate[JobQueue, _Arguments], _Answer],
+) -> Callable[Concatenate[JobQueue, _Arguments], _Answer]:
+    """Makes an operation that may be repeated wait for a storage that went away."""
+
+    @functools.wraps(method)
+    def wrapped(self: JobQueue, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
+        return self.storage.run(lambda: method(self, *arguments, **options))
+
+    return wrapped
 
 
 class JobQueue:
@@ -63,7 +81,7 @@ class JobQueue:
     @classmethod
     def open(cls, storage: str | None) -> Self:
         """Opens a storage, see `open_storage`; None is a journal in the state directory."""
-        url = storage or str(studies_dir() / f"{JOBS_STUDY}{JOURNAL_SUFFIX}")
+        url = storage or str(journal_path(None, JOBS_STUDY))
         with quiet_optuna():
             return cls(open_storage(url, JOBS_STUDY), url=url)
 
@@ -82,16 +100,16 @@ class JobQueue:
     def close(self) -> None:
         self._storage.close()
 
+    @_tried_again
     def records(self) -> list[JobRecord]:
         """All jobs, in the order in which they were enqueued."""
-        with self._storage.guard():
-            return [_record(trial) for trial in self._trials().values()]
+        return [_record(trial) for trial in self._trials().values()]
 
+    @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
         """The job of that id."""
-        with self._storage.guard():
-            trial = self._trials().get(job_id)
-            return None if trial is None else _record(trial)
+        trial = self._trials().get(job_id)
+        return None if trial is None else _record(trial)
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
         """Adds a job at the end of the queue.
@@ -103,22 +121,29 @@ class JobQueue:
         Returns:
             The job, and whether it is new: without `again` a job of that id is left as it is.
         """
-        with self._storage.guard():
-            while True:
-                known = self._trials(create=True)
-                if job_id in known and not again:
-                    return _record(known[job_id]), False
-                free_id, number = job_id, 2
-                while free_id in known:
-                    free_id, number = f"{job_id}-{number}", number + 1
-                created = self._create(free_id, spec)
-                first = self._trials()[free_id]
-                if first.number == created.number:
-                    return _record(first), True
-                # Another process was quicker with the same id.
-                self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
-                self._set_state(created, TrialState.FAIL)
+        mark = uuid.uuid4().hex
+        return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
 
+    def _enqueue(self, job_id: str, spec: JobSpec, *, again: bool, mark: str) -> tuple[JobRecord, bool]:
+        while True:
+            known = self._trials(create=True)
+            for trial in known.values():
+                if trial.user_attrs.get(_MARK) == mark:  # written before the connection was lost
+                    return _record(trial), True
+            if job_id in known and not again:
+                return _record(known[job_id]), False
+            free_id, number = job_id, 2
+            while free_id in known:
+                free_id, number = f"{job_id}-{number}", number + 1
+            created = self._create(free_id, spec, mark)
+            first = self._trials()[free_id]
+            if first.number == created.number:
+                return _record(first), True
+            # Another process was quicker with the same id.
+            self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
+            self._set_state(created, TrialState.FAIL)
+
+    @_tried_again
     def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
         """Takes the oldest job that waits, so that this process alone starts its driver.
 
@@ -128,48 +153,48 @@ class JobQueue:
         Returns:
             None where no job waits, or so many run already.
         """
-        with self._storage.guard():
-            while True:
-                trials = list(self._trials().values())
-                num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
-                oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
-                if oldest is None:
-                    return None
-                own_limit = _spec(oldest).max_drivers
-                if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
-                    return None
-                # Whoever loses this looks again before it takes the next: see the module's text.
-                if self._set_state(oldest, TrialState.RUNNING):
-                    return _record(self._refreshed(oldest))
+        while True:
+            trials = list(self._trials().values())
+            num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
+            oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
+            if oldest is None:
+                return None
+            own_limit = _spec(oldest).max_drivers
+            if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
+                return None
+            # Whoever loses this looks again before it takes the next: see the module's text.
+            if self._set_state(oldest, TrialState.RUNNING):
+                return _record(self._refreshed(oldest))
 
+    @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
         """Notes that a driver was started under that submission id; a second time changes nothing."""
-        with self._storage.guard():
-            trial = self._known(job)
-            attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
-            if all(attempt["submission_id"] != submission_id for attempt in attempts):
-                attempts.append({"submission_id": submission_id, "started_seconds": time.time()})
-                self._set_attribute(trial, _ATTEMPTS, attempts)
-            return _record(self._refreshed(trial))
+        trial = self._known(job)
+        attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
+        if all(attempt["submission_id"] != submission_id for attempt in attempts):
+            attempts.append({"submission_id": submission_id, "started_seconds": time.time()})
+            self._set_attribute(trial, _ATTEMPTS, attempts)
+        return _record(self._refreshed(trial))
 
+    @_tried_again
     def explain(self, job: JobRecord, reason: str) -> None:
         """Says in a sentence why the job is where it is; nothing once it is over."""
-        with self._storage.guard():
-            self._set_attribute(self._known(job), _STATE_REASON, reason)
+        self._set_attribute(self._known(job), _STATE_REASON, reason)
 
+    @_tried_again
     def note_study(self, job: JobRecord, study: str) -> None:
         """Says in which study the job's trials are; nothing once it is over."""
-        with self._storage.guard():
-            self._set_attribute(self._known(job), _STUDY, study)
+        self._set_attribute(self._known(job), _STUDY, study)
 
+    @_tried_again
     def request_stop(self, job: JobRecord) -> None:
         """Marks the job as not wanted any more; nothing once it is over.
 
         Its driver, where it has one, is to be stopped by the caller.
         """
-        with self._storage.guard():
-            self._set_attribute(self._known(job), _STOPPED, True)
+        self._set_attribute(self._known(job), _STOPPED, True)
 
+    @_tried_again
     def finish(self, job: JobRecord, document: dict[str, Any], *, text: str | None = None) -> bool:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
 
@@ -181,27 +206,26 @@ class JobQueue:
         """
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
-        with self._storage.guard():
-            trial = self._known(job)
-            self._set_attribute(trial, _RESULT, document)
-            if text is not None:
-                self._set_attribute(trial, _TEXT, text)
-            if not found:
-                self._set_attribute(trial, _STATE_REASON, document["message"])
-            self._set_attribute(trial, _ENDED, time.time())
-            if not found:
-                return self._set_state(trial, TrialState.FAIL)
-            return self._set_state(
-                trial, TrialState.COMPLETE, [0.0 if best is None else float(best["batch_size"])]
-            )
+        trial = self._known(job)
+        self._set_attribute(trial, _RESULT, document)
+        if text is not None:
+            self._set_attribute(trial, _TEXT, text)
+        if not found:
+            self._set_attribute(trial, _STATE_REASON, document["message"])
+        self._set_attribute(trial, _ENDED, time.time())
+        if not found:
+            return self._set_state(trial, TrialState.FAIL)
+        return self._set_state(
+            trial, TrialState.COMPLETE, [0.0 if best is None else float(best["batch_size"])]
+        )
 
+    @_tried_again
     def give_up(self, job: JobRecord, reason: str) -> bool:
         """Ends a job for which no driver will answer; returns whether this call ended it."""
-        with self._storage.guard():
-            trial = self._known(job)
-            self._set_attribute(trial, _STATE_REASON, reason)
-            self._set_attribute(trial, _ENDED, time.time())
-            return self._set_state(trial, TrialState.FAIL)
+        trial = self._known(job)
+        self._set_attribute(trial, _STATE_REASON, reason)
+        self._set_attribute(trial, _ENDED, time.time())
+        return self._set_state(trial, TrialState.FAIL)
 
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
@@ -233,13 +257,14 @@ class JobQueue:
     def _refreshed(self, trial: FrozenTrial) -> FrozenTrial:
         return self._storage.backend.get_trial(_trial_id(trial))
 
-    def _create(self, job_id: str, spec: JobSpec) -> FrozenTrial:
+    def _create(self, job_id: str, spec: JobSpec, mark: str) -> FrozenTrial:
         study = self._study(create=True)
         assert study is not None
         backend = self._storage.backend
         study_id = backend.get_study_id_from_name(study.study_name)
         template = create_trial(
-            state=TrialState.WAITING, user_attrs={_JOB_ID: job_id, _JOB: _spec_to_dict(spec)}
+            state=TrialState.WAITING,
+            user_attrs={_JOB_ID: job_id, _JOB: _spec_to_dict(spec), _MARK: mark},
         )
         return backend.get_trial(backend.create_new_trial(study_id, template))
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from autofit.errors import StorageError
 from autofit.paths import studies_dir
-from autofit.search.records import OPENED, SearchRecord
-from autofit.search.storage import JOURNAL_SUFFIX, Storage, open_storage, quiet_optuna
+from autofit.search.journal import JOURNAL_SUFFIX
+from autofit.search.searches import OPENED, SearchRecord
+from autofit.search.storage import Storage, open_storage, quiet_optuna
 from autofit.service.background import Log
 from autofit.service.events import EventSink, JobsCounted
 from autofit.service.queue import JOBS_STUDY, JobQueue
@@ -156,9 +157,9 @@ class StorageReader:
             study.end()
             study = None
         if study is None:
-            study = StudyReader(study_id, name, record, emit=self._emit, log=self._log)
+            study = StudyReader(backend, study_id, name, record, emit=self._emit, log=self._log)
         self._studies[name] = study
-        self._changed_at[name] = self._clock() - max(time.time() - record.opened.opened_seconds, 0.0)
+        self._changed_at[name] = self._clock()
         study.open(record)
 
     def _due(self) -> Iterator[str]:
@@ -171,13 +172,12 @@ class StorageReader:
 
     def _read_study(self, backend: BaseStorage, name: str) -> None:
         study = self._studies[name]
-        num_before = study.num_seen
         try:
-            study.read(backend)
+            has_news = study.read(backend)
         except KeyError:  # it was deleted since it was listed
             self._forget(name)
             return
-        if study.has_unfinished or num_before not in (0, study.num_seen):
+        if has_news:
             self._changed_at[name] = self._clock()
 
     def _forget(self, name: str) -> None:

@@ -15,6 +15,7 @@ from autofit.prediction import Predictor
 from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch
+from autofit.search.choice import decisive
 from autofit.service.events import ignore
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.predict.plans import Plan
@@ -71,7 +72,7 @@ def frontier_of(
             boundaries[outcome.knobs].observe(outcome.batch_size, fits=outcome.verdict is FITS)
     return Frontier(
         boundaries=boundaries,
-        outcomes=outcomes,
+        known=decisive(outcomes),
         curves=curves or {},
         budget_bytes=BUDGET_BYTES,
         stopped_by=stopped_by,
@@ -95,7 +96,7 @@ def test_the_next_larger_size_is_known_to_fail_whatever_the_peaks_do(seed: int) 
         outcomes[size] = measured(size, verdict, peaks_mib[size])
         boundary.observe(size, fits=verdict is FITS, peak_bytes=peaks_mib[size] * MIB)
     frontier = Frontier(
-        boundaries={CUDNN: boundary}, outcomes=outcomes.values(), curves={}, budget_bytes=BUDGET_BYTES
+        boundaries={CUDNN: boundary}, known=decisive(outcomes.values()), curves={}, budget_bytes=BUDGET_BYTES
     )
     (entry,) = frontier.entries()
     assert entry.largest_batch is not None

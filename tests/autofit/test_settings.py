@@ -42,6 +42,7 @@ EXAMPLES = [
     ("max-trials", "6", "max_trials", 6),
     ("max-seconds", "3600", "max_seconds", 3600.0),
     ("storage", "sqlite:///s.db", "storage", "sqlite:///s.db"),
+    ("storage-wait", "120", "storage_wait_seconds", 120.0),
     ("study", "mine", "study", "mine"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
     ("resources", "rack_a=1, ssd=0.5", "resources", (("rack_a", 1.0), ("ssd", 0.5))),

@@ -23,6 +23,7 @@ from autofit.search.study import TuningStudy
 from autofit.service.events import (
     BoundaryMoved,
     Event,
+    PredictionCompared,
     Progress,
     TrialAbandoned,
     TrialFinished,
@@ -220,18 +221,21 @@ def test_the_events_tell_every_trial_and_what_it_changes_once(
     assert (moved[0].largest_batch, moved[0].peak_bytes) == (20, reserved_bytes)
 
 
-def test_a_measured_trial_is_told_with_what_was_predicted_of_it_and_the_study_keeps_that(
+def test_a_measured_trial_that_fits_is_held_against_its_prediction_which_the_study_keeps(
     open_study: Any, curves: CurveSet, make_card: Any
 ) -> None:
     events: list[Event] = []
     study = open_study(algos=("cudnn",), curves=curves.prior)
     tune(study, curves, make_card(19), events.append)
-    finished = {
-        event.spec.batch_size: event.predicted_bytes for event in events if isinstance(event, TrialFinished)
+    compared = {event.trial: event for event in events if isinstance(event, PredictionCompared)}
+    fitting = {r.trial_number: r for r in study.outcomes() if r.outcome.verdict is Verdict.FITS}
+    assert compared.keys() == fitting.keys()
+    first = compared[min(compared)]
+    assert (first.predicted_bytes, first.measured_bytes) == (500 * MIB, 480 * MIB)
+    kept = {trial.number: trial.user_attrs["predicted_bytes"] for trial in study._study.get_trials()}
+    assert {number: kept[number] for number in compared} == {
+        number: event.predicted_bytes for number, event in compared.items()
     }
-    assert finished[20] == 500 * MIB
-    kept = study._study.get_trials()
-    assert {trial.params["batch_size"]: trial.user_attrs["predicted_bytes"] for trial in kept} == finished
 
 
 def test_workers_are_told_as_they_become_busy_and_idle(open_study: Any, make_card: Any) -> None:
@@ -353,7 +357,7 @@ def test_a_failure_in_the_middle_leaves_every_outcome_that_came_in_the_study(
         tune_in_parallel(study, curves, gate, 2)
     assert {20, 21} <= {record.outcome.batch_size for record in study.outcomes()}
     study.close()
-    assert not open_study(algos=("cudnn",), curves=curves.prior)._running()
+    assert not open_study(algos=("cudnn",), curves=curves.prior)._ledger.running
 
 
 # Verification
@@ -506,7 +510,7 @@ def test_when_the_time_is_up_trials_in_flight_are_given_up(
         over.set()
     assert (frontier.stopped_by, frontier.entries(), frontier.best()) == ("--max-seconds", (), None)
     study.close()
-    assert not open_study(algos=("cudnn",), curves=curves.prior)._running()
+    assert not open_study(algos=("cudnn",), curves=curves.prior)._ledger.running
 
 
 # Two coordinators of one study

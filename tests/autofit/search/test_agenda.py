@@ -37,7 +37,13 @@ def agenda(*outcomes: TrialOutcome, goal: Goal, **changes: Any) -> Agenda:
         for told in outcomes:
             if told.knobs == knobs:
                 boundaries[knobs].observe(told.batch_size, fits=told.verdict is FITS)
-    parts = {"num_steps": {}, "in_flight": (), "min_batch": 1, **changes}
+    seen = boundaries.values()
+    search = {
+        "is_settled": all(boundary.is_settled for boundary in seen),
+        "has_search": any(boundary.has_proposal for boundary in seen),
+        "largest_fitting": max(boundary.largest_fitting or 0 for boundary in seen),
+    }
+    parts = {**search, "num_steps": {}, "in_flight": (), "min_batch": 1, **changes}
     return Agenda(goal=goal, boundaries=boundaries, known=decisive(outcomes), **parts)
 
 

@@ -48,10 +48,10 @@ for _ in range(3):
 ask = study.ask()
 print(json.dumps([ask.trial_number, ask.knobs.conv_algo, ask.batch_size]), flush=True)
 if moment == "outcome written":
-    study._finish = die
+    study._records._finish = die
     study.tell(ask.trial_number, outcome(ask))
 if moment == "constraint written":
-    study._study.tell = die
+    study._records._backend.set_trial_state_values = die
     study.tell(ask.trial_number, outcome(ask))
 die()
 """
@@ -131,8 +131,7 @@ def test_a_trial_of_another_host_is_asked_for_again_once_its_lease_expired(
     asks = [other.ask(), other.ask()]
     for ask, lease_until_seconds in zip(asks, (time.time() + 3600.0, 0.0), strict=True):
         elsewhere = owner(host=f"not-{socket.gethostname()}", lease_until_seconds=lease_until_seconds)
-        trial = optuna.trial.Trial(other._study, other._trial_id(ask.trial_number))
-        trial.set_user_attr("owner", dataclasses.asdict(elsewhere))
+        other._records.renew(other._asked[ask.trial_number].trial_id, elsewhere)
     study = open_study(space=only, storage=storage)
     assert [trial.state.name for trial in study._study.trials] == ["RUNNING", "FAIL"]
     again = study.ask()

@@ -17,6 +17,7 @@ from autofit.service.events import (
     BoundaryMoved,
     Event,
     JobsCounted,
+    PredictionCompared,
     Progress,
     TrialAbandoned,
     TrialFinished,
@@ -83,8 +84,6 @@ def finished(
     wall_seconds: float = 1.0,
     *,
     trial: int = 1,
-    predicted_bytes: int | None = None,
-    reserved_bytes: int | None = None,
     study: str = "resnet50-t4",
 ) -> TrialFinished:
     outcome = TrialOutcome(
@@ -93,11 +92,14 @@ def finished(
         device=Device(kind="cuda", name="T4"),
         batch_size=8,
         knobs=Knobs(),
-        steady=Peaks(reserved_bytes=reserved_bytes),
         wall_seconds=wall_seconds,
     )
-    return TrialFinished(
-        study=study, trial=trial, spec=spec(probe), outcome=outcome, predicted_bytes=predicted_bytes
+    return TrialFinished(study=study, trial=trial, spec=spec(probe), outcome=outcome)
+
+
+def compared(trial: int, predicted_bytes: int, measured_bytes: int) -> PredictionCompared:
+    return PredictionCompared(
+        study="resnet50-t4", trial=trial, predicted_bytes=predicted_bytes, measured_bytes=measured_bytes
     )
 
 
@@ -261,25 +263,16 @@ def test_where_nothing_fits_there_is_no_peak(metrics: Metrics, scrape: Scrape):
     assert not named(samples, "autofit_budget_utilization_ratio")
 
 
-def test_the_prediction_is_held_against_the_newest_measurement_that_fits(metrics: Metrics, scrape: Scrape):
-    feed(
-        metrics,
-        started(),
-        finished(trial=4, predicted_bytes=9 * GIB, reserved_bytes=10 * GIB),
-        finished(trial=3, predicted_bytes=20 * GIB, reserved_bytes=10 * GIB),  # told later, begun earlier
-        finished(trial=5, predicted_bytes=20 * GIB, reserved_bytes=10 * GIB, verdict=Verdict.OOM),
-        finished(trial=6, reserved_bytes=10 * GIB),
-    )
+def test_the_prediction_is_held_against_the_newest_measurement(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), compared(4, 9 * GIB, 10 * GIB), compared(3, 20 * GIB, 10 * GIB))  # begun earlier
     (error,) = named(scrape(), "autofit_prediction_error_ratio").values()
     assert error == pytest.approx(-0.1)
 
 
 def test_a_new_search_of_a_workload_forgets_what_an_earlier_one_gave(metrics: Metrics, scrape: Scrape):
     feed(metrics, started(), started("vgg16"))
-    feed(metrics, moved(100), finished(predicted_bytes=GIB, reserved_bytes=GIB), moved(50, study="vgg16-t4"))
-    feed(
-        metrics, started(at=2.0, study="again"), moved(70), finished(predicted_bytes=GIB, reserved_bytes=GIB)
-    )
+    feed(metrics, moved(100), compared(1, GIB, GIB), moved(50, study="vgg16-t4"))
+    feed(metrics, started(at=2.0, study="again"), moved(70), compared(1, GIB, GIB))
     names = [name for name in scrape() if "workload=" in name and "budget_bytes" not in name]
     assert names
     assert all("workload=vgg16" in name for name in names)
@@ -362,7 +355,7 @@ def test_promtool_finds_nothing_to_complain_about(metrics: Metrics, url: str):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian: apt install prometheus)")
-    feed(metrics, started(), moved(100), finished(predicted_bytes=GIB, reserved_bytes=GIB))
+    feed(metrics, started(), moved(100), compared(1, GIB, GIB))
     with urllib.request.urlopen(url, timeout=10) as response:
         exposition = response.read()
     checked = subprocess.run(

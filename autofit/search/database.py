@@ -1,0 +1,109 @@
+"""Studies in a database: its URL, its connections, and which of its failures pass.
+
+SQLAlchemy takes a third of a second to import, which a journal does without: import this module
+where a database is meant.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from optuna.exceptions import OptunaError
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from autofit.errors import StorageError, UsageError
+
+ERRORS = (OSError, OptunaError, SQLAlchemyError)
+
+_SECRETS = ("password", "sslpassword", "passfile")  # what a URL may say behind its question mark
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_EXTRAS = {"psycopg": "pip install 'autofit[postgres]'"}
+_POSTGRESQL: dict[str, Any] = {
+    # A connection that died while a trial ran is noticed before it is used.
+    "pool_pre_ping": True,
+    "pool_recycle": 1800,
+    "pool_size": 2,
+    "max_overflow": 4,
+    "connect_args": {
+        "connect_timeout": 10,
+        "application_name": "autofit",
+        # A host that is gone says nothing: without these a read waits for two hours.
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,  # milliseconds
+    },
+}
+# What a server says that others keep busy, that goes down or that comes up: SQLSTATE classes and codes of
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")
+
+
+def parse_url(url: str) -> URL:
+    """Reads a database URL; `postgresql://` means psycopg 3.
+
+    Raises:
+        UsageError: it is none. Nothing of it is repeated, since what it misspells may be a password.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise UsageError(
+            "the storage is no database URL that can be read: give one such as sqlite:///studies.db or "
+            "postgresql://user@host:5432/studies"
+        ) from error
+    return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def shown(url: URL) -> str:
+    """A URL as messages show it: without a password, and as users write it."""
+    query = {name: value for name, value in url.query.items() if name not in _SECRETS}
+    visible = url.set(query=query, drivername=url.drivername.removesuffix("+psycopg"))
+    return visible.render_as_string(hide_password=True)
+
+
+def open_database(url: URL) -> RDBStorage:
+    """Connects to a database and makes Optuna's tables where they are missing.
+
+    Raises:
+        UsageError: there is no such kind of database.
+        StorageError: the driver is not installed.
+        OSError, OptunaError, SQLAlchemyError: it cannot be reached or written.
+    """
+    options = _POSTGRESQL if url.drivername == "postgresql+psycopg" else {}
+    try:
+        return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs={**options})
+    except NoSuchModuleError as error:
+        raise UsageError(
+            f"the storage is no database URL of a kind that SQLAlchemy knows ({url.drivername}): give one "
+            "such as sqlite:///studies.db or postgresql://user@host:5432/studies"
+        ) from error
+    except ImportError as error:
+        missing = error.__cause__ or error
+        how = _EXTRAS.get(getattr(missing, "name", None) or "", "install it")
+        raise StorageError(f"{shown(url)} needs a database driver: {missing}; {how}") from error
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether an operation that failed so may succeed later: the connection is gone, the database busy."""
+    while error is not None:
+        if isinstance(error, PoolTimeoutError):
+            return True
+        if isinstance(error, DBAPIError):
+            return error.connection_invalidated or _is_passing(error.orig)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_passing(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    state = getattr(error, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_PASSING_STATES)
+    # A connection that could not be made has no state; neither has a server that fell silent.
+    return type(error).__name__ in ("OperationalError", "InterfaceError", "ConnectionTimeout")

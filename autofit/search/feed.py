@@ -1,0 +1,78 @@
+"""News of a study's trials, so that each is read as often as it changes and not once for every other."""
+
+from __future__ import annotations
+
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+_UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
+
+
+class TrialFeed:
+    """Reads what is new in a study.
+
+    Nothing of a trial is kept but its number while it may still change. The trials that this process
+    asked for are its own to know of: they are not read at all.
+    """
+
+    def __init__(self, backend: BaseStorage, study_id: int) -> None:
+        self._backend = backend
+        self._study_id = study_id
+        self._next_number = 0
+        self._unfinished: dict[int, int] = {}  # number → id in the storage
+
+    def attach(self, backend: BaseStorage) -> None:
+        """Goes on with another connection to the same storage."""
+        self._backend = backend
+
+    def news(self) -> list[FrozenTrial]:
+        """The trials of others that are new, that have ended, or that are still under way."""
+        if self._next_number == 0:
+            return self._taken_in(self._backend.get_all_trials(self._study_id, deepcopy=False))
+        return self._taken_in([*self._watched(), *self._beyond()])
+
+    def until(self, trial_id: int) -> tuple[int, list[FrozenTrial]]:
+        """The number of a trial that was just created, and the trials before it that are new."""
+        earlier = []
+        while (found := self._id_of(self._next_number)) != trial_id:
+            assert found is not None, "a trial that was created has a number"
+            earlier.append(self._backend.get_trial(found))
+            self._next_number += 1
+        number, self._next_number = self._next_number, self._next_number + 1
+        return number, self._taken_in(earlier)
+
+    def _watched(self) -> list[FrozenTrial]:
+        """The trials that were unfinished when they were last read, as they are now."""
+        if not self._unfinished:
+            return []
+        running = {
+            trial.number: trial
+            for trial in self._backend.get_all_trials(self._study_id, deepcopy=False, states=_UNFINISHED)
+        }
+        return [
+            running.get(number) or self._backend.get_trial(trial_id)
+            for number, trial_id in self._unfinished.items()
+        ]
+
+    def _beyond(self) -> list[FrozenTrial]:
+        trials: list[FrozenTrial] = []
+        while (trial_id := self._id_of(self._next_number + len(trials))) is not None:
+            trials.append(self._backend.get_trial(trial_id))
+        return trials
+
+    def _id_of(self, number: int) -> int | None:
+        try:
+            return self._backend.get_trial_id_from_study_id_trial_number(self._study_id, number)
+        except KeyError:
+            return None
+
+    def _taken_in(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        for trial in trials:
+            self._next_number = max(self._next_number, trial.number + 1)
+            if trial.state.is_finished():
+                self._unfinished.pop(trial.number, None)
+            elif trial.number not in self._unfinished:
+                trial_id = self._id_of(trial.number)
+                assert trial_id is not None, "a trial that was read is there"
+                self._unfinished[trial.number] = trial_id
+        return trials

@@ -1,0 +1,199 @@
+"""What a study's trials come to, kept up as they are told.
+
+Every trial is taken in once, so that the thousandth costs what the first did: boundaries, the
+outcomes that count and what is in flight are changed, not made anew.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+from autofit.search.agenda import Agenda, Goal
+from autofit.search.boundary import Boundary, Curve
+from autofit.search.choice import Configuration
+from autofit.search.owner import Owner
+from autofit.search.records import num_steps_of, outcome_of, owner_of
+from autofit.search.space import BATCH_SIZE, SearchSpace
+from workers.protocol import Device, Knobs, TrialOutcome, Verdict
+
+_NO_ENVIRONMENT: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A trial under way, of this process or another."""
+
+    configuration: Configuration
+    owner: Owner
+
+
+class Ledger:
+    """The state of a search.
+
+    Args:
+        budget_bytes: what measured peaks are held against.
+        curves: the prediction for a setting, or None; asked once for each.
+
+    Attributes:
+        boundaries: of every setting, in the order of the space.
+        known: the outcome that counts of each configuration, as `decisive` has it; of what it says
+            beside its size and its times nothing is kept.
+        running: the trials under way by number.
+        num_returned: how many trials have an outcome, whatever it is.
+    """
+
+    def __init__(
+        self, space: SearchSpace, *, budget_bytes: int, curves: Callable[[Knobs], Curve | None]
+    ) -> None:
+        self._space = space
+        self._distributions = space.distributions
+        self.boundaries: Mapping[Knobs, Boundary] = {
+            knobs: Boundary(
+                budget_bytes=budget_bytes,
+                min_batch=space.min_batch,
+                max_batch=space.max_batch,
+                prior=curves(knobs),
+            )
+            for knobs in space.settings
+        }
+        self.known: dict[Configuration, TrialOutcome] = {}
+        self.running: dict[int, Running] = {}
+        self.num_returned = 0
+        self._known_from: dict[Configuration, int] = {}  # the number of that trial
+        self._num_running: collections.Counter[Configuration] = collections.Counter()
+        self._num_steps: dict[Configuration, int] = {}
+        self._devices: dict[Device, Device] = {}
+        self._interned = {knobs: knobs for knobs in space.settings}
+        self._open: set[Knobs] = set()
+        self._unsettled: set[Knobs] = set()
+        self._largest: dict[Knobs, int] = {}
+        self._changed: dict[Knobs, None] = {}
+        for knobs in space.settings:
+            self._look_at(knobs)
+        self._changed.clear()
+
+    def take_in(self, trial: FrozenTrial) -> None:
+        """Takes in what storage says of a trial; of one that has ended, once."""
+        configuration = self.configuration(trial)
+        owner = owner_of(trial)
+        if configuration is None:
+            return
+        if trial.state == TrialState.RUNNING and owner is not None:
+            self.expect(trial.number, configuration, owner)
+        elif trial.state.is_finished():
+            self.finish(trial.number, configuration, outcome_of(trial), num_steps=num_steps_of(trial))
+
+    def expect(self, number: int, configuration: Configuration, owner: Owner) -> None:
+        """Says that a trial is under way; again when its owner's lease was renewed."""
+        if number not in self.running:
+            self._num_running[configuration] += 1
+            knobs, batch_size = configuration
+            self.boundaries[knobs].expect(batch_size)
+            self._look_at(knobs)
+        self.running[number] = Running(configuration=configuration, owner=owner)
+
+    def finish(
+        self, number: int, configuration: Configuration, outcome: TrialOutcome | None, *, num_steps: int
+    ) -> None:
+        """Says how a trial ended; without an outcome it was given up."""
+        if self.running.pop(number, None) is not None:
+            self._num_running[configuration] -= 1
+        self.withdraw(configuration)
+        if outcome is not None:
+            self.num_returned += 1
+            if outcome.verdict.is_about_memory:
+                self._learn(number, configuration, outcome)
+                done = max(num_steps, self._num_steps.get(configuration, 0))
+                self._num_steps[configuration] = done
+        self._look_at(configuration[0])
+
+    def withdraw(self, configuration: Configuration) -> None:
+        """Says that a size which was proposed is not tried, unless a trial of it is under way."""
+        if self._num_running[configuration] <= 0:
+            del self._num_running[configuration]
+            knobs, batch_size = configuration
+            self.boundaries[knobs].withdraw(batch_size)
+
+    def open_settings(self) -> list[Knobs]:
+        """The settings whose boundary has a size to propose, in the order of the space."""
+        return [knobs for knobs in self._space.settings if knobs in self._open]
+
+    def take_changed(self) -> list[Knobs]:
+        """The settings of which something was learned since this was last asked."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
+    def agenda(self, goal: Goal) -> Agenda:
+        """What is left to be done for a goal, as it is now."""
+        return Agenda(
+            goal=goal,
+            boundaries=self.boundaries,
+            is_settled=not self._unsettled,
+            has_search=bool(self._open),
+            largest_fitting=max(self._largest.values(), default=0),
+            known=self.known,
+            num_steps=self._num_steps,
+            in_flight=self._num_running.keys(),
+            min_batch=self._space.min_batch,
+        )
+
+    def verified(self, soak_steps: int) -> dict[Configuration, int]:
+        """The configurations that fit and ran for so many steps, each with its steps."""
+        return {
+            configuration: num_steps
+            for configuration, num_steps in self._num_steps.items()
+            if num_steps >= soak_steps and self.known[configuration].verdict is Verdict.FITS
+        }
+
+    def configuration(self, trial: FrozenTrial) -> Configuration | None:
+        """What a trial tries; None where it is not of this space."""
+        if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
+            return None
+        knobs = self._space.to_knobs(trial.params)
+        return self._interned.setdefault(knobs, knobs), trial.params[BATCH_SIZE]
+
+    def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
+        """Of several outcomes the latest counts, and one that did not fit more than one that did."""
+        knobs, batch_size = configuration
+        fits = outcome.verdict is Verdict.FITS
+        before = self.known.get(configuration)
+        if before is None or fits == (before.verdict is Verdict.FITS):
+            counts = number >= self._known_from.get(configuration, number)
+        else:
+            counts = not fits
+        if counts:
+            self.known[configuration] = self._slim(knobs, outcome)
+            self._known_from[configuration] = number
+        self.boundaries[knobs].observe(
+            batch_size, fits=fits, peak_bytes=outcome.budgeted_bytes if counts else None
+        )
+        if self._num_running[configuration] > 0:
+            self.boundaries[knobs].expect(batch_size)
+
+    def _slim(self, knobs: Knobs, outcome: TrialOutcome) -> TrialOutcome:
+        """What the search and the frontier need of an outcome: thousands are held at a time."""
+        return dataclasses.replace(
+            outcome,
+            knobs=knobs,
+            device=self._devices.setdefault(outcome.device, outcome.device),
+            environment=_NO_ENVIRONMENT,
+            error=None,
+            trace_json=None,
+            log_tail="",
+        )
+
+    def _look_at(self, knobs: Knobs) -> None:
+        """Brings up to date what is known of a setting's boundary."""
+        boundary = self.boundaries[knobs]
+        for members, belongs in (
+            (self._open, boundary.has_proposal),
+            (self._unsettled, not boundary.is_settled),
+        ):
+            (members.add if belongs else members.discard)(knobs)
+        self._largest[knobs] = boundary.largest_fitting or 0
+        self._changed[knobs] = None

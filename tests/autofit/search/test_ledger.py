@@ -1,0 +1,91 @@
+"""What is kept up trial by trial is what all trials together say."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import optuna
+import pytest
+
+from autofit.search.agenda import Goal
+from autofit.search.choice import decisive
+from autofit.search.ledger import Ledger
+from autofit.search.owner import Owner
+from autofit.search.sampler import BoundarySampler, no_curve
+from autofit.search.space import SearchSpace
+from autofit.search.study import Ask
+from workers.protocol import CONV_ALGOS, Knobs, TrialOutcome, Verdict
+
+SPACE = SearchSpace(choices={"conv_algo": CONV_ALGOS}, max_batch=12)
+VERDICTS = [Verdict.FITS, Verdict.FITS, Verdict.OOM, Verdict.THRASH, Verdict.LOST, None]
+OWNER = Owner.this_process(lease_seconds=60.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_trials_that_end_in_any_order_come_to_what_the_sampler_and_decisive_read_of_all(
+    outcome_of: Any, budget_bytes: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    ledger = Ledger(SPACE, budget_bytes=budget_bytes, curves=no_curve)
+    running: dict[int, tuple[Knobs, int]] = {}
+    told: dict[int, TrialOutcome] = {}
+    for number in range(60):
+        configuration = rng.choice(SPACE.settings), rng.randint(1, 12)
+        ledger.expect(number, configuration, OWNER)
+        running[number] = configuration
+        while running and rng.random() < 0.6:
+            ended = rng.choice(list(running))
+            knobs, batch_size = running.pop(ended)
+            verdict = rng.choice(VERDICTS)
+            ask: Any = Ask(trial_number=ended, knobs=knobs, batch_size=batch_size, purpose=Any, num_steps=3)
+            peak_bytes = rng.randint(1, 9) * 1000 * (1 if verdict is Verdict.FITS else 10)
+            outcome = None if verdict is None else outcome_of(ask, peak_bytes, verdict=verdict)
+            ledger.finish(ended, (knobs, batch_size), outcome, num_steps=3)
+            if outcome is not None:
+                told[ended] = outcome
+    assert ledger.num_returned == len(told)
+    assert ledger.known == decisive(told[number] for number in sorted(told))
+    trials = [_trial(running, number) for number in running] + [
+        _trial({number: (o.knobs, o.batch_size)}, number, o) for number, o in told.items()
+    ]
+    trials.sort(key=lambda trial: trial.number)
+    whole = BoundarySampler(SPACE, budget_bytes=budget_bytes).boundaries(trials)
+    for knobs, boundary in ledger.boundaries.items():
+        parts = (boundary._fits, boundary._in_flight, boundary.is_settled, boundary.has_proposal)
+        again = whole[knobs]
+        assert parts == (again._fits, again._in_flight, again.is_settled, again.has_proposal)
+    agenda = ledger.agenda(Goal())
+    assert agenda.has_search == any(boundary.has_proposal for boundary in whole.values())
+    assert agenda.is_settled == all(boundary.is_settled for boundary in whole.values())
+    assert agenda.largest_fitting == max(boundary.largest_fitting or 0 for boundary in whole.values())
+    assert set(agenda.in_flight) == set(running.values())
+    assert ledger.open_settings() == [knobs for knobs, boundary in whole.items() if boundary.has_proposal]
+
+
+def _trial(
+    configurations: dict[int, tuple[Knobs, int]], number: int, outcome: TrialOutcome | None = None
+) -> optuna.trial.FrozenTrial:
+    knobs, batch_size = configurations[number]
+    about_memory = outcome is not None and outcome.verdict.is_about_memory
+    state = optuna.trial.TrialState
+    trial = optuna.create_trial(
+        state=state.RUNNING if outcome is None else state.COMPLETE if about_memory else state.FAIL,
+        value=batch_size if about_memory else None,
+        params={**SPACE.to_params(knobs), "batch_size": batch_size},
+        distributions=SPACE.distributions,
+        user_attrs={"peak_bytes": outcome.budgeted_bytes} if outcome is not None else {},
+        constraints={"memory": -0.5 if outcome is not None and outcome.verdict is Verdict.FITS else 0.5}
+        if about_memory
+        else None,
+    )
+    trial.number = number
+    return trial
+
+
+def test_settings_are_told_as_changed_once(outcome_of: Any, budget_bytes: int) -> None:
+    ledger = Ledger(SPACE, budget_bytes=budget_bytes, curves=no_curve)
+    assert ledger.take_changed() == []
+    knobs = SPACE.settings[2]
+    ledger.expect(0, (knobs, 1), OWNER)
+    assert (ledger.take_changed(), ledger.take_changed()) == ([knobs], [])
