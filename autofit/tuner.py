@@ -18,11 +18,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from autofit.curve_set import CurveSet
+from autofit.predicted_curve import likely_bytes
 from autofit.prediction import raise_if_failed
 from autofit.report.frontier import Frontier
-from autofit.service.events import EventSink, Progress, SettingSettled, TrialFinished, TrialStarted
+from autofit.service.events import (
+    EventSink,
+    Progress,
+    TrialAbandoned,
+    TrialFinished,
+    TrialStarted,
+    WorkersChanged,
+)
+from autofit.service.findings import Findings, comparison
 from workers.outcomes import answering
-from workers.protocol import Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
     from autofit.search.study import Ask, TuningStudy
@@ -50,6 +59,15 @@ class Limits:
 
     num_trials: int | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A trial under way, with the likely peak that was predicted for it."""
+
+    ask: Ask
+    spec: TrialSpec
+    predicted_bytes: int | None
 
 
 class Tuner:
@@ -88,8 +106,10 @@ class Tuner:
         self._clock = clock
         self._pause = pause
         self._began = clock()
-        self._settled: dict[Knobs, tuple[int | None, int | None]] = {}
-        self._in_flight: dict[Future[TrialOutcome], tuple[Ask, TrialSpec]] = {}
+        self._findings = Findings(study.name)
+        self._num_workers: int | None = None
+        self._workers_told = WorkersChanged(study=study.name, num_busy=0, num_idle=0)
+        self._in_flight: dict[Future[TrialOutcome], _Trial] = {}
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
     def run(self) -> Frontier:
@@ -99,7 +119,7 @@ class Tuner:
             WorkloadFailedError: the workload fails, whatever the batch.
             DispatchError: a trial was lost or hung, and again when it was repeated.
         """
-        self._announce_settled()
+        self._announce_found()
         try:
             while (stopped_by := self._limit_reached()) is None:
                 self._start_trials()
@@ -112,6 +132,7 @@ class Tuner:
         finally:
             # Whatever ended the search, an outcome that is there is told before the study is closed.
             self._tell([future for future in self._in_flight if _has_outcome(future)])
+            self._announce_end()
         complete = stopped_by is None or self._study.is_complete
         return self._frontier(stopped_by=None if complete else stopped_by)
 
@@ -136,18 +157,36 @@ class Tuner:
     def _start_trials(self) -> None:
         """Keeps every free worker busy."""
         while self._trials_left() > 0 and self._has_room():
-            ask = self._study.ask()
+            ask = self._study.ask(num_workers=self._num_workers)
             if ask is None:
-                return
+                break
             spec = dataclasses.replace(
                 self._spec, knobs=ask.knobs, batch_size=ask.batch_size, num_steps=ask.num_steps
             )
-            self._emit(TrialStarted(trial=ask.trial_number, spec=spec))
-            self._in_flight[self._trials.submit(spec)] = ask, spec
+            trial = _Trial(ask=ask, spec=spec, predicted_bytes=self._predicted_bytes(spec))
+            self._emit(
+                TrialStarted(
+                    study=self._study.name,
+                    trial=ask.trial_number,
+                    spec=spec,
+                    started_seconds=ask.asked_seconds,
+                )
+            )
+            self._in_flight[self._trials.submit(spec)] = trial
+        self._announce_workers(len(self._in_flight), self._num_workers or 0)
 
     def _has_room(self) -> bool:
         """Asks the dispatcher, which may have to be connected, only once there is a trial for it."""
-        return not self._in_flight or len(self._in_flight) < self._trials.capacity(self._spec)
+        if not self._in_flight:
+            return True
+        self._num_workers = self._trials.capacity(self._spec)
+        return len(self._in_flight) < self._num_workers
+
+    def _predicted_bytes(self, spec: TrialSpec) -> int | None:
+        """What a measured trial will be compared with."""
+        if spec.probe is Probe.PREDICT:
+            return None
+        return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
         """Waits for trials to end, not beyond the time there is, and keeps them ours meanwhile."""
@@ -164,21 +203,25 @@ class Tuner:
         for future in ended:
             if not _has_outcome(future):
                 future.result()  # raises why no worker could be had
+        self._announce_found()
         for outcome in told:
             self._stop_if_pointless(outcome)
-        self._announce_settled()
 
     def _tell(self, ended: list[Future[TrialOutcome]]) -> list[TrialOutcome]:
         """Records outcomes; nothing else is done with any before all are in the study."""
         told = []
         for future in ended:
-            ask, spec = self._in_flight.pop(future)
-            outcome = answering(spec, future.result())
-            self._study.tell(ask.trial_number, outcome)
-            told.append((ask, spec, outcome))
-        for ask, spec, outcome in told:
-            self._emit(TrialFinished(trial=ask.trial_number, spec=spec, outcome=outcome))
-        return [outcome for _, _, outcome in told]
+            trial = self._in_flight.pop(future)
+            outcome = answering(trial.spec, future.result())
+            self._study.tell(trial.ask.trial_number, outcome, predicted_bytes=trial.predicted_bytes)
+            told.append((trial, outcome))
+        for trial, outcome in told:
+            number = trial.ask.trial_number
+            self._emit(TrialFinished(study=self._study.name, trial=number, spec=trial.spec, outcome=outcome))
+            compared = comparison(self._study.name, number, outcome, trial.predicted_bytes)
+            if compared is not None:
+                self._emit(compared)
+        return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
         """A lost or hung trial is repeated once; a workload that fails ends the search."""
@@ -206,33 +249,26 @@ class Tuner:
             stopped_by=stopped_by,
         )
 
-    def _announce_settled(self) -> None:
-        """Says of the settings of which something was learned which boundaries are known now."""
-        changed = self._study.take_changed()
-        frontier = Frontier(
-            boundaries={knobs: self._study.boundary(knobs) for knobs in changed},
-            known=self._study.known,
-            curves=self._curves.by_knobs,
-            budget_bytes=self._budget_bytes,
+    def _announce_found(self) -> None:
+        """Says of the settings of which something was learned what is known now."""
+        changed = {knobs: self._study.boundary(knobs) for knobs in self._study.take_changed()}
+        for moved in self._findings.moved(changed, self._study.known):
+            self._emit(moved)
+
+    def _announce_workers(self, num_busy: int, num_workers: int) -> None:
+        changed = WorkersChanged(
+            study=self._study.name, num_busy=num_busy, num_idle=max(num_workers - num_busy, 0)
         )
-        for knobs in frontier.settled:
-            entry = frontier.entry(knobs)
-            boundary = entry.largest_batch, entry.first_failing_batch
-            if self._settled.get(knobs) == boundary:
-                continue
-            self._settled[knobs] = boundary
-            self._emit(
-                SettingSettled(
-                    workload=self._spec.workload.name,
-                    knobs=knobs,
-                    largest_batch=entry.largest_batch,
-                    first_failing_batch=entry.first_failing_batch,
-                    peaks=Peaks(
-                        reserved_bytes=entry.peak_reserved_bytes, device_bytes=entry.device_peak_bytes
-                    ),
-                    evidence=entry.evidence,
-                )
-            )
+        if changed != self._workers_told:
+            self._workers_told = changed
+            self._emit(changed)
+
+    def _announce_end(self) -> None:
+        """Nobody is at a trial of this search any more."""
+        self._announce_found()
+        for trial in self._in_flight.values():
+            self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))
+        self._announce_workers(0, 0)
 
 
 def _has_outcome(future: Future[TrialOutcome]) -> bool:

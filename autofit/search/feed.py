@@ -21,6 +21,10 @@ class TrialFeed:
         self._next_number = 0
         self._unfinished: dict[int, int] = {}  # number → id in the storage
 
+    def attach(self, backend: BaseStorage) -> None:
+        """Goes on with another connection to the same storage."""
+        self._backend = backend
+
     def news(self) -> list[FrozenTrial]:
         """The trials of others that are new, that have ended, or that are still under way."""
         if self._next_number == 0:

@@ -79,7 +79,7 @@ class Ledger:
 
     def take_in(self, trial: FrozenTrial) -> None:
         """Takes in what storage says of a trial; of one that has ended, once."""
-        configuration = self._configuration(trial)
+        configuration = self.configuration(trial)
         owner = owner_of(trial)
         if configuration is None:
             return
@@ -150,7 +150,7 @@ class Ledger:
             if num_steps >= soak_steps and self.known[configuration].verdict is Verdict.FITS
         }
 
-    def _configuration(self, trial: FrozenTrial) -> Configuration | None:
+    def configuration(self, trial: FrozenTrial) -> Configuration | None:
         """What a trial tries; None where it is not of this space."""
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None

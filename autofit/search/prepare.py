@@ -9,9 +9,8 @@ from typing import Any
 import optuna
 
 from autofit.errors import StudyMismatchError, UsageError
+from autofit.search.searches import SETTINGS
 from autofit.search.storage import Storage
-
-_SETTINGS = "autofit_settings"
 
 
 def require_name(name: str) -> None:
@@ -48,7 +47,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
     backend = storage.backend
     if has_study(storage, name):
         earlier = optuna.load_study(study_name=name, storage=backend)
-        stored = earlier.user_attrs.get(_SETTINGS)
+        stored = earlier.user_attrs.get(SETTINGS)
         if stored is None and earlier.get_trials(deepcopy=False):
             raise StudyMismatchError(
                 f"study {name!r} in {storage.where} is not autofit's; choose another name with --study"
@@ -63,7 +62,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
                 "choose another name with --study, or begin it anew with --fresh"
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
-    study.set_user_attr(_SETTINGS, settings)
+    study.set_user_attr(SETTINGS, settings)
 
 
 def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ A coordinator may be killed, and its connection lost, between any two writes:
 
     asked   RUNNING with owner and lease, knobs, batch size, purpose: all at once
                                                                found later: given up, to be repeated
-    told    ─ trace digest ─ outcome                           found later: told to its end
+    told    ─ trace digest, prediction ─ outcome               found later: told to its end
             ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
 COMPLETE are the trials that say something of their size; one that does not fit has a positive
@@ -38,6 +38,7 @@ _GIVEN_UP = "given_up"
 _VERDICT = "verdict"
 _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
+_PREDICTED = "predicted_bytes"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
@@ -55,6 +56,12 @@ def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
 def num_steps_of(trial: FrozenTrial) -> int:
     """How many steps a trial was to do after its warm-up."""
     return int(trial.user_attrs.get(_NUM_STEPS, 0))
+
+
+def predicted_bytes_of(trial: FrozenTrial) -> int | None:
+    """The likely peak that was predicted for a measured trial."""
+    predicted: int | None = trial.user_attrs.get(_PREDICTED)
+    return predicted
 
 
 class TrialRecords:
@@ -92,8 +99,11 @@ class TrialRecords:
         with contextlib.suppress(UpdateFinishedTrialError):
             self._backend.set_trial_user_attr(trial_id, _OWNER, dataclasses.asdict(owner))
 
-    def tell(self, trial_id: int, outcome: TrialOutcome) -> None:
+    def tell(self, trial_id: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
         """Writes an outcome and what follows from it.
+
+        Args:
+            predicted_bytes: what was predicted of a measured trial.
 
         Raises:
             UpdateFinishedTrialError: the trial is over.
@@ -101,6 +111,8 @@ class TrialRecords:
         if outcome.trace_json is not None:
             digest = hashlib.sha256(outcome.trace_json.encode()).hexdigest()
             self._backend.set_trial_user_attr(trial_id, TRACE_DIGEST, digest)
+        if predicted_bytes is not None:
+            self._backend.set_trial_user_attr(trial_id, _PREDICTED, predicted_bytes)
         self._backend.set_trial_user_attr(trial_id, OUTCOME, kept(outcome))
         self._finish(trial_id, outcome)
 

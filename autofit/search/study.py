@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from autofit.search.owner import Owner
 from autofit.search.prepare import default_name, prepare, require_name
 from autofit.search.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.search.sampler import BoundarySampler, no_curve
+from autofit.search.searches import Opened, record_opening
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.search.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
 from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome
@@ -49,6 +51,7 @@ class Ask:
 
     Attributes:
         num_steps: full steps after the warm-up.
+        asked_seconds: when; epoch.
     """
 
     trial_number: int
@@ -56,6 +59,7 @@ class Ask:
     batch_size: int
     purpose: Purpose
     num_steps: int
+    asked_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,7 @@ class TuningStudy:
         name: of the study in its storage.
         fingerprint: of the settings that it belongs to.
         goal: what this process's trials are for.
+        opened: for whom this process opened it, and when.
     """
 
     def __init__(
@@ -102,8 +107,11 @@ class TuningStudy:
         storage: Storage,
         goal: Goal,
         lease_seconds: float,
+        opened: Opened,
     ) -> None:
         self.name = name
+        self.opened = opened
+        self._is_opening_recorded = False
         self.fingerprint = fingerprint
         self.goal = goal
         self._space = space
@@ -135,6 +143,8 @@ class TuningStudy:
         seed: int | None = None,
         goal: Goal = Goal(),  # noqa: B008 - frozen
         lease_seconds: float = LEASE_SECONDS,
+        workload: str = "",
+        gpu: str = "",
     ) -> Self:
         """Opens the study of these settings, creating it where there is none.
 
@@ -155,6 +165,7 @@ class TuningStudy:
             goal: what the trials are for, beside the boundaries.
             lease_seconds: for how long a trial is this process's, from its beginning or from the
                 last `renew`: other hosts, which cannot see whether it lives, wait so long.
+            workload, gpu: for whom it is opened, see `Opened`.
 
         Raises:
             StudyMismatchError: a study of that name was begun with other settings.
@@ -170,6 +181,7 @@ class TuningStudy:
         digest = fingerprint(settings)
         name = default_name(label, digest) if name is None else name
         require_name(name)
+        now = Opened(workload=workload, gpu=gpu, opened_seconds=time.time())
         with quiet_optuna():
             opened = open_storage(storage, name, wait_seconds=wait_seconds)
             try:
@@ -186,6 +198,7 @@ class TuningStudy:
                         storage=opened,
                         goal=goal,
                         lease_seconds=lease_seconds,
+                        opened=now,
                     )
                 )
                 study.reconcile()
@@ -218,15 +231,22 @@ class TuningStudy:
             self._asked.clear()
             self._storage.close()
 
-    def ask(self) -> Ask | None:
-        """The next configuration; None when nothing is left, or only trials under way."""
-        return self._storage.run(self._ask)
+    def ask(self, *, num_workers: int | None = None) -> Ask | None:
+        """The next configuration; None when nothing is left, or only trials under way.
 
-    def tell(self, trial_number: int, outcome: TrialOutcome) -> None:
+        Args:
+            num_workers: how many trials this process may have under way at once, where it knows.
+        """
+        return self._storage.run(lambda: self._ask(num_workers))
+
+    def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
         """Records an outcome; it is durable when this returns.
 
         FITS, OOM and THRASH teach the search; any other verdict only stays in the record, and the
         size is proposed again: whoever retries decides how often.
+
+        Args:
+            predicted_bytes: what was predicted of a measured trial, for the record.
         """
         asked = self._asked.get(trial_number)
         if asked is None:
@@ -237,7 +257,7 @@ class TuningStudy:
             nonlocal is_repeated
             is_again, is_repeated = is_repeated, True
             try:
-                self._records.tell(asked.trial_id, outcome)
+                self._records.tell(asked.trial_id, outcome, predicted_bytes=predicted_bytes)
             except UpdateFinishedTrialError:
                 if not (is_again and self._records.holds(asked.trial_id, outcome)):
                     raise self._is_over(trial_number) from None
@@ -319,12 +339,15 @@ class TuningStudy:
         """The number of trials that returned, as far as it is known here."""
         return self._ledger.num_returned
 
-    def _ask(self) -> Ask | None:
+    def _ask(self, num_workers: int | None) -> Ask | None:
         self._catch_up()
         while (planned := self._plan()) is not None:
+            self._record_opening()
             knobs, batch_size, purpose = planned
             num_steps = self._ledger.agenda(self.goal).num_steps_of(knobs, batch_size, purpose)
-            owner = Owner.this_process(lease_seconds=self._lease_seconds, coordinator=self._coordinator)
+            owner = Owner.this_process(
+                lease_seconds=self._lease_seconds, coordinator=self._coordinator, num_workers=num_workers
+            )
             trial_id = self._records.create(
                 {**self._space.to_params(knobs), BATCH_SIZE: batch_size},
                 self._space.distributions,
@@ -340,12 +363,19 @@ class TuningStudy:
                     batch_size=batch_size,
                     purpose=purpose,
                     num_steps=num_steps,
+                    asked_seconds=owner.asked_seconds,
                 )
                 self._asked[number] = _Asked(trial_id=trial_id, ask=ask, owner=owner)
                 self._ledger.expect(number, (knobs, batch_size), owner)
                 return ask
             self._records.end(trial_id, "another process has just asked for the same")
         return None
+
+    def _record_opening(self) -> None:
+        """Writes for whom the study was opened, before its first trial: a finished study may be read-only."""
+        if not self._is_opening_recorded:
+            record_opening(self._storage.backend, self._study_id, self.opened)
+            self._is_opening_recorded = True
 
     def _plan(self) -> tuple[Knobs, int, Purpose] | None:
         """What to try next, as far as is known here; None where nothing is left."""

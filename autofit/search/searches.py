@@ -1,0 +1,84 @@
+"""What a study's attributes say of its search, for those who read it without searching.
+
+They are few and small, since every listing of studies reads all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+from optuna.storages import BaseStorage
+
+from autofit.search.space import SearchSpace
+from workers.protocol import Knobs, Probe, TrialSpec, WorkloadRef
+
+SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
+OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What is said of a search when it begins or is taken up again.
+
+    Attributes:
+        workload: its short name, as in `WorkloadRef.name`.
+        gpu: what it is for, see `autofit.target.gpu_label`.
+        opened_seconds: epoch.
+    """
+
+    workload: str
+    gpu: str
+    opened_seconds: float
+
+
+def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
+    """Writes for whom a study was opened, in place of what an earlier opening wrote."""
+    backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord:
+    """A search as its study's attributes have it.
+
+    Attributes:
+        budget_bytes: what peaks are held against.
+        spec: what its trials have in common, as far as the study keeps it.
+    """
+
+    opened: Opened
+    budget_bytes: int
+    space: SearchSpace
+    spec: TrialSpec
+
+    @staticmethod
+    def is_search(attributes: dict[str, Any]) -> bool:
+        """Whether a study with these attributes is a search that was opened."""
+        return OPENED in attributes
+
+    @classmethod
+    def of(cls, attributes: dict[str, Any]) -> Self:
+        """The search with these attributes of its study.
+
+        Raises:
+            ValueError, LookupError, TypeError: another version of autofit wrote them.
+        """
+        settings = attributes[SETTINGS]
+        return cls(
+            opened=Opened(**attributes[OPENED]),
+            budget_bytes=settings["budget_bytes"],
+            space=SearchSpace.from_dict(settings),
+            spec=TrialSpec(
+                workload=WorkloadRef.from_dict(settings["workload"]),
+                batch_size=1,
+                probe=Probe(settings["probe"]),
+                mode=settings["mode"],
+                budget_bytes=settings["budget_bytes"],
+                num_threads=settings["num_threads"],
+            ),
+        )
+
+    def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
+        """What a trial of this configuration runs, as far as the study keeps it."""
+        return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)

@@ -1,0 +1,80 @@
+"""What a search has found, told as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autofit.search.boundary import Boundary
+from autofit.search.choice import Configuration
+from autofit.service.events import BoundaryMoved, PredictionCompared
+from workers.protocol import Knobs, Peaks, TrialOutcome, Verdict
+
+
+class Findings:
+    """Tells how the boundaries of a search move.
+
+    Args:
+        study: its name.
+    """
+
+    def __init__(self, study: str) -> None:
+        self._study = study
+        self._told: dict[Knobs, BoundaryMoved] = {}
+
+    @property
+    def told(self) -> list[BoundaryMoved]:
+        """What is known now, setting by setting."""
+        return list(self._told.values())
+
+    def moved(
+        self, boundaries: Mapping[Knobs, Boundary], known: Mapping[Configuration, TrialOutcome]
+    ) -> list[BoundaryMoved]:
+        """What is new of some settings since it was told last.
+
+        Args:
+            known: the outcome that counts of each configuration, see `decisive`.
+        """
+        news = []
+        for knobs, boundary in boundaries.items():
+            found = self._found(knobs, boundary, known)
+            if found is not None and found != self._told.get(knobs):
+                self._told[knobs] = found
+                news.append(found)
+        return news
+
+    def _found(
+        self, knobs: Knobs, boundary: Boundary, known: Mapping[Configuration, TrialOutcome]
+    ) -> BoundaryMoved | None:
+        largest, failing = boundary.largest_fitting, boundary.first_failing
+        if largest is not None:
+            fits = known[knobs, largest]
+            return BoundaryMoved(
+                study=self._study,
+                knobs=knobs,
+                largest_batch=largest,
+                peaks=fits.peaks,
+                peak_bytes=fits.budgeted_bytes,
+                evidence=fits.evidence,
+            )
+        if failing is None or not boundary.is_settled:
+            return None
+        return BoundaryMoved(
+            study=self._study,
+            knobs=knobs,
+            largest_batch=None,
+            peaks=Peaks(),
+            peak_bytes=None,
+            evidence=known[knobs, failing].evidence,
+        )
+
+
+def comparison(
+    study: str, trial: int, outcome: TrialOutcome, predicted_bytes: int | None
+) -> PredictionCompared | None:
+    """A prediction held against the trial that it was made for; None where that does not fit."""
+    measured_bytes = outcome.budgeted_bytes
+    if outcome.verdict is not Verdict.FITS or predicted_bytes is None or not measured_bytes:
+        return None
+    return PredictionCompared(
+        study=study, trial=trial, predicted_bytes=predicted_bytes, measured_bytes=measured_bytes
+    )

@@ -1,0 +1,205 @@
+"""One study, read again and again: what is new becomes the events that its coordinator emitted."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial
+
+from autofit.search.boundary import Curve
+from autofit.search.feed import TrialFeed
+from autofit.search.ledger import Ledger
+from autofit.search.owner import Owner
+from autofit.search.records import outcome_of, owner_of, predicted_bytes_of
+from autofit.search.searches import SearchRecord
+from autofit.service.background import Log
+from autofit.service.events import (
+    EventSink,
+    PredictionCompared,
+    TrialAbandoned,
+    TrialFinished,
+    TrialStarted,
+    TuneStarted,
+    WorkersChanged,
+)
+from autofit.service.findings import Findings, comparison
+from workers.protocol import Knobs
+
+UNREADABLE = (ValueError, LookupError, TypeError)
+"""What reading another version's record raises."""
+
+
+class StudyReader:
+    """Reads one study; each of its trials is counted once, when it has been told.
+
+    Args:
+        study_id: of the study in its storage.
+        emit: takes the events.
+        log: takes a sentence about what cannot be read.
+    """
+
+    def __init__(
+        self,
+        backend: BaseStorage,
+        study_id: int,
+        name: str,
+        record: SearchRecord,
+        *,
+        emit: EventSink,
+        log: Log,
+    ) -> None:
+        self._record = record
+        self._study_id = study_id
+        self._name = name
+        self._emit = emit
+        self._log = log
+        self._feed = TrialFeed(backend, study_id)
+        self._ledger = Ledger(record.space, budget_bytes=record.budget_bytes, curves=_no_curve)
+        self._findings = Findings(name)
+        self._compared: PredictionCompared | None = None
+        self._first_start: dt.datetime | None = None
+        self._in_flight: set[int] = set()
+        self._workers = WorkersChanged(study=name, num_busy=0, num_idle=0)
+        self._has_unreadable = False
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether it has trials under way, by what was read."""
+        return bool(self._ledger.running)
+
+    def is_same(self, backend: BaseStorage, study_id: int) -> bool:
+        """Whether it is still the study that was read before, not one begun anew under its name.
+
+        SQLite uses the ids of deleted rows again.
+        """
+        if study_id != self._study_id:
+            return False
+        if self._first_start is None:
+            return True
+        try:
+            first = backend.get_trial_id_from_study_id_trial_number(study_id, 0)
+        except KeyError:
+            return False
+        return backend.get_trial(first).datetime_start == self._first_start
+
+    def open(self, record: SearchRecord) -> None:
+        """Says that the search began, or was taken up again, and what is known of it."""
+        self._record = record
+        self._emit(
+            TuneStarted(
+                workload=record.opened.workload,
+                gpu=record.opened.gpu,
+                budget_bytes=record.budget_bytes,
+                study=self._name,
+                started_seconds=record.opened.opened_seconds,
+            )
+        )
+        for found in self._findings.told:
+            self._emit(found)
+        if self._compared is not None:
+            self._emit(self._compared)
+
+    def read(self, backend: BaseStorage) -> bool:
+        """Reads what is new, and says whether anything was.
+
+        Raises:
+            KeyError: the study has been deleted.
+        """
+        self._feed.attach(backend)
+        news = self._feed.news()
+        for trial in news:
+            if trial.number == 0:
+                self._first_start = trial.datetime_start
+            try:
+                self._take(trial)
+            except UNREADABLE as error:
+                self._skip(trial, error)
+        changed = {knobs: self._ledger.boundaries[knobs] for knobs in self._ledger.take_changed()}
+        for moved in self._findings.moved(changed, self._ledger.known):
+            self._emit(moved)
+        return bool(news)
+
+    def announce(self) -> None:
+        """Says which trials are under way; those whose coordinator is gone are not."""
+        owners = {
+            number: running.owner
+            for number, running in self._ledger.running.items()
+            if running.owner.why_gone() is None
+        }
+        for number in sorted(self._in_flight - owners.keys()):
+            self._abandon(number)
+        for number in sorted(owners.keys() - self._in_flight):
+            self._in_flight.add(number)
+            knobs, batch_size = self._ledger.running[number].configuration
+            self._emit(
+                TrialStarted(
+                    study=self._name,
+                    trial=number,
+                    spec=self._record.spec_of(knobs, batch_size),
+                    started_seconds=owners[number].asked_seconds,
+                )
+            )
+        self._announce_workers(list(owners.values()))
+
+    def end(self) -> None:
+        """Says that nothing of it is under way any more: it was deleted."""
+        self._ledger.running.clear()
+        self.announce()
+
+    def _take(self, trial: FrozenTrial) -> None:
+        configuration = self._ledger.configuration(trial)
+        if configuration is None:
+            return
+        if not trial.state.is_finished():
+            owner = owner_of(trial)
+            if owner is not None:
+                self._ledger.expect(trial.number, configuration, owner)
+            return
+        outcome = outcome_of(trial)
+        spec = self._record.spec_of(*configuration)
+        self._ledger.finish(trial.number, configuration, outcome, num_steps=0)
+        if outcome is None:
+            self._abandon(trial.number)
+            return
+        self._in_flight.discard(trial.number)
+        self._emit(TrialFinished(study=self._name, trial=trial.number, spec=spec, outcome=outcome))
+        compared = comparison(self._name, trial.number, outcome, predicted_bytes_of(trial))
+        if compared is not None:
+            self._emit(compared)
+            if self._compared is None or compared.trial > self._compared.trial:
+                self._compared = compared
+
+    def _abandon(self, number: int) -> None:
+        if number in self._in_flight:
+            self._in_flight.discard(number)
+            self._emit(TrialAbandoned(study=self._name, trial=number))
+
+    def _skip(self, trial: FrozenTrial, error: Exception) -> None:
+        self._ledger.running.pop(trial.number, None)
+        if not self._has_unreadable:
+            self._log(
+                f"trial {trial.number} of study {self._name} was written by another version of autofit "
+                f"({error}); such trials are not counted"
+            )
+        self._has_unreadable = True
+
+    def _announce_workers(self, owners: list[Owner]) -> None:
+        """A coordinator says with every trial how many it can run at once; the latest word counts."""
+        num_workers: dict[tuple[str, int, str], int] = {}
+        for owner in sorted(owners, key=lambda owner: owner.asked_seconds):
+            coordinator = owner.host, owner.process_id, owner.coordinator
+            num_workers[coordinator] = owner.num_workers or num_workers.get(coordinator, 0)
+        changed = WorkersChanged(
+            study=self._name,
+            num_busy=len(owners),
+            num_idle=max(sum(num_workers.values()) - len(owners), 0),
+        )
+        if changed != self._workers:
+            self._workers = changed
+            self._emit(changed)
+
+
+def _no_curve(_knobs: Knobs) -> Curve | None:
+    """A reader predicts nothing."""
+    return None
