@@ -7,8 +7,9 @@ A trial's record grows line by line; a coordinator that is killed may leave it a
     tell   ─ trace digest ─ outcome                            found later: told to its end
            ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
-COMPLETE are the trials that say something of their size; one that does not fit has a positive
-constraint. Their value is the batch size, maximised. FAIL are all others.
+COMPLETE are the trials that say something of their size. Their value, which is maximised, is the
+batch that fits: 0 where the size tried does not, whose constraint is positive too. FAIL are all
+others.
 
 Several processes may ask at once: each waits until those that began before it have chosen, so that
 none asks for what another is trying.
@@ -48,6 +49,8 @@ _VERDICT = "verdict"
 _TRACE_DIGEST = "trace_digest"
 _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
+# Where a trial's constraints stood before Optuna 5 named them, and where optuna-dashboard reads them.
+_UNNAMED_CONSTRAINTS = "constraints"
 
 # Asking takes milliseconds; a process that was killed while it asked keeps the others no longer.
 _ASKING_SECONDS = 5.0
@@ -373,8 +376,17 @@ class TuningStudy:
         if peak_bytes is not None:
             trial.set_user_attr(PEAK_ATTRIBUTE, peak_bytes)
         if MEMORY_CONSTRAINT not in self._frozen(number).constraints:
-            trial.set_constraint(MEMORY_CONSTRAINT, self._constraint(outcome.verdict, peak_bytes))
-        self._study.tell(trial, outcome.batch_size)
+            self._set_constraint(trial, self._constraint(outcome.verdict, peak_bytes))
+        # Not the size itself, or what asks a storage for the best trial, as Optuna's dashboard and
+        # summaries of studies do, would be given one that does not fit.
+        self._study.tell(trial, outcome.batch_size if outcome.verdict is Verdict.FITS else 0)
+
+    def _set_constraint(self, trial: Trial, constraint: float) -> None:
+        if constraint > 0:
+            self._storage.backend.set_trial_system_attr(
+                self._trial_id(trial.number), _UNNAMED_CONSTRAINTS, [constraint]
+            )
+        trial.set_constraint(MEMORY_CONSTRAINT, constraint)
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> float:
         """By how much of the budget the peak exceeds it; the verdict decides the sign."""
