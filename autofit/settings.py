@@ -298,18 +298,31 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         UsageError: for an unknown name, a value that does not convert, a file that cannot be read
             or parsed; it says where.
     """
-    values: dict[str, Any] = {}
-    for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
-        put_aside = _MEMORY_OPTIONS if _MEMORY_OPTIONS & values.keys() else frozenset()
-        for option, (label, raw) in given.items():
-            converted = _converted(option, raw, label)
-            if option not in put_aside:
-                values.setdefault(option, converted)
-    if "model" not in values:
+    chosen = _chosen(cli, env, file)
+    if "model" not in chosen:
         raise UsageError(
             "no model: name one with --model, such as --model davenet (`autofit models` lists them)"
         )
-    return TuneSettings(**{_OPTIONS[option][0]: value for option, value in values.items()})
+    return TuneSettings(**{_OPTIONS[option][0]: converted for option, (_, converted) in chosen.items()})
+
+
+def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
+    """What `resolve_settings` reads of the same, by option name: as it was given, not converted."""
+    return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
+
+
+def _chosen(
+    cli: Mapping[str, object], env: Mapping[str, str], file: Path | None
+) -> dict[str, tuple[Any, Any]]:
+    """By option: the value of the first place that gives it, raw and converted."""
+    chosen: dict[str, tuple[Any, Any]] = {}
+    for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
+        put_aside = _MEMORY_OPTIONS if _MEMORY_OPTIONS & chosen.keys() else frozenset()
+        for option, (label, raw) in given.items():
+            converted = _converted(option, raw, label)
+            if option not in put_aside:
+                chosen.setdefault(option, (raw, converted))
+    return chosen
 
 
 _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how its value is read

@@ -13,7 +13,9 @@ from autofit.cli.check import check
 from autofit.cli.completion import completion
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
+from autofit.cli.jobs import jobs, logs, result, status, stop, wait
 from autofit.cli.lists import conv_algos, gpus, models
+from autofit.cli.submit import submit
 from autofit.cli.tune import SearchInterruptedError, tune
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
 
@@ -36,7 +38,11 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-for _command in (tune, estimate, check, models, gpus, conv_algos, doctor, completion):
+_ANSWERS = (tune, estimate, check)
+_JOBS = (submit, jobs, status, wait, result, logs, stop)
+_FACTS = (models, gpus, conv_algos, doctor, completion)
+
+for _command in (*_ANSWERS, *_JOBS, *_FACTS):
     autofit.add_command(_command)
 
 

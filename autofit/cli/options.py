@@ -73,12 +73,17 @@ def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: st
     return names or [CompletionItem(incomplete, type="file")]
 
 
-def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def gpu_completions(incomplete: str) -> list[CompletionItem]:
+    """The catalogue's cards that begin like this."""
     return [
         CompletionItem(gpu.key, help=gpu.name)
         for gpu in catalogue().values()
         if gpu.key.startswith(incomplete)
     ]
+
+
+def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return gpu_completions(incomplete)
 
 
 def _complete_conv_algo(

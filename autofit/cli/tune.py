@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,11 +31,15 @@ from autofit.cli.options import (
 )
 from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
+from autofit.report.result import TuneResult
 from autofit.search.choice import Objective
 from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
 
-_SEARCH = combined(
+if TYPE_CHECKING:
+    from autofit.service.driver import JobDriver
+
+SEARCH = combined(
     setting("device", "What to measure on; cpu counts the process's memory.", choices=DEVICES),
     setting(
         "probe",
@@ -66,19 +73,36 @@ _SEARCH = combined(
     setting("threads", "Intra-op threads of a CPU trial.", metavar="N"),
 )
 
-_RECORD = combined(
-    setting("storage", "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
-            metavar="URL"),
+STUDY = combined(
     setting("study", "Name of the study to begin or take up.  [default: follows from the settings]",
             metavar="NAME"),
     click.option("--fresh/--no-fresh", default=None, help="Begin the study anew."),
-    setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
+)  # fmt: skip
+
+TRIALS = combined(
     setting("resources", "Custom resources that every trial asks its node for.", metavar="NAME=NUM,…"),
     setting("node-wait", "How long to wait for a node that could run a trial; 0: not at all.  [default: 30]",
             metavar="SECONDS"),
+)  # fmt: skip
+
+_STORAGE = setting(
+    "storage",
+    "An Optuna URL, or a file ending in .journal.  [default: in the state directory]",
+    metavar="URL",
+)
+
+_ADDRESS = combined(
+    setting("address", "A Ray cluster to measure on.  [default: a local one]", metavar="ADDRESS"),
     setting("metrics-port", "Serve Prometheus metrics meanwhile; 0 for any free port.", metavar="PORT"),
     setting("metrics-host", "Where to serve them.  [default: 127.0.0.1]", metavar="HOST"),
-)  # fmt: skip
+)
+
+CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML with a table [tune] of these options; the command line and AUTOFIT_… variables win.",
+)
 
 
 class SearchInterruptedError(AutofitError):
@@ -92,19 +116,24 @@ class SearchInterruptedError(AutofitError):
 @MODEL
 @GPU_MEM
 @GPU
-@_SEARCH
-@_RECORD
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML with a table [tune] of these options; the command line and AUTOFIT_… variables win.",
-)
+@SEARCH
+@_STORAGE
+@STUDY
+@TRIALS
+@_ADDRESS
+@CONFIG
 @QUIET
 @JSON
+@click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
 @click.pass_obj
 def tune(
-    backend: Backend, /, config: Path | None, quiet: bool, as_json: bool, **given: str | bool | None
+    backend: Backend,
+    /,
+    config: Path | None,
+    quiet: bool,
+    as_json: bool,
+    job: str | None,
+    **given: str | bool | None,
 ) -> ExitCode:
     """Find the largest batch that fits.
 
@@ -115,29 +144,61 @@ def tune(
     the search before anything was known to fit, 2 for wrong options, 4 when the
     workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
     """
-    settings = resolve_settings(given, os.environ, config)
+    with contextlib.ExitStack() as stack:
+        driver = None if job is None else stack.enter_context(_driving(job, given))
+        settings = resolve_settings(given, os.environ, config)
+        result = _search(backend, settings, quiet=quiet, sinks=() if driver is None else (driver,))
+        memory = given["gpu_mem"]
+        show = functools.partial(
+            _print_text, result, settings, asked_memory=memory if isinstance(memory, str) else None
+        )
+        if driver is not None:
+            with contextlib.redirect_stdout(io.StringIO()) as text:
+                show()
+            driver.answer(result, text.getvalue())
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        show()
+    return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
+
+
+def _print_text(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
+    from autofit.cli.tune_text import print_result
+
+    print_result(result, settings, asked_memory=asked_memory)
+
+
+def _driving(
+    job_id: str, given: Mapping[str, str | bool | None]
+) -> contextlib.AbstractContextManager[JobDriver]:
+    from autofit.service.driver import driving
+    from autofit.service.submission import STORAGE_VARIABLE
+
+    storage = given["storage"] or os.environ.get(STORAGE_VARIABLE)
+    return driving(
+        job_id, storage if isinstance(storage, str) else None, warn=lambda text: click.echo(text, err=True)
+    )
+
+
+def _search(
+    backend: Backend, settings: TuneSettings, *, quiet: bool, sinks: tuple[EventSink, ...]
+) -> TuneResult:
+    """Searches, while progress and metrics are shown."""
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         # Ray prints on stdout when one of its workers dies, whatever its logging is set to.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        sinks: list[EventSink] = [watch]
+        told: list[EventSink] = [watch, *sinks]
         if not quiet:
             from autofit.cli.output import stderr
             from autofit.cli.progress import ProgressLine
 
-            sinks.append(stack.enter_context(ProgressLine(stderr())))
+            told.append(stack.enter_context(ProgressLine(stderr())))
         if settings.metrics_port is not None:
-            sinks.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
-        result = backend.tune(settings, workload, fan_out(*sinks))
-    if as_json:
-        click.echo(result.to_json())
-    else:
-        from autofit.cli.tune_text import print_result
-
-        memory = given["gpu_mem"]
-        print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
-    return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
+            told.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
+        return backend.tune(settings, workload, fan_out(*told))
 
 
 @dataclass

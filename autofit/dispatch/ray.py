@@ -96,7 +96,7 @@ class RayDispatcher(Dispatcher):
         runner: Runner | None = None,
     ) -> None:
         address = address or "local"
-        with _process_state_kept():
+        with process_state_kept():
             import ray
 
             self._owns_connection = _connect(address)
@@ -324,8 +324,8 @@ def _connect(address: str) -> bool:
         }
         _protect_local_cluster()
     else:
-        _use_token_at_hand()
-        require_answer(address, cluster_here=_cluster_of_this_machine)
+        use_token_at_hand()
+        require_answer(address, cluster_here=cluster_of_this_machine)
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except BaseException as error:
@@ -347,7 +347,8 @@ def _connect(address: str) -> bool:
     return True
 
 
-def _cluster_of_this_machine() -> str | None:
+def cluster_of_this_machine() -> str | None:
+    """The address of the Ray cluster that this machine belongs to."""
     from ray._private.services import canonicalize_bootstrap_address
 
     try:
@@ -358,7 +359,7 @@ def _cluster_of_this_machine() -> str | None:
 
 
 @contextmanager
-def _process_state_kept() -> Iterator[None]:
+def process_state_kept() -> Iterator[None]:
     """Undoes what connecting to Ray changes of this process: its environment, SIGTERM's handler."""
     environment = dict(os.environ)
     handler = signal.getsignal(signal.SIGTERM)
@@ -383,7 +384,7 @@ def _protect_local_cluster() -> None:
         os.environ["RAY_AUTH_TOKEN"] = _token()
 
 
-def _use_token_at_hand() -> None:
+def use_token_at_hand() -> None:
     """Shows a cluster the token that there is; Ray itself does so on `RAY_AUTH_MODE=token` alone."""
     from ray._private.authentication.authentication_token_setup import (
         maybe_enable_token_auth_if_token_available,

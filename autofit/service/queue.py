@@ -16,9 +16,6 @@ is over has its result. This module alone knows the attributes' names.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,9 +23,12 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
-from autofit.search.storage import Storage, open_storage, quiet_optuna
+from autofit.search.storage import JOURNAL_SUFFIX, Storage, open_storage, quiet_optuna
+from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir
+
+__all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 
 JOBS_STUDY = "autofit-jobs"
 
@@ -38,122 +38,10 @@ _ATTEMPTS = "attempts"
 _STATE_REASON = "state_reason"
 _STOPPED = "stopped"
 _RESULT = "result"
+_TEXT = "text"
 _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
-
-
-class JobState(StrEnum):
-    """Where a job is on its way."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing about the job will change any more."""
-        return self not in (JobState.QUEUED, JobState.RUNNING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkingDir:
-    """The folder with which a job's code comes to the cluster.
-
-    Attributes:
-        digest: SHA-256 of its package; None where it is fetched from elsewhere.
-        where: the study that holds the package, or the URI that every node fetches it from.
-    """
-
-    digest: str | None
-    where: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """What a job is to do.
-
-    Attributes:
-        options: of `autofit tune`, by name; the text as on a command line.
-        workload: its short name.
-        gpu: the card's key in the catalogue.
-        fleet: joins jobs that ask the same for several cards.
-    """
-
-    options: Mapping[str, str]
-    workload: str
-    gpu: str | None = None
-    working_dir: WorkingDir | None = None
-    fleet: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One driver that was started for a job.
-
-    Attributes:
-        submission_id: what Ray calls it.
-        started_seconds: epoch.
-    """
-
-    submission_id: str
-    started_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """What the storage knows of a job.
-
-    Attributes:
-        number: of its trial; jobs are admitted in this order.
-        stop_requested: whether somebody asked for its end, which a running driver may still be at.
-        state_reason: a sentence, where it failed, was stopped, or is tried again.
-        document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
-        study: the name of the study of its trials, once its driver has answered.
-        submitted_seconds, ended_seconds: epoch.
-    """
-
-    number: int
-    job_id: str
-    state: JobState
-    spec: JobSpec
-    submitted_seconds: float
-    attempts: tuple[Attempt, ...] = ()
-    stop_requested: bool = False
-    state_reason: str | None = None
-    document: dict[str, Any] | None = field(default=None, repr=False)
-    study: str | None = None
-    ended_seconds: float | None = None
-
-    @property
-    def started_seconds(self) -> float | None:
-        """When its first driver was started; epoch."""
-        return self.attempts[0].started_seconds if self.attempts else None
-
-    @property
-    def answer(self) -> dict[str, Any] | None:
-        """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
-        if not self.state.is_over or self.document is not None:
-            return self.document
-        stopped = self.state is JobState.STOPPED
-        return {
-            "schema": ERROR_SCHEMA,
-            "kind": "interrupted" if stopped else "job",
-            "message": self.state_reason or f"job {self.job_id} ended without a result",
-            "exit_code": int(ExitCode.INTERRUPTED if stopped else ExitCode.INFRASTRUCTURE),
-        }
-
-    @property
-    def exit_code(self) -> int | None:
-        """What the job's own `tune` exited with; None until it is over."""
-        answer = self.answer
-        if answer is None:
-            return None
-        if answer.get("schema") == TUNE_SCHEMA:
-            return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
-        return int(answer["exit_code"])
 
 
 class JobQueue:
@@ -162,17 +50,22 @@ class JobQueue:
     Reading costs what has changed: records of jobs that are over are not read again.
 
     Every method raises `StorageError` when the storage cannot be read or written.
+
+    Attributes:
+        url: where the storage is, with whatever secret is in it.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, url: str) -> None:
         self._storage = storage
+        self.url = url
         self._known_study: optuna.Study | None = None
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
         """Opens a storage, see `open_storage`; None is a journal in the state directory."""
+        url = storage or str(studies_dir() / f"{JOBS_STUDY}{JOURNAL_SUFFIX}")
         with quiet_optuna():
-            return cls(open_storage(storage, JOBS_STUDY))
+            return cls(open_storage(url, JOBS_STUDY), url=url)
 
     @property
     def storage(self) -> Storage:
@@ -226,8 +119,11 @@ class JobQueue:
                 self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
                 self._set_state(created, TrialState.FAIL)
 
-    def claim_next(self, *, max_running: int) -> JobRecord | None:
+    def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
         """Takes the oldest job that waits, so that this process alone starts its driver.
+
+        Args:
+            max_running: beside the limit that the job itself brings.
 
         Returns:
             None where no job waits, or so many run already.
@@ -237,7 +133,10 @@ class JobQueue:
                 trials = list(self._trials().values())
                 num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
                 oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
-                if oldest is None or num_running >= max_running:
+                if oldest is None:
+                    return None
+                own_limit = _spec(oldest).max_drivers
+                if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
                     return None
                 # Whoever loses this looks again before it takes the next: see the module's text.
                 if self._set_state(oldest, TrialState.RUNNING):
@@ -258,6 +157,11 @@ class JobQueue:
         with self._storage.guard():
             self._set_attribute(self._known(job), _STATE_REASON, reason)
 
+    def note_study(self, job: JobRecord, study: str) -> None:
+        """Says in which study the job's trials are; nothing once it is over."""
+        with self._storage.guard():
+            self._set_attribute(self._known(job), _STUDY, study)
+
     def request_stop(self, job: JobRecord) -> None:
         """Marks the job as not wanted any more; nothing once it is over.
 
@@ -266,8 +170,11 @@ class JobQueue:
         with self._storage.guard():
             self._set_attribute(self._known(job), _STOPPED, True)
 
-    def finish(self, job: JobRecord, document: dict[str, Any], *, study: str | None = None) -> bool:
+    def finish(self, job: JobRecord, document: dict[str, Any], *, text: str | None = None) -> bool:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
+
+        Args:
+            text: the same for a person.
 
         Returns:
             Whether this call ended it: False where it was over.
@@ -277,8 +184,8 @@ class JobQueue:
         with self._storage.guard():
             trial = self._known(job)
             self._set_attribute(trial, _RESULT, document)
-            if study is not None:
-                self._set_attribute(trial, _STUDY, study)
+            if text is not None:
+                self._set_attribute(trial, _TEXT, text)
             if not found:
                 self._set_attribute(trial, _STATE_REASON, document["message"])
             self._set_attribute(trial, _ENDED, time.time())
@@ -364,32 +271,40 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
         "gpu": spec.gpu,
         "working_dir": None if folder is None else {"digest": folder.digest, "where": folder.where},
         "fleet": spec.fleet,
+        "max_drivers": spec.max_drivers,
         "submitted_seconds": time.time(),
     }
 
 
+def _spec(trial: FrozenTrial) -> JobSpec:
+    job = trial.user_attrs[_JOB]
+    folder = job["working_dir"]
+    return JobSpec(
+        options=job["options"],
+        workload=job["workload"],
+        gpu=job["gpu"],
+        working_dir=None if folder is None else WorkingDir(**folder),
+        fleet=job["fleet"],
+        max_drivers=job["max_drivers"],
+    )
+
+
 def _record(trial: FrozenTrial) -> JobRecord:
     attributes = trial.user_attrs
-    job = attributes[_JOB]
-    folder = job["working_dir"]
     return JobRecord(
         number=trial.number,
         job_id=attributes[_JOB_ID],
         state=_state(trial),
-        spec=JobSpec(
-            options=job["options"],
-            workload=job["workload"],
-            gpu=job["gpu"],
-            working_dir=None if folder is None else WorkingDir(**folder),
-            fleet=job["fleet"],
-        ),
-        submitted_seconds=job["submitted_seconds"],
+        spec=_spec(trial),
+        submitted_seconds=attributes[_JOB]["submitted_seconds"],
         attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
         stop_requested=attributes.get(_STOPPED, False),
         state_reason=attributes.get(_STATE_REASON),
         document=attributes.get(_RESULT),
+        text=attributes.get(_TEXT),
         study=attributes.get(_STUDY),
         ended_seconds=attributes.get(_ENDED),
+        claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),
     )
 
 
@@ -402,11 +317,3 @@ def _state(trial: FrozenTrial) -> JobState:
         case TrialState.COMPLETE:
             return JobState.SUCCEEDED
     return JobState.STOPPED if trial.user_attrs.get(_STOPPED) else JobState.FAILED
-
-
-def unknown_job(name: str, records: list[JobRecord]) -> str:
-    """The sentence about a job or fleet that the storage does not have; near matches are named."""
-    known = {record.job_id for record in records} | {
-        record.spec.fleet for record in records if record.spec.fleet is not None
-    }
-    return f"there is no job or fleet {name!r}.{did_you_mean(name, known)} `autofit jobs` lists them"

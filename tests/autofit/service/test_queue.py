@@ -12,7 +12,8 @@ import optuna
 import pytest
 
 from autofit.errors import StorageError
-from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir, unknown_job
+from autofit.service.job_records import unknown_job
+from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir
 
 SPEC = JobSpec(
     options={"model": "davenet", "gpu-mem": "16G"},
@@ -47,7 +48,8 @@ def test_a_job_goes_its_way_from_queued_to_succeeded(queue: JobQueue) -> None:
     assert claimed.state is JobState.RUNNING
     running = queue.record_attempt(claimed, "davenet-16g-1.1")
     assert running.started_seconds is not None
-    assert queue.finish(running, ANSWER, study="davenet-abc")
+    queue.note_study(running, "davenet-abc")
+    assert queue.finish(running, ANSWER)
     over = queue.record("davenet-16g-1")
     assert over is not None
     assert (over.state, over.document, over.study) == (JobState.SUCCEEDED, ANSWER, "davenet-abc")

@@ -1,0 +1,162 @@
+"""Admission: which of the queued jobs get a driver now, and what becomes of those whose driver is gone.
+
+    queue ── claim_next ─▶ admit ── submit ─▶ Ray's job server ─▶ driver: autofit tune … --job ID
+      ▲                      ▲                                        │
+      └──── result, end ─────┴──────────── admits the next ◀──────────┘
+
+A running Ray job costs five processes and a hundred megabytes, and one that waits for resources is
+failed by Ray after a quarter of an hour. So jobs wait in our queue, and few are Ray's at a time.
+
+Ray's submission id decides who starts a driver: one is accepted once. That makes `admit` safe to
+call from several processes at once, and to be killed in.
+
+One storage serves one cluster: a driver that this cluster does not know counts as lost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autofit.errors import DispatchError
+from autofit.service import packages
+from autofit.service.job_records import JobRecord, JobState
+from autofit.service.jobs import STOP_SECONDS, Driver, RayJobs, RefusedError
+from autofit.service.queue import JobQueue
+from autofit.service.submission import entrypoint, storage_for_driver
+
+MAX_ATTEMPTS = 2
+STOPPED = "stopped; the study keeps the trials, and --again goes on with them"
+
+# Who claimed a job starts its driver at once; after so long it was killed before it could.
+_CLAIM_SECONDS = 60.0
+_KILL_SECONDS = 15.0  # until Ray has seen that a killed driver is gone
+_LOOK_SECONDS = 0.2
+
+
+def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
+    """Sees to jobs whose driver is gone, and starts drivers of queued jobs as far as there is room.
+
+    Several processes may do so at once, and one that is killed in it leaves nothing that the next
+    does not put right.
+
+    Returns:
+        The jobs of which a driver was started.
+    """
+    slots = ray_jobs.driver_slots()
+    admission = _Admission(queue, ray_jobs, needs_slot=slots is not None)
+    started = [
+        job for job in queue.records() if job.state is JobState.RUNNING and admission.started_again(job)
+    ]
+    while (job := queue.claim_next(max_running=slots)) is not None:
+        if admission.start(job, attempt=1):
+            started.append(job)
+    return started
+
+
+def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> None:
+    """Ends a job; what its trials showed stays in its study.
+
+    Args:
+        connect: asked for the cluster where the job has a driver to be stopped.
+
+    Raises:
+        DispatchError: the driver could not be told; the job is marked, so that no other is started.
+    """
+    queue.request_stop(job)
+    if job.attempts:
+        submission_id = job.attempts[-1].submission_id
+        ray_jobs = connect()
+        ray_jobs.stop(submission_id)
+        give_up = time.monotonic() + STOP_SECONDS + _KILL_SECONDS
+        while (driver := ray_jobs.driver(submission_id)) is not None and not driver.has_ended:
+            if time.monotonic() > give_up:
+                raise DispatchError(f"driver {submission_id} does not end: the head's log of it may say why")
+            time.sleep(_LOOK_SECONDS)
+    queue.give_up(job, STOPPED)  # nothing where the driver has answered before it ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    queue: JobQueue
+    ray_jobs: RayJobs
+    needs_slot: bool
+
+    def start(self, job: JobRecord, *, attempt: int) -> bool:
+        """Starts the driver of that attempt, unless it was started before, and says whether it did.
+
+        A job that no driver can be started for is given up.
+        """
+        submission_id = f"{job.job_id}.{attempt}"
+        command = entrypoint(
+            job,
+            storage_url=storage_for_driver(self.queue.url),
+            first_attempt=attempt == 1,
+        )
+        try:
+            with self._working_dir(job) as working_dir:
+                is_new = self.ray_jobs.submit(
+                    submission_id, command, working_dir=working_dir, needs_slot=self.needs_slot
+                )
+        except (RefusedError, packages.PackageGoneError) as error:
+            self.queue.give_up(job, f"no driver could be started: {error.message}")
+            return False
+        self.queue.record_attempt(job, submission_id)
+        return is_new
+
+    def started_again(self, job: JobRecord) -> bool:
+        """Looks after a running job: whether its driver had ended and another was started."""
+        if not job.attempts:
+            is_under_way = time.time() - (job.claimed_seconds or 0.0) < _CLAIM_SECONDS
+            return not is_under_way and self.start(job, attempt=1)
+        submission_id = job.attempts[-1].submission_id
+        driver = self.ray_jobs.driver(submission_id)
+        if driver is not None and not driver.has_ended:
+            return False
+        # The driver writes its answer before it ends, so this look comes second.
+        now = self.queue.record(job.job_id)
+        if now is None or now.state.is_over or now.attempts != job.attempts:
+            return False
+        return self._after_loss(now, driver)
+
+    def _after_loss(self, job: JobRecord, driver: Driver | None) -> bool:
+        """Stops, repeats or gives up a job whose driver ended without an answer."""
+        if job.stop_requested or (driver is not None and driver.status == "STOPPED"):
+            self.queue.request_stop(job)
+            self.queue.give_up(job, STOPPED)
+            return False
+        reason = f"driver {job.attempts[-1].submission_id} {_end_in_words(driver)}"
+        if len(job.attempts) >= MAX_ATTEMPTS:
+            self.queue.give_up(
+                job,
+                f"{reason}, as the one before it: see `autofit logs {job.job_id}`; the study keeps the "
+                "trials, and --again goes on with them",
+            )
+            return False
+        self.queue.explain(job, f"{reason}: started again")
+        return self.start(job, attempt=len(job.attempts) + 1)
+
+    @contextmanager
+    def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
+        """What Ray is given: the job's package as a file, or where every node fetches it from."""
+        working_dir = job.spec.working_dir
+        if working_dir is None or working_dir.digest is None:
+            yield None if working_dir is None else working_dir.where
+            return
+        package = packages.load(self.queue.storage, working_dir)
+        with tempfile.TemporaryDirectory(prefix="autofit-") as folder:
+            path = Path(folder, "working_dir.zip")
+            path.write_bytes(package)
+            yield str(path)
+
+
+def _end_in_words(driver: Driver | None) -> str:
+    if driver is None:
+        return "is not among the cluster's jobs any more"
+    if driver.status == "SUCCEEDED":
+        return "ended without a result"
+    return f"failed ({driver.message.rstrip(',:.')})"

@@ -1,0 +1,88 @@
+"""The driver's side of a job: what `autofit tune --job ID` does beside its search."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from autofit.errors import AutofitError, ExitCode, UsageError
+from autofit.report.result import TuneResult
+from autofit.service.events import Event, TuneStarted
+from autofit.service.job_records import JobRecord
+from autofit.service.queue import JobQueue
+from autofit.service.submission import STORAGE_VARIABLE
+
+_CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
+
+
+@dataclass(frozen=True, slots=True)
+class JobDriver:
+    """A search that belongs to a job; as an event sink, it notes where the trials are kept."""
+
+    queue: JobQueue
+    job: JobRecord
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TuneStarted):
+            self.queue.note_study(self.job, event.study)
+
+    def answer(self, result: TuneResult, text: str) -> None:
+        """Ends the job with what was found."""
+        self.queue.finish(self.job, result.to_dict(), text=text)
+
+
+@contextmanager
+def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
+    """Does a job: an expected error is its answer too, and another job is admitted at the end.
+
+    An interruption that nobody asked for leaves the job to another attempt, as does any end
+    without an answer.
+
+    Args:
+        storage: where the job is kept.
+        warn: is told why no other job could be admitted.
+
+    Raises:
+        UsageError: the storage has no such job, or it is over.
+    """
+    with JobQueue.open(storage) as queue:
+        job = queue.record(job_id)
+        if job is None:
+            raise UsageError(
+                f"{queue.storage.where} has no job {job_id}: set {STORAGE_VARIABLE} on the cluster to the "
+                "storage that jobs are submitted to"
+            )
+        if job.state.is_over:
+            raise UsageError(f"job {job_id} is over ({job.state}): submit it with --again to repeat it")
+        try:
+            yield JobDriver(queue, job)
+        except AutofitError as error:
+            if error.exit_code == ExitCode.INTERRUPTED:
+                if _was_stopped(queue, job):
+                    queue.finish(job, json.loads(error.to_json()))
+                raise
+            queue.finish(job, json.loads(error.to_json()))
+            _admit_next(queue, warn)
+            raise
+        _admit_next(queue, warn)
+
+
+def _was_stopped(queue: JobQueue, job: JobRecord) -> bool:
+    now = queue.record(job.job_id)
+    return now is not None and now.stop_requested
+
+
+def _admit_next(queue: JobQueue, warn: Callable[[str], None]) -> None:
+    address = os.environ.get(_CLUSTER_VARIABLE)
+    if address is None:  # started by hand, outside of a cluster
+        return
+    from autofit.service.admission import admit
+    from autofit.service.jobs import RayJobs
+
+    try:
+        admit(queue, RayJobs(address))
+    except AutofitError as error:
+        warn(f"no other job was admitted: {error.message}")

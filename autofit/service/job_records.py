@@ -1,0 +1,140 @@
+"""What is known of a job: plain data, as the queue reads it from the storage and the commands show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.report.result import TUNE_SCHEMA
+
+DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head
+
+
+class JobState(StrEnum):
+    """Where a job is on its way."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing about the job will change any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingDir:
+    """The folder with which a job's code comes to the cluster.
+
+    Attributes:
+        digest: SHA-256 of its package; None where it is fetched from elsewhere.
+        where: the study that holds the package, or the URI that every node fetches it from.
+    """
+
+    digest: str | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a job is to do.
+
+    Attributes:
+        options: of `autofit tune`, by name; the text as on a command line.
+        workload: its short name.
+        gpu: the card's key in the catalogue.
+        fleet: joins jobs that ask the same for several cards.
+        max_drivers: the job is started only while fewer drivers run.
+    """
+
+    options: Mapping[str, str]
+    workload: str
+    gpu: str | None = None
+    working_dir: WorkingDir | None = None
+    fleet: str | None = None
+    max_drivers: int = DEFAULT_MAX_DRIVERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One driver that was started for a job.
+
+    Attributes:
+        submission_id: what Ray calls it.
+        started_seconds: epoch.
+    """
+
+    submission_id: str
+    started_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What the storage knows of a job.
+
+    Attributes:
+        number: of its trial; jobs are admitted in this order.
+        stop_requested: whether somebody asked for its end, which a running driver may still be at.
+        state_reason: a sentence, where it failed, was stopped, or is tried again.
+        document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
+        text: what `tune` says of that result on a terminal.
+        study: the name of the study of its trials, once its driver has begun.
+        submitted_seconds, ended_seconds: epoch.
+        claimed_seconds: when a process took it to start its first driver; epoch.
+    """
+
+    number: int
+    job_id: str
+    state: JobState
+    spec: JobSpec
+    submitted_seconds: float
+    attempts: tuple[Attempt, ...] = ()
+    stop_requested: bool = False
+    state_reason: str | None = None
+    document: dict[str, Any] | None = field(default=None, repr=False)
+    text: str | None = field(default=None, repr=False)
+    study: str | None = None
+    ended_seconds: float | None = None
+    claimed_seconds: float | None = None
+
+    @property
+    def started_seconds(self) -> float | None:
+        """When its first driver was started; epoch."""
+        return self.attempts[0].started_seconds if self.attempts else None
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
+        if not self.state.is_over or self.document is not None:
+            return self.document
+        stopped = self.state is JobState.STOPPED
+        return {
+            "schema": ERROR_SCHEMA,
+            "kind": "interrupted" if stopped else "job",
+            "message": self.state_reason or f"job {self.job_id} ended without a result",
+            "exit_code": int(ExitCode.INTERRUPTED if stopped else ExitCode.INFRASTRUCTURE),
+        }
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the job's own `tune` exited with; None until it is over."""
+        answer = self.answer
+        if answer is None:
+            return None
+        if answer.get("schema") == TUNE_SCHEMA:
+            return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
+        return int(answer["exit_code"])
+
+
+def unknown_job(name: str, records: Iterable[JobRecord]) -> str:
+    """The sentence about a job or fleet that the storage does not have; near matches are named."""
+    known = {record.job_id for record in records} | {
+        record.spec.fleet for record in records if record.spec.fleet is not None
+    }
+    return f"there is no job or fleet {name!r}.{did_you_mean(name, known)} `autofit jobs` lists them"

@@ -1,0 +1,276 @@
+"""A cluster's job server: drivers of jobs as Ray jobs; Ray's own client behind it is imported late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from autofit.dispatch.addresses import require_answer
+from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
+from autofit.errors import DispatchError, UsageError
+
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
+DRIVER_RESOURCE = "autofit_driver"
+
+_ANSWER_SECONDS = 3.0
+_REQUEST_SECONDS = 60.0
+# From the signal that ends a driver to the one that kills it: Ray's own 3 s are too few to end trials.
+STOP_SECONDS = 30
+_quiet = logging.getLogger(f"{__name__}.ray")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+_OLDEST_RAY, _NEXT_RAY = (2, 60), (3, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A Ray job as its server tells it.
+
+    Attributes:
+        status: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
+        message: Ray's, its first line.
+    """
+
+    status: str
+    message: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ("STOPPED", "SUCCEEDED", "FAILED")
+
+
+class RayJobs:
+    """The job server of a cluster.
+
+    Args:
+        address: of Ray's dashboard, such as http://head:8265; `auto` or host:port for a cluster
+            that this machine belongs to.
+
+    Attributes:
+        address: the dashboard's, as it was found.
+
+    Raises:
+        DispatchError: nobody answers, what answers is no job server, it asks for another token, or
+            runs another Ray.
+    """
+
+    def __init__(self, address: str) -> None:
+        with process_state_kept():
+            self.address = _dashboard(address)
+            _require_listener(self.address)
+            use_token_at_hand()
+            with _ray_errors(self.address, connecting=True):
+                self._client = _client(self.address)
+        _require_version(self.address, self._client._server_ray_version)  # noqa: SLF001 - what it asked for
+
+    def submit(self, submission_id: str, command: str, *, working_dir: str | None, needs_slot: bool) -> bool:
+        """Starts a command as a Ray job.
+
+        Args:
+            working_dir: the path of a zip file of this machine, or the URI of one.
+            needs_slot: whether it asks for one of the cluster's `autofit_driver`.
+
+        Returns:
+            False where a job was started under that id before.
+        """
+        environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
+        if working_dir is not None:
+            environment["working_dir"] = working_dir
+        try:
+            with _ray_errors(self.address):
+                self._client.submit_job(
+                    entrypoint=command,
+                    submission_id=submission_id,
+                    runtime_env=environment,
+                    entrypoint_resources={DRIVER_RESOURCE: 1} if needs_slot else None,
+                )
+        except RefusedError:
+            if self.driver(submission_id) is None:
+                raise
+            return False
+        return True
+
+    def driver(self, submission_id: str) -> Driver | None:
+        """What has become of a driver; None where the cluster does not know it (any more)."""
+        try:
+            with _ray_errors(self.address):
+                details = self._client.get_job_info(submission_id)
+        except RefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+        first_line = (details.message or "").strip().partition("\n")[0]
+        return Driver(status=str(details.status), message=first_line)
+
+    def stop(self, submission_id: str) -> None:
+        """Signals a driver to end; one that is gone has ended."""
+        try:
+            with _ray_errors(self.address):
+                self._client.stop_job(submission_id)
+        except RefusedError as refused:
+            if refused.status != 404:
+                raise
+
+    def logs(self, submission_id: str) -> str | None:
+        """What a driver has written; None where the cluster does not know it."""
+        if self.driver(submission_id) is None:
+            return None
+        with _ray_errors(self.address):
+            return str(self._client.get_job_logs(submission_id))
+
+    def follow(self, submission_id: str) -> Iterator[str]:
+        """What a driver writes, from its beginning until it ends."""
+        with closing(asyncio.new_event_loop()) as loop, _ray_errors(self.address):
+            tail = self._client.tail_job_logs(submission_id)
+            while (chunk := loop.run_until_complete(anext(tail, None))) is not None:
+                yield chunk
+
+    def driver_slots(self) -> int | None:
+        """How many drivers the cluster offers to run; None where it does not say."""
+        with _ray_errors(self.address):
+            response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
+            response.raise_for_status()
+            nodes = response.json()["data"]["result"]["result"]
+        offered = [
+            node["resources_total"].get(DRIVER_RESOURCE, 0) for node in nodes if node["state"] == "ALIVE"
+        ]
+        return int(sum(offered)) or None
+
+
+def working_dir_files(folder: Path) -> list[Path]:
+    """The files of a working directory that Ray would upload: not what .gitignore and .rayignore name."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env import packaging
+
+    found: list[Path] = []
+    excludes = [packaging._get_excludes(folder, ray_constants.get_runtime_env_default_excludes())]  # noqa: SLF001
+    respects_gitignore = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    packaging._dir_travel(  # noqa: SLF001 - nothing public walks a folder as Ray's upload does
+        folder, excludes, found.append, include_gitignore=respects_gitignore, logger=_quiet
+    )
+    return [path for path in found if path.is_file()]
+
+
+# ── connecting, and what can go wrong ───────────────────────────────────────────────────────────
+
+
+class RefusedError(DispatchError):
+    """The job server understood the request, and says no."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _dashboard(address: str) -> str:
+    """The dashboard's URL; a cluster's own address is asked for it."""
+    if address.startswith(("http://", "https://")):
+        return address.rstrip("/")
+    use_token_at_hand()
+    require_answer(address, cluster_here=cluster_of_this_machine)
+    from ray.dashboard.utils import get_address_for_submission_client
+
+    for variable in ADDRESS_VARIABLES:  # they would win over what was asked for
+        os.environ.pop(variable, None)
+    try:
+        return get_address_for_submission_client(address)
+    except Exception as error:  # Ray tells it in many ways
+        raise DispatchError(
+            f"the Ray cluster at {address} names no dashboard ({error}): give its address, such as "
+            "http://head:8265"
+        ) from error
+
+
+def _require_listener(address: str) -> None:
+    """Raises within seconds where nobody listens; a request would wait for minutes."""
+    try:
+        parts = urlsplit(address)
+        endpoint = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        endpoint = None, 0
+    host, port = endpoint
+    if not host:
+        raise UsageError(f"{address!r} is no address of a dashboard: write it as http://head:8265")
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise DispatchError(
+            f"nobody answers at {address} ({error}): give the address of the head's dashboard, such as "
+            "http://head:8265, and make sure that `ray start --head` runs there"
+        ) from error
+
+
+def _client(address: str) -> Any:
+    from ray.job_submission import JobSubmissionClient
+
+    class Client(JobSubmissionClient):
+        """Ray's own, which waits for ever for a head that is stuck."""
+
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
+
+    os.environ[ADDRESS_VARIABLES[0]] = address  # which wins over the client's own argument
+    return Client(address)
+
+
+@contextmanager
+def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
+    """Turns what Ray's client raises into sentences of ours."""
+    import aiohttp
+    import requests
+    from ray.exceptions import AuthenticationError
+
+    try:
+        yield
+    except AuthenticationError as error:
+        has_token = "Authentication failed" in str(error)
+        raise DispatchError(
+            f"the cluster at {address} refuses the token: use the one that its head was started with, in "
+            "RAY_AUTH_TOKEN or in the file that RAY_AUTH_TOKEN_PATH names"
+            if has_token
+            else f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and put the token "
+            "that its head was started with into RAY_AUTH_TOKEN, or the path of its file into "
+            "RAY_AUTH_TOKEN_PATH"
+        ) from error
+    except (requests.RequestException, aiohttp.ClientError, OSError, KeyError, TypeError) as error:
+        raise (_no_dashboard(address) if connecting else _went_away(address, error)) from error
+    except (RuntimeError, ValueError) as error:
+        if connecting:
+            raise _no_dashboard(address) from error
+        told = re.match(r"Request failed with status code (\d+): (.*)", str(error), re.DOTALL)
+        status, text = (int(told[1]), told[2]) if told else (400, str(error))
+        last_line = (text.strip().splitlines() or ["no reason given"])[-1].rstrip(".")
+        raise RefusedError(f"Ray's job server at {address} refuses: {last_line}", status=status) from error
+
+
+def _no_dashboard(address: str) -> DispatchError:
+    return DispatchError(
+        f"what answers at {address} is no dashboard of Ray: give its address, usually port 8265 of the head; "
+        "the head needs Ray with its dashboard, pip install 'ray[default]'"
+    )
+
+
+def _went_away(address: str, error: BaseException) -> DispatchError:
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return DispatchError(
+        f"the cluster at {address} does not answer any more ({first_line}): what is queued stays in the "
+        "storage; try again when the head is back"
+    )
+
+
+def _require_version(address: str, version: str) -> None:
+    numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
+    if not _OLDEST_RAY <= numbers < _NEXT_RAY:
+        raise DispatchError(
+            f"the cluster at {address} runs Ray {version}, and autofit's drivers there need Ray 2.60 or "
+            "later, below 3: install another Ray on the cluster"
+        )

@@ -1,0 +1,117 @@
+"""The folder with a job's code: packed the same way every time, and kept in the storage.
+
+Ray forgets an uploaded package ten minutes after its last use and with the head, but a job may wait
+for longer than that. So the package is in the storage, in a study of its own that nothing reads but
+the admission of its job, and goes to Ray when the job's driver is started.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import stat
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from autofit.errors import StorageError, UsageError
+from autofit.search.storage import Storage, quiet_optuna
+from autofit.service.job_records import WorkingDir
+from autofit.units import format_bytes
+
+MAX_PACKAGE_BYTES = 8 * 1024**2
+
+_STUDY_PREFIX = "working-dir-"
+_CONTENT = "zip_base64"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can tell
+_NUM_NAMED = 3
+# Source text packs to a third; far beyond the limit nothing is packed to see by how much.
+_MAX_UNPACKED_BYTES = 16 * MAX_PACKAGE_BYTES
+
+
+class PackageGoneError(StorageError):
+    """The storage does not hold the package any more."""
+
+
+def pack(folder: Path, files: Iterable[Path]) -> bytes:
+    """Packs files below a folder into a zip that is the same bytes for the same names and contents.
+
+    Raises:
+        UsageError: a file cannot be read, or the package is larger than the storage keeps.
+    """
+    sized = sorted((path, path.stat().st_size) for path in files)
+    if sum(size for _, size in sized) > _MAX_UNPACKED_BYTES:
+        raise _too_large(folder, sized, "holds " + format_bytes(sum(size for _, size in sized)))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, _ in sized:
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
+            mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            entry.external_attr = (stat.S_IFREG | mode) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            try:
+                archive.writestr(entry, path.read_bytes())
+            except OSError as error:
+                raise UsageError(
+                    f"cannot read {path} of the working directory ({error.strerror or error}): make it "
+                    "readable, or leave it out with a .rayignore"
+                ) from error
+    package = packed.getvalue()
+    if len(package) > MAX_PACKAGE_BYTES:
+        raise _too_large(folder, sized, "packs to " + format_bytes(len(package)))
+    return package
+
+
+def _too_large(folder: Path, sized: list[tuple[Path, int]], how_large: str) -> UsageError:
+    largest = sorted(sized, key=lambda file: -file[1])[:_NUM_NAMED]
+    named = ", ".join(f"{path.relative_to(folder)} ({format_bytes(size)})" for path, size in largest)
+    return UsageError(
+        f"the working directory {folder} {how_large}, more than the {format_bytes(MAX_PACKAGE_BYTES)} that "
+        f"are kept with a job; its largest files are {named}: leave data out with a .rayignore or "
+        ".gitignore, or give the URI of a zip file that every node can fetch (https://…, s3://…)"
+    )
+
+
+def store(storage: Storage, package: bytes) -> WorkingDir:
+    """Keeps a package, once however often it is stored."""
+    digest = hashlib.sha256(package).hexdigest()
+    name = f"{_STUDY_PREFIX}{digest[:32]}"
+    with storage.guard(), quiet_optuna():
+        study = optuna.create_study(
+            storage=storage.backend, study_name=name, direction="maximize", load_if_exists=True
+        )
+        if not study.get_trials(deepcopy=False):
+            content = base64.b64encode(package).decode("ascii")
+            study.add_trial(
+                create_trial(
+                    state=TrialState.COMPLETE, value=float(len(package)), user_attrs={_CONTENT: content}
+                )
+            )
+    return WorkingDir(digest=digest, where=name)
+
+
+def load(storage: Storage, working_dir: WorkingDir) -> bytes:
+    """The package of a working directory that was stored.
+
+    Raises:
+        PackageGoneError: it is not there any more.
+    """
+    with storage.guard(), quiet_optuna():
+        names = optuna.get_all_study_names(storage.backend)
+        study = (
+            optuna.load_study(study_name=working_dir.where, storage=storage.backend)
+            if working_dir.where in names
+            else None
+        )
+        trials = [] if study is None else study.get_trials(deepcopy=False)
+    package = base64.b64decode(trials[0].user_attrs[_CONTENT]) if trials else b""
+    if hashlib.sha256(package).hexdigest() != working_dir.digest:
+        raise PackageGoneError(
+            f"the job's working directory is not in {storage.where} any more: submit the job with --again"
+        )
+    return package

@@ -1,0 +1,224 @@
+"""From the options of `autofit submit` to a job: what it is called, and the command of its driver."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from autofit import api
+from autofit.errors import UsageError
+from autofit.identity import fingerprint
+from autofit.service.job_records import JobRecord, JobSpec
+from autofit.settings import TuneSettings
+from workers.protocol import WorkloadRef
+
+STORAGE_VARIABLE = "AUTOFIT_STORAGE"
+
+# What is the cluster's to say or is handed over in another way.
+_NOT_THE_JOBS = frozenset({"address", "storage", "metrics-port", "metrics-host"})
+_FRESH = "fresh"
+_MODEL = "model"
+# The folder of the job is in front of the import path, by Ray's doing; a `workers/` or an `autofit/`
+# in it must not hide ours.
+_ASIDE = (
+    "import os, sys; here = os.getcwd(); sys.path[:] = [p for p in sys.path if os.path.realpath(p) != here]; "
+    "from autofit.cli import main; sys.exit(main())"
+)
+
+
+# ── what the job is ─────────────────────────────────────────────────────────────────────────────
+
+
+def job_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Options as they were given in any of the places, as text of a command line."""
+    return {option: _as_text(option, value) for option, value in given.items() if option not in _NOT_THE_JOBS}
+
+
+def _as_text(option: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={amount}" for name, amount in value.items())
+    if isinstance(value, list | tuple):
+        return ("x" if option == "input" else ",").join(map(str, value))
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Where a job's workload comes from.
+
+    Attributes:
+        model: the reference as the driver reads it, in its working directory.
+        source_sha256: of the workload's own file, where it is at hand.
+    """
+
+    model: str
+    source_sha256: str | None = None
+
+
+def locate(settings: TuneSettings, working_dir: str | None) -> Code:
+    """Looks up the workload as the cluster will find it.
+
+    Args:
+        working_dir: a folder of this machine, the URI of a package, or None where there is none.
+
+    Raises:
+        UsageError: a built-in of that name does not exist, or the file would not be on the cluster.
+    """
+    model = settings.model
+    location, _, attribute = model.rpartition(":")
+    if not _is_file(model):
+        if ":" not in model:
+            refer = api.refer(model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+            return Code(model=refer.target)
+        return Code(model=model)  # a module: it may be installed on the cluster alone
+    if working_dir is not None and "://" in working_dir:
+        return Code(model=model)
+    if working_dir is None:
+        path = Path(location)
+        if not path.is_absolute():
+            raise UsageError(
+                f"{location} is a file of this machine: give its folder with --working-dir, so that every "
+                "node of the cluster gets it, or its absolute path if that is the same on all of them"
+            )
+        return Code(model=model, source_sha256=_sha256(path) if path.is_file() else None)
+    root = Path(working_dir).resolve()
+    candidates = [(folder / location).resolve() for folder in (root, Path.cwd())]
+    inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
+    if not inside:
+        api.refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
+        raise UsageError(
+            f"{location} is not in the working directory {root}: name a file below it, or give another folder"
+        )
+    return Code(
+        model=f"{inside[0].relative_to(root).as_posix()}:{attribute}", source_sha256=_sha256(inside[0])
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def make_spec(
+    settings: TuneSettings,
+    options: Mapping[str, str],
+    code: Code,
+    *,
+    max_drivers: int,
+) -> JobSpec:
+    """The job that these options ask for, but for its working directory and its fleet."""
+    return JobSpec(
+        options={**options, _MODEL: code.model},
+        workload=_short_name(code.model),
+        gpu=None if settings.gpu is None else settings.gpu.key,
+        max_drivers=max_drivers,
+    )
+
+
+def _short_name(model: str) -> str:
+    return WorkloadRef(kind="file" if _is_file(model) else "import", target=model).name
+
+
+def _is_file(model: str) -> bool:
+    location = model.rpartition(":")[0]
+    return location.endswith(".py") or "/" in location
+
+
+def job_id(spec: JobSpec, code: Code) -> str:
+    """A readable name that is equal for equal content."""
+    memory = spec.options.get("gpu-mem")
+    return _readable_id(spec.workload, spec.gpu or memory or "local", _content(spec, code))
+
+
+def fleet_id(spec: JobSpec, code: Code, cards: Sequence[str]) -> str:
+    """The name of the jobs that ask the same for several cards."""
+    return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": list(cards)})
+
+
+def _content(spec: JobSpec, code: Code) -> dict[str, Any]:
+    folder = spec.working_dir
+    return {
+        "options": dict(spec.options),
+        "source_sha256": code.source_sha256,
+        "working_dir": None if folder is None else folder.digest or folder.where,
+        "fleet": spec.fleet,
+    }
+
+
+def _readable_id(workload: str, target: str, content: Mapping[str, Any]) -> str:
+    readable = re.sub(r"[^a-z0-9.]+", "-", f"{workload}-{target}".lower()).strip("-.")
+    return f"{readable[:64]}-{fingerprint(content)[:12]}"
+
+
+# ── what its driver is told ─────────────────────────────────────────────────────────────────────
+
+
+def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) -> str:
+    """The shell command of a driver.
+
+    Args:
+        storage_url: given to it; None where the cluster's environment names the storage.
+        first_attempt: a later one takes the study up again, whatever `--fresh` said.
+    """
+    program = (
+        ["python", "-P", "-m", "autofit.cli"]
+        if job.spec.working_dir is None
+        else ["python", "-P", "-c", _ASIDE]
+    )
+    arguments = []
+    for option, text in job.spec.options.items():
+        if option != _FRESH:
+            arguments.append(f"--{option}={text}")
+        elif text.lower() in ("true", "1", "yes") and first_attempt:
+            arguments.append("--fresh")
+    if storage_url is not None:
+        arguments.append(f"--storage={storage_url}")
+    return shlex.join([*program, "tune", *arguments, "--address=auto", f"--job={job.job_id}"])
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL carries a secret: a password, or a token in the place of one."""
+    try:
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        return bool(parts.password) or any(
+            word in name.lower()
+            for name in query
+            for word in ("password", "passwd", "token", "secret", "signature")
+        )
+    except ValueError:  # no URL at all: its reader says so
+        return False
+
+
+def refuse_secret_storage(url: str | None) -> None:
+    """Raises `UsageError` for a storage on the command line that has a password in it."""
+    if url is not None and has_password(url):
+        raise UsageError(
+            "the storage URL has a password in it, which every user of this machine could read: set "
+            "AUTOFIT_STORAGE in the environment, here and on the cluster, and leave out --storage"
+        )
+
+
+def storage_for_driver(storage: str | None) -> str | None:
+    """What the driver can be given of the storage: nothing where it has a password.
+
+    A file is named from the root, because the driver starts in another folder.
+    """
+    if storage is None or has_password(storage):
+        return None
+    if "://" not in storage:
+        return str(Path(storage).expanduser().absolute())
+    sqlite, slashes, path = storage.partition(":///")
+    if slashes and sqlite.startswith("sqlite") and path and not path.startswith(("/", ":")):
+        return f"{sqlite}:///{Path(path).absolute()}"
+    return storage
