@@ -23,7 +23,7 @@ from autofit.service.events import (
     TuneStarted,
     WorkersChanged,
 )
-from autofit.service.queue import JobState
+from autofit.service.job_records import JobState
 from workers.protocol import Knobs, Peaks, Probe, Verdict
 
 OTHER = "other"

@@ -16,6 +16,7 @@ from autofit.errors import StorageError
 from autofit.paths import studies_dir
 from autofit.search.records import OPENED, SearchRecord
 from autofit.search.storage import JOURNAL_SUFFIX, Storage, open_storage, quiet_optuna
+from autofit.service.background import Log
 from autofit.service.events import EventSink, JobsCounted
 from autofit.service.queue import JOBS_STUDY, JobQueue
 from autofit.service.study_reader import UNREADABLE, StudyReader
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 120.0
 _NUM_TURNS = 20
-
-Log = Callable[[str], None]
 
 
 class StorageReader:
@@ -113,7 +112,7 @@ class StorageReader:
             if self._file is not None and not os.access(self._file, os.R_OK):
                 raise StorageError(f"{self._file} cannot be read: Permission denied")
             self._storage = open_storage(self._where, JOBS_STUDY)
-            self._jobs = JobQueue(self._storage)
+            self._jobs = JobQueue(self._storage, url=self._where)
         return self._storage
 
     def _read(self, storage: Storage) -> None:

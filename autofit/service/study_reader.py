@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autofit.search.owner import Owner
 from autofit.search.records import SearchRecord, outcome_of, owner_of, predicted_bytes_of
+from autofit.service.background import Log
 from autofit.service.events import (
     EventSink,
     TrialAbandoned,
@@ -38,9 +38,7 @@ class StudyReader:
         log: takes a sentence about what cannot be read.
     """
 
-    def __init__(
-        self, study_id: int, name: str, record: SearchRecord, *, emit: EventSink, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, study_id: int, name: str, record: SearchRecord, *, emit: EventSink, log: Log) -> None:
         self.record = record
         self._study_id = study_id
         self._name = name
