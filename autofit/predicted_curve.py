@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from autofit.card_plans import Card, CardPlans
 from autofit.confidence import Calibration, Residuals, Risk, classify
@@ -224,6 +224,16 @@ class PredictedCurve:
         if trace.batch_size not in self._digests:
             self._digests[trace.batch_size] = trace.digest
         return self._digests[trace.batch_size]
+
+
+def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_size: int) -> int | None:
+    """The likely peak of a configuration, to be compared with what is measured.
+
+    Returns:
+        None where there is no prediction, or it would cost a trace.
+    """
+    curve = curves.get(knobs)
+    return None if curve is None or curve.needs_traces else curve(batch_size).interval.likely_bytes
 
 
 def _breakdown(by_category: dict[Category, int]) -> Breakdown:

@@ -35,7 +35,7 @@ from autofit.search.choice import Objective
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings
-from autofit.target import Target, resolve_target
+from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
 from workers.knobs import conv
 from workers.protocol import CONV_ALGOS, Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
@@ -100,7 +100,13 @@ def run(
             curves, notes = _predict(predictor, target, space, settings.risk)
         with _open_study(settings, spec, target, space, curves) as study:
             emit(
-                TuneStarted(workload=workload.name, budget_bytes=target.budget.usable_bytes, study=study.name)
+                TuneStarted(
+                    workload=study.opened.workload,
+                    gpu=study.opened.gpu,
+                    budget_bytes=target.budget.usable_bytes,
+                    study=study.name,
+                    started_seconds=study.opened.opened_seconds,
+                )
             )
             frontier = Tuner(
                 spec=spec,
@@ -290,6 +296,8 @@ def _open_study(
         seed=0,
         goal=_goal(settings, spec),
         lease_seconds=_TRIES * spec.deadline_seconds + _GRACE_SECONDS,
+        workload=spec.workload.name,
+        gpu=gpu_label(settings, target.device),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -107,6 +108,24 @@ def resolve_target(
             else all(_is_meant(gpu, settings.gpu, total_bytes) for gpu in local)
         ),
     )
+
+
+def gpu_label(settings: TuneSettings, device: Device) -> str:
+    """A short name of what a search is for, as metrics and names of jobs have it.
+
+    The catalogue's key, `cpu`, or the memory such as `16g`; of a card that the catalogue does not
+    have, its own name in the style of a key.
+    """
+    if device.kind == "cpu":
+        return "cpu"
+    if settings.gpu is not None:
+        return settings.gpu.key
+    if settings.gpu_mem_bytes is not None:
+        return f"{settings.gpu_mem_bytes / 2**30:.4g}g"
+    try:
+        return find_gpu(device.name).key
+    except UnknownGpuError:
+        return re.sub(r"[^a-z0-9.]+", "-", device.name.casefold()).strip("-")
 
 
 def _is_meant(local: LocalGpu, named: Gpu | None, total_bytes: int) -> bool:

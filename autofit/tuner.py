@@ -18,11 +18,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from autofit.curve_set import CurveSet
+from autofit.predicted_curve import likely_bytes
 from autofit.prediction import raise_if_failed
 from autofit.report.frontier import Frontier
-from autofit.service.events import EventSink, Progress, SettingSettled, TrialFinished, TrialStarted
+from autofit.service.events import (
+    EventSink,
+    Progress,
+    TrialAbandoned,
+    TrialFinished,
+    TrialStarted,
+    WorkersChanged,
+)
+from autofit.service.findings import Findings
 from workers.outcomes import answering
-from workers.protocol import Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
     from autofit.search.study import Ask, TuningStudy
@@ -50,6 +59,15 @@ class Limits:
 
     num_trials: int | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A trial under way, with the likely peak that was predicted for it."""
+
+    ask: Ask
+    spec: TrialSpec
+    predicted_bytes: int | None
 
 
 class Tuner:
@@ -88,8 +106,10 @@ class Tuner:
         self._clock = clock
         self._pause = pause
         self._began = clock()
-        self._settled: dict[Knobs, tuple[int | None, int | None]] = {}
-        self._in_flight: dict[Future[TrialOutcome], tuple[Ask, TrialSpec]] = {}
+        self._findings = Findings(study=study.name, min_batch=study.min_batch)
+        self._num_workers: int | None = None
+        self._workers_told = WorkersChanged(study=study.name, num_busy=0, num_idle=0)
+        self._in_flight: dict[Future[TrialOutcome], _Trial] = {}
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
     def run(self) -> Frontier:
@@ -99,7 +119,8 @@ class Tuner:
             WorkloadFailedError: the workload fails, whatever the batch.
             DispatchError: a trial was lost or hung, and again when it was repeated.
         """
-        self._announce_settled()
+        for record in self._study.outcomes():
+            self._announce_found(record.outcome)
         try:
             while (stopped_by := self._limit_reached()) is None:
                 self._start_trials()
@@ -112,6 +133,7 @@ class Tuner:
         finally:
             # Whatever ended the search, an outcome that is there is told before the study is closed.
             self._tell([future for future in self._in_flight if _has_outcome(future)])
+            self._announce_end()
         complete = stopped_by is None or self._study.is_complete
         return self._frontier(stopped_by=None if complete else stopped_by)
 
@@ -136,18 +158,36 @@ class Tuner:
     def _start_trials(self) -> None:
         """Keeps every free worker busy."""
         while self._trials_left() > 0 and self._has_room():
-            ask = self._study.ask()
+            ask = self._study.ask(num_workers=self._num_workers)
             if ask is None:
-                return
+                break
             spec = dataclasses.replace(
                 self._spec, knobs=ask.knobs, batch_size=ask.batch_size, num_steps=ask.num_steps
             )
-            self._emit(TrialStarted(trial=ask.trial_number, spec=spec))
-            self._in_flight[self._trials.submit(spec)] = ask, spec
+            trial = _Trial(ask=ask, spec=spec, predicted_bytes=self._predicted_bytes(spec))
+            self._emit(
+                TrialStarted(
+                    study=self._study.name,
+                    trial=ask.trial_number,
+                    spec=spec,
+                    started_seconds=ask.asked_seconds,
+                )
+            )
+            self._in_flight[self._trials.submit(spec)] = trial
+        self._announce_workers(len(self._in_flight), self._num_workers or 0)
 
     def _has_room(self) -> bool:
         """Asks the dispatcher, which may have to be connected, only once there is a trial for it."""
-        return not self._in_flight or len(self._in_flight) < self._trials.capacity(self._spec)
+        if not self._in_flight:
+            return True
+        self._num_workers = self._trials.capacity(self._spec)
+        return len(self._in_flight) < self._num_workers
+
+    def _predicted_bytes(self, spec: TrialSpec) -> int | None:
+        """What a measured trial will be compared with."""
+        if spec.probe is Probe.PREDICT:
+            return None
+        return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
         """Waits for trials to end, not beyond the time there is."""
@@ -164,19 +204,27 @@ class Tuner:
                 future.result()  # raises why no worker could be had
         for outcome in told:
             self._stop_if_pointless(outcome)
-        self._announce_settled()
 
     def _tell(self, ended: list[Future[TrialOutcome]]) -> list[TrialOutcome]:
         """Records outcomes; nothing else is done with any before all are in the study."""
         told = []
         for future in ended:
-            ask, spec = self._in_flight.pop(future)
-            outcome = answering(spec, future.result())
-            self._study.tell(ask.trial_number, outcome)
-            told.append((ask, spec, outcome))
-        for ask, spec, outcome in told:
-            self._emit(TrialFinished(trial=ask.trial_number, spec=spec, outcome=outcome))
-        return [outcome for _, _, outcome in told]
+            trial = self._in_flight.pop(future)
+            outcome = answering(trial.spec, future.result())
+            self._study.tell(trial.ask.trial_number, outcome, predicted_bytes=trial.predicted_bytes)
+            told.append((trial, outcome))
+        for trial, outcome in told:
+            self._emit(
+                TrialFinished(
+                    study=self._study.name,
+                    trial=trial.ask.trial_number,
+                    spec=trial.spec,
+                    outcome=outcome,
+                    predicted_bytes=trial.predicted_bytes,
+                )
+            )
+            self._announce_found(outcome)
+        return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
         """A lost or hung trial is repeated once; a workload that fails ends the search."""
@@ -204,26 +252,24 @@ class Tuner:
             stopped_by=stopped_by,
         )
 
-    def _announce_settled(self) -> None:
-        frontier = self._frontier()
-        for knobs in frontier.settled:
-            entry = frontier.entry(knobs)
-            boundary = entry.largest_batch, entry.first_failing_batch
-            if self._settled.get(knobs) == boundary:
-                continue
-            self._settled[knobs] = boundary
-            self._emit(
-                SettingSettled(
-                    workload=self._spec.workload.name,
-                    knobs=knobs,
-                    largest_batch=entry.largest_batch,
-                    first_failing_batch=entry.first_failing_batch,
-                    peaks=Peaks(
-                        reserved_bytes=entry.peak_reserved_bytes, device_bytes=entry.device_peak_bytes
-                    ),
-                    evidence=entry.evidence,
-                )
-            )
+    def _announce_found(self, outcome: TrialOutcome) -> None:
+        moved = self._findings.take(outcome)
+        if moved is not None:
+            self._emit(moved)
+
+    def _announce_workers(self, num_busy: int, num_workers: int) -> None:
+        changed = WorkersChanged(
+            study=self._study.name, num_busy=num_busy, num_idle=max(num_workers - num_busy, 0)
+        )
+        if changed != self._workers_told:
+            self._workers_told = changed
+            self._emit(changed)
+
+    def _announce_end(self) -> None:
+        """Nobody is at a trial of this search any more."""
+        for trial in self._in_flight.values():
+            self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))
+        self._announce_workers(0, 0)
 
 
 def _has_outcome(future: Future[TrialOutcome]) -> bool:

@@ -15,6 +15,7 @@ from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
 from autofit.cli.jobs import jobs, logs, result, status, stop, wait
 from autofit.cli.lists import conv_algos, gpus, models
+from autofit.cli.serve import serve
 from autofit.cli.submit import submit
 from autofit.cli.tune import SearchInterruptedError, tune
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
@@ -39,7 +40,7 @@ def autofit() -> None:
 
 
 _ANSWERS = (tune, estimate, check)
-_JOBS = (submit, jobs, status, wait, result, logs, stop)
+_JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 
 for _command in (*_ANSWERS, *_JOBS, *_FACTS):

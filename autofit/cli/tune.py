@@ -239,7 +239,8 @@ class _Watch:
 def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
     from prometheus_client import CollectorRegistry
 
-    from autofit.service.metrics import Metrics, serve_metrics
+    from autofit.service.metrics import Metrics
+    from autofit.service.server import serve_metrics
 
     registry = CollectorRegistry()
     server = serve_metrics(registry, port, settings.metrics_host)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from autofit.confidence import Risk
-from autofit.predicted_curve import PredictedCurve
+from autofit.predicted_curve import PredictedCurve, likely_bytes
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, Objective, best_of, decisive, knee_of
@@ -103,7 +103,9 @@ class Frontier:
         known = fits or fails
         assert known is not None, "what was tried fits or fails"
         peaks = Peaks() if fits is None else self._peaks(fits)
-        predicted_bytes = None if fits is None else self._predicted_bytes(fits)
+        predicted_bytes = None
+        if fits is not None and fits.evidence is not Evidence.PREDICTED:
+            predicted_bytes = likely_bytes(self._curves, knobs, fits.batch_size)
         return FrontierEntry(
             knobs=knobs,
             largest_batch=largest,
@@ -140,13 +142,6 @@ class Frontier:
             samples_per_second=outcome.samples_per_second,
             soak_steps=self._verified.get((outcome.knobs, outcome.batch_size)),
         )
-
-    def _predicted_bytes(self, fits: TrialOutcome) -> int | None:
-        """The likely peak that was predicted for a measured one, where there is a prediction."""
-        curve = self._curves.get(fits.knobs)
-        if fits.evidence is Evidence.PREDICTED or curve is None or curve.needs_traces:
-            return None
-        return curve(fits.batch_size).interval.likely_bytes
 
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
         boundary = self._boundaries[knobs]

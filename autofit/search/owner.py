@@ -21,20 +21,27 @@ class Owner:
     Attributes:
         started_seconds: when its process started, since a process id is used again; epoch.
         lease_until_seconds: when other hosts may take the trial for given up; epoch.
+        asked_seconds: when it asked for the trial; epoch.
+        num_workers: how many trials it could run at once then, where it knew.
     """
 
     host: str
     process_id: int
     started_seconds: float
     lease_until_seconds: float
+    asked_seconds: float = 0.0
+    num_workers: int | None = None
 
     @classmethod
-    def this_process(cls, *, lease_seconds: float) -> Self:
+    def this_process(cls, *, lease_seconds: float, num_workers: int | None = None) -> Self:
+        now = time.time()
         return cls(
             host=socket.gethostname(),
             process_id=os.getpid(),
             started_seconds=psutil.Process().create_time(),
-            lease_until_seconds=time.time() + lease_seconds,
+            lease_until_seconds=now + lease_seconds,
+            asked_seconds=now,
+            num_workers=num_workers,
         )
 
     def why_gone(self) -> str | None:

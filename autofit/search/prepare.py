@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 
 from autofit.errors import StudyMismatchError, UsageError
+from autofit.search.records import SETTINGS
 from autofit.search.storage import Storage
 
-_SETTINGS = "autofit_settings"
+_VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
 
 
 def require_name(name: str) -> None:
@@ -37,7 +40,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
     backend = storage.backend
     if name in optuna.get_all_study_names(backend):
         earlier = optuna.load_study(study_name=name, storage=backend)
-        stored = earlier.user_attrs.get(_SETTINGS)
+        stored = earlier.user_attrs.get(SETTINGS)
         if stored is None and earlier.get_trials(deepcopy=False):
             raise StudyMismatchError(
                 f"study {name!r} in {storage.where} is not autofit's; choose another name with --study"
@@ -52,7 +55,10 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
                 "choose another name with --study, or begin it anew with --fresh"
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
-    study.set_user_attr(_SETTINGS, settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # it only names what is shown
+        study.set_metric_names([_VALUE])
+    study.set_user_attr(SETTINGS, settings)
 
 
 def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

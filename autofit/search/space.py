@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import Trial
@@ -72,6 +72,18 @@ class SearchSpace:
     def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
         """The parameters that give a trial this knob setting."""
         return {name: getattr(knobs, name) for name in self.choices}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The space that `to_dict` gave; other keys of `data` are left aside."""
+        knobs = {knob.name: data[knob.name] for knob in dataclasses.fields(Knobs)}
+        searched = {name: tuple(value) for name, value in knobs.items() if isinstance(value, list)}
+        return cls(
+            choices=searched,
+            fixed=Knobs(**{name: value for name, value in knobs.items() if name not in searched}),
+            min_batch=data["min_batch"],
+            max_batch=data["max_batch"],
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The space in JSON's types: a list for a searched knob, a value for a fixed one."""

@@ -4,11 +4,12 @@ A trial's record grows line by line; a coordinator that is killed may leave it a
 
     ask    RUNNING, owner and lease ─ knobs ─ batch size ─ purpose
                                                                found later: given up, to be repeated
-    tell   ─ trace digest ─ outcome                            found later: told to its end
+    tell   ─ trace digest, prediction ─ outcome                found later: told to its end
            ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
-COMPLETE are the trials that say something of their size; one that does not fit has a positive
-constraint. Their value is the batch size, maximised. FAIL are all others.
+COMPLETE are the trials that say something of their size. Their value, which is maximised, is the
+batch that fits: 0 where the size tried does not, whose constraint is positive too. FAIL are all
+others.
 
 Several processes may ask at once: each waits until those that began before it have chosen, so that
 none asks for what another is trying.
@@ -36,18 +37,18 @@ from autofit.search.boundary import Boundary, Curve
 from autofit.search.choice import Configuration, decisive
 from autofit.search.owner import Owner
 from autofit.search.prepare import default_name, prepare, require_name
+from autofit.search.records import NUM_STEPS, OPENED, OUTCOME, OWNER, PREDICTED, Opened
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler, no_curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.search.storage import Storage, open_storage, quiet_optuna
 from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome, Verdict
 
-_OWNER = "owner"
 _GIVEN_UP = "given_up"
-_OUTCOME = "outcome"
 _VERDICT = "verdict"
 _TRACE_DIGEST = "trace_digest"
 _PURPOSE = "purpose"
-_NUM_STEPS = "num_steps"
+# Where a trial's constraints stood before Optuna 5 named them, and where optuna-dashboard reads them.
+_UNNAMED_CONSTRAINTS = "constraints"
 
 # Asking takes milliseconds; a process that was killed while it asked keeps the others no longer.
 _ASKING_SECONDS = 5.0
@@ -60,6 +61,7 @@ class Ask:
 
     Attributes:
         num_steps: full steps after the warm-up.
+        asked_seconds: when; epoch.
     """
 
     trial_number: int
@@ -67,6 +69,7 @@ class Ask:
     batch_size: int
     purpose: Purpose
     num_steps: int
+    asked_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class TuningStudy:
         name: of the study in its storage.
         fingerprint: of the settings that it belongs to.
         goal: what this process's trials are for.
+        opened: for whom this process opened it, and when.
     """
 
     def __init__(
@@ -103,8 +107,11 @@ class TuningStudy:
         storage: Storage,
         goal: Goal,
         lease_seconds: float,
+        opened: Opened,
     ) -> None:
         self.name = name
+        self.opened = opened
+        self._is_opening_recorded = False
         self.fingerprint = fingerprint
         self._space = space
         self._budget_bytes = budget_bytes
@@ -131,6 +138,8 @@ class TuningStudy:
         seed: int | None = None,
         goal: Goal = Goal(),  # noqa: B008 - frozen
         lease_seconds: float = 3600.0,
+        workload: str = "",
+        gpu: str = "",
     ) -> Self:
         """Opens the study of these settings, creating it where there is none.
 
@@ -150,6 +159,7 @@ class TuningStudy:
             goal: what the trials are for, beside the boundaries.
             lease_seconds: how long this process may take for a trial; other hosts, which cannot see
                 whether it lives, wait so long.
+            workload, gpu: for whom it is opened, see `Opened`.
 
         Raises:
             StudyMismatchError: a study of that name was begun with other settings.
@@ -166,6 +176,7 @@ class TuningStudy:
         name = default_name(label, digest) if name is None else name
         require_name(name)
         sampler = BoundarySampler(space, budget_bytes=budget_bytes, curves=curves, seed=seed)
+        now = Opened(workload=workload, gpu=gpu, opened_seconds=time.time())
         with quiet_optuna():
             opened = open_storage(storage, name)
             try:
@@ -180,6 +191,7 @@ class TuningStudy:
                         storage=opened,
                         goal=goal,
                         lease_seconds=lease_seconds,
+                        opened=now,
                     )
                 study.reconcile()
             except BaseException:
@@ -205,27 +217,35 @@ class TuningStudy:
             self._asked.clear()
             self._storage.close()
 
-    def ask(self) -> Ask | None:
-        """The next configuration; None when nothing is left, or only trials under way."""
+    def ask(self, *, num_workers: int | None = None) -> Ask | None:
+        """The next configuration; None when nothing is left, or only trials under way.
+
+        Args:
+            num_workers: how many trials this process may have under way at once, where it knows.
+        """
         with self._storage.guard():
             if not self._has_step():
                 return None
+            self._record_opening()
             trial = self._study.ask()
             self._asked.add(trial.number)
-            owner = Owner.this_process(lease_seconds=self._lease_seconds)
-            trial.set_user_attr(_OWNER, dataclasses.asdict(owner))
+            owner = Owner.this_process(lease_seconds=self._lease_seconds, num_workers=num_workers)
+            trial.set_user_attr(OWNER, dataclasses.asdict(owner))
             self._await_earlier_asks(trial.number)
-            ask = self._choose(trial)
+            ask = self._choose(trial, asked_seconds=owner.asked_seconds)
             if ask is None:
                 self._end(trial.number, "another process has just asked for what was left")
                 self._asked.discard(trial.number)
         return ask
 
-    def tell(self, trial_number: int, outcome: TrialOutcome) -> None:
+    def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
         """Records an outcome; it is durable when this returns.
 
         FITS, OOM and THRASH teach the search; any other verdict only stays in the record, and the
         size is proposed again: whoever retries decides how often.
+
+        Args:
+            predicted_bytes: what was predicted of a measured trial, for the record.
         """
         with self._storage.guard():
             if self._frozen(trial_number).state.is_finished():
@@ -236,7 +256,9 @@ class TuningStudy:
             trial = Trial(self._study, self._trial_id(trial_number))
             if outcome.trace_json is not None:
                 trial.set_user_attr(_TRACE_DIGEST, hashlib.sha256(outcome.trace_json.encode()).hexdigest())
-            trial.set_user_attr(_OUTCOME, dataclasses.replace(outcome, trace_json=None).to_json())
+            if predicted_bytes is not None:
+                trial.set_user_attr(PREDICTED, predicted_bytes)
+            trial.set_user_attr(OUTCOME, dataclasses.replace(outcome, trace_json=None).to_json())
             self._finish(trial_number, outcome)
         self._asked.discard(trial_number)
 
@@ -252,11 +274,11 @@ class TuningStudy:
         return [
             TrialRecord(
                 trial_number=trial.number,
-                outcome=TrialOutcome.from_json(trial.user_attrs[_OUTCOME]),
+                outcome=TrialOutcome.from_json(trial.user_attrs[OUTCOME]),
                 trace_digest=trial.user_attrs.get(_TRACE_DIGEST),
             )
             for trial in trials
-            if _OUTCOME in trial.user_attrs
+            if OUTCOME in trial.user_attrs
         ]
 
     def verified(self) -> dict[Configuration, int]:
@@ -273,9 +295,9 @@ class TuningStudy:
         """
         with self._storage.guard():
             for trial in self._running():
-                if trial.number in self._asked or _OWNER not in trial.user_attrs:
+                if trial.number in self._asked or OWNER not in trial.user_attrs:
                     continue
-                reason = Owner(**trial.user_attrs[_OWNER]).why_gone()
+                reason = Owner(**trial.user_attrs[OWNER]).why_gone()
                 if reason is not None:
                     self._end(trial.number, reason)
 
@@ -291,15 +313,18 @@ class TuningStudy:
             return self._agenda().is_complete
 
     @property
+    def min_batch(self) -> int:
+        """The smallest batch that the search would answer with."""
+        return self._space.min_batch
+
+    @property
     def num_trials(self) -> int:
         """The number of trials that returned."""
         return len(self.outcomes())
 
     def _agenda(self) -> Agenda:
         trials = self._study.get_trials(deepcopy=False)
-        outcomes = [
-            TrialOutcome.from_json(t.user_attrs[_OUTCOME]) for t in trials if _OUTCOME in t.user_attrs
-        ]
+        outcomes = [TrialOutcome.from_json(t.user_attrs[OUTCOME]) for t in trials if OUTCOME in t.user_attrs]
         known = decisive(outcomes)
         num_steps: dict[Configuration, int] = {}
         in_flight: set[Configuration] = set()
@@ -310,7 +335,7 @@ class TuningStudy:
             if trial.state == TrialState.RUNNING:
                 in_flight.add(configuration)
             elif configuration in known and known[configuration].verdict is Verdict.FITS:
-                done = trial.user_attrs.get(_NUM_STEPS, 0) if trial.state == TrialState.COMPLETE else 0
+                done = trial.user_attrs.get(NUM_STEPS, 0) if trial.state == TrialState.COMPLETE else 0
                 num_steps[configuration] = max(done, num_steps.get(configuration, 0))
         return Agenda(
             goal=self.goal,
@@ -325,7 +350,7 @@ class TuningStudy:
         agenda = self._agenda()
         return agenda.has_search or agenda.next_step() is not None
 
-    def _choose(self, trial: Trial) -> Ask | None:
+    def _choose(self, trial: Trial, *, asked_seconds: float) -> Ask | None:
         """Gives an asked trial its configuration; None where nothing is left by now."""
         agenda = self._agenda()
         purpose, params = Purpose.BOUNDARY, None
@@ -339,13 +364,14 @@ class TuningStudy:
             knobs, batch_size = self._space.suggest(trial)
         num_steps = agenda.num_steps_of(knobs, batch_size, purpose)
         trial.set_user_attr(_PURPOSE, purpose.value)
-        trial.set_user_attr(_NUM_STEPS, num_steps)
+        trial.set_user_attr(NUM_STEPS, num_steps)
         return Ask(
             trial_number=trial.number,
             knobs=knobs,
             batch_size=batch_size,
             purpose=purpose,
             num_steps=num_steps,
+            asked_seconds=asked_seconds,
         )
 
     def _await_earlier_asks(self, number: int) -> None:
@@ -355,6 +381,12 @@ class TuningStudy:
 
     def _running(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    def _record_opening(self) -> None:
+        """Writes for whom the study was opened, with its first trial: a finished study may be read-only."""
+        if not self._is_opening_recorded:
+            self._storage.backend.set_study_user_attr(self._study_id, OPENED, dataclasses.asdict(self.opened))
+            self._is_opening_recorded = True
 
     def _trial_id(self, number: int) -> int:
         return self._storage.backend.get_trial_id_from_study_id_trial_number(self._study_id, number)
@@ -373,8 +405,17 @@ class TuningStudy:
         if peak_bytes is not None:
             trial.set_user_attr(PEAK_ATTRIBUTE, peak_bytes)
         if MEMORY_CONSTRAINT not in self._frozen(number).constraints:
-            trial.set_constraint(MEMORY_CONSTRAINT, self._constraint(outcome.verdict, peak_bytes))
-        self._study.tell(trial, outcome.batch_size)
+            self._set_constraint(trial, self._constraint(outcome.verdict, peak_bytes))
+        # Not the size itself, or what asks a storage for the best trial, as Optuna's dashboard and
+        # summaries of studies do, would be given one that does not fit.
+        self._study.tell(trial, outcome.batch_size if outcome.verdict is Verdict.FITS else 0)
+
+    def _set_constraint(self, trial: Trial, constraint: float) -> None:
+        if constraint > 0:
+            self._storage.backend.set_trial_system_attr(
+                self._trial_id(trial.number), _UNNAMED_CONSTRAINTS, [constraint]
+            )
+        trial.set_constraint(MEMORY_CONSTRAINT, constraint)
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> float:
         """By how much of the budget the peak exceeds it; the verdict decides the sign."""
@@ -388,8 +429,8 @@ class TuningStudy:
         frozen = self._frozen(number)
         if frozen.state.is_finished():
             return
-        if _OUTCOME in frozen.user_attrs:
-            self._finish(number, TrialOutcome.from_json(frozen.user_attrs[_OUTCOME]))
+        if OUTCOME in frozen.user_attrs:
+            self._finish(number, TrialOutcome.from_json(frozen.user_attrs[OUTCOME]))
         else:
             trial = Trial(self._study, self._trial_id(number))
             trial.set_user_attr(_GIVEN_UP, reason)
@@ -400,7 +441,7 @@ def _is_asking(trial: FrozenTrial) -> bool:
     """Whether a running trial has no configuration yet and may still be given one."""
     if BATCH_SIZE in trial.params or trial.datetime_start is None:
         return False
-    if _OWNER in trial.user_attrs and Owner(**trial.user_attrs[_OWNER]).why_gone() is not None:
+    if OWNER in trial.user_attrs and Owner(**trial.user_attrs[OWNER]).why_gone() is not None:
         return False
     age = dt.datetime.now() - trial.datetime_start  # noqa: DTZ005 - Optuna's times are local
     return age.total_seconds() < _ASKING_SECONDS

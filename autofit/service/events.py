@@ -1,12 +1,13 @@
 """What the tuner says while it works.
 
 The tuner emits; progress display, metrics and journal consume. An event is plain data, so that a
-consumer can be added without the tuner knowing of it.
+consumer can be added without the tuner knowing of it. `autofit serve` emits the same events of what
+it reads from the storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from workers.protocol import Evidence, Knobs, Peaks, TrialOutcome, TrialSpec
@@ -18,13 +19,17 @@ class TuneStarted:
 
     Attributes:
         workload: its short name, as in `WorkloadRef.name`.
+        gpu: what it is for, see `autofit.target.gpu_label`.
         budget_bytes: what the allocator may reserve (CPU: what the process may use).
-        study: the name the study can be resumed by.
+        study: the name the study can be resumed by; the events of a search all have it.
+        started_seconds: epoch.
     """
 
     workload: str
+    gpu: str
     budget_bytes: int
     study: str
+    started_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +38,13 @@ class TrialStarted:
 
     Attributes:
         trial: its number in the study.
+        started_seconds: epoch.
     """
 
+    study: str
     trial: int
     spec: TrialSpec
+    started_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +53,68 @@ class TrialFinished:
 
     Attributes:
         trial: its number in the study.
+        predicted_bytes: the likely peak that was predicted for a measured trial, of what is held
+            against the budget; None where there is no prediction.
     """
 
+    study: str
     trial: int
     spec: TrialSpec
     outcome: TrialOutcome
+    predicted_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingSettled:
-    """The largest batch of one knob setting is known.
+class TrialAbandoned:
+    """A trial that had started will return nothing: its search was ended, or its coordinator is gone.
 
-    A setting may settle again: as measured after it was predicted, or when a soak failed.
+    Attributes:
+        trial: its number in the study.
+    """
+
+    study: str
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryMoved:
+    """The largest batch of one knob setting that is known to fit has changed.
+
+    It grows as sizes are tried, and shrinks when a size that had fitted fails its soak.
 
     Attributes:
         largest_batch: None when not even the smallest batch fits.
-        first_failing_batch: None when the search ended at its cap.
-        peaks: of the largest batch.
+        peaks: of the largest batch; those of a prediction at the level that has to fit.
+        peak_bytes: the one of them that is held against the budget.
+        evidence: how that batch is known to fit, or the smallest to fail.
     """
 
-    workload: str
+    study: str
     knobs: Knobs
     largest_batch: int | None
-    first_failing_batch: int | None
     peaks: Peaks
+    peak_bytes: int | None
     evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersChanged:
+    """So many of the workers that a search may use are at a trial, so many wait for one."""
+
+    study: str
+    num_busy: int
+    num_idle: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsCounted:
+    """The jobs of a cluster.
+
+    Attributes:
+        by_state: how many there are in each state; a state without jobs may be left out.
+    """
+
+    by_state: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +145,17 @@ class TuneFinished:
     wall_seconds: float
 
 
-Event = TuneStarted | TrialStarted | TrialFinished | SettingSettled | Progress | TuneFinished
+Event = (
+    TuneStarted
+    | TrialStarted
+    | TrialFinished
+    | TrialAbandoned
+    | BoundaryMoved
+    | WorkersChanged
+    | JobsCounted
+    | Progress
+    | TuneFinished
+)
 EventSink = Callable[[Event], None]
 
 

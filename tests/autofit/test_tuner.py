@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +20,15 @@ from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
 from autofit.search.choice import Objective
 from autofit.search.study import TuningStudy
-from autofit.service.events import Event, Progress, SettingSettled, TrialFinished, TrialStarted
+from autofit.service.events import (
+    BoundaryMoved,
+    Event,
+    Progress,
+    TrialAbandoned,
+    TrialFinished,
+    TrialStarted,
+    WorkersChanged,
+)
 from autofit.tuner import Limits, Tuner
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
@@ -195,7 +203,7 @@ def test_an_outcome_is_in_the_study_before_anybody_hears_of_it(
     assert heard == list(range(study.num_trials))
 
 
-def test_the_events_tell_every_trial_and_every_settled_setting_once(
+def test_the_events_tell_every_trial_and_what_it_changes_once(
     open_study: Any, curves: CurveSet, make_card: Any
 ) -> None:
     events: list[Event] = []
@@ -204,12 +212,46 @@ def test_the_events_tell_every_trial_and_every_settled_setting_once(
     started = [event.spec for event in events if isinstance(event, TrialStarted)]
     finished = [event.spec for event in events if isinstance(event, TrialFinished)]
     assert started == finished == card.specs
-    settled = [event for event in events if isinstance(event, SettingSettled)]
-    assert {event.knobs for event in settled} == {CUDNN, NATIVE}
-    assert len(settled) == 2
+    moved = [event for event in events if isinstance(event, BoundaryMoved)]
+    assert {event.knobs for event in moved} == {CUDNN, NATIVE}
+    assert len(moved) == 2
     reserved_bytes = 500 * MIB
-    assert settled[0].peaks == Peaks(None, reserved_bytes, reserved_bytes + 400 * MIB)
-    assert (settled[0].largest_batch, settled[0].first_failing_batch) == (20, 21)
+    assert moved[0].peaks == Peaks(250 * MIB, reserved_bytes, reserved_bytes + 400 * MIB)
+    assert (moved[0].largest_batch, moved[0].peak_bytes) == (20, reserved_bytes)
+
+
+def test_a_measured_trial_is_told_with_what_was_predicted_of_it_and_the_study_keeps_that(
+    open_study: Any, curves: CurveSet, make_card: Any
+) -> None:
+    events: list[Event] = []
+    study = open_study(algos=("cudnn",), curves=curves.prior)
+    tune(study, curves, make_card(19), events.append)
+    finished = {
+        event.spec.batch_size: event.predicted_bytes for event in events if isinstance(event, TrialFinished)
+    }
+    assert finished[20] == 500 * MIB
+    kept = study._study.get_trials()
+    assert {trial.params["batch_size"]: trial.user_attrs["predicted_bytes"] for trial in kept} == finished
+
+
+def test_workers_are_told_as_they_become_busy_and_idle(open_study: Any, make_card: Any) -> None:
+    events: list[Event] = []
+    card = make_card()
+    card.capacity = lambda _spec: 3
+    tune(open_study(algos=("cudnn",)), CurveSet(), card, events.append)
+    workers = [(event.num_busy, event.num_idle) for event in events if isinstance(event, WorkersChanged)]
+    assert (3, 0) in workers
+    assert workers[-1] == (0, 0)
+    assert {busy + idle for busy, idle in workers[1:-1]} == {3}
+
+
+def test_a_trial_that_is_given_up_is_told(open_study: Any, curves: CurveSet, make_card: Any) -> None:
+    card, events = make_card(), list[Event]()
+    card.submit = lambda _spec: Future()
+    out_of_time = {"limits": Limits(seconds=5), "clock": itertools.count(step=3).__next__}
+    tune(open_study(algos=("cudnn",), curves=curves.prior), curves, card, events.append, **out_of_time)
+    assert [type(event) for event in events] == [TrialStarted, WorkersChanged, TrialAbandoned, WorkersChanged]
+    assert events[0].trial == events[2].trial
 
 
 def test_what_a_trial_returned_is_kept_as_it_is(open_study: Any, curves: CurveSet, make_card: Any) -> None:
@@ -229,7 +271,7 @@ def test_a_settled_study_is_taken_up_without_a_trial(
     again = tune(open_study(curves=curves.prior), curves, card, events.append)
     assert answers(again) == before
     assert card.tried == []
-    assert [type(event) for event in events] == [SettingSettled, SettingSettled]
+    assert [type(event) for event in events] == [BoundaryMoved, BoundaryMoved]
 
 
 @pytest.mark.parametrize("interrupted_at", [20, 21])
@@ -357,8 +399,8 @@ def test_a_winner_that_fails_its_soak_counts_as_failing(
     best = frontier.best()
     assert best is not None
     assert (best.batch_size, best.soak_steps) == (18, 10)
-    settled = [event for event in events if isinstance(event, SettingSettled)]
-    assert [event.largest_batch for event in settled] == [20, 18]
+    moved = [event.largest_batch for event in events if isinstance(event, BoundaryMoved)]
+    assert (moved[0], moved[-1]) == (20, 18)
     assert answers(frontier) == {"cudnn": (18, 19)}
 
 

@@ -32,7 +32,8 @@ OUTCOME = TrialOutcome(
     steady=Peaks(device_bytes=3 * 1024**3),
     wall_seconds=34.56,
 )
-STARTED = TuneStarted(workload="davenet", budget_bytes=1024**3, study="davenet-cpu-1")
+STUDY = "davenet-cpu-1"
+STARTED = TuneStarted(workload="davenet", gpu="cpu", budget_bytes=1024**3, study=STUDY, started_seconds=1.0)
 
 
 def shown(events, *, terminal: bool) -> str:
@@ -53,8 +54,8 @@ def test_the_budget_and_the_study_are_told_when_the_search_begins():
 def test_a_measured_trial_leaves_one_line(terminal: bool):
     text = shown(
         [
-            TrialStarted(trial=3, spec=SPEC),
-            TrialFinished(trial=3, spec=SPEC, outcome=OUTCOME),
+            TrialStarted(study=STUDY, trial=3, spec=SPEC, started_seconds=1.0),
+            TrialFinished(study=STUDY, trial=3, spec=SPEC, outcome=OUTCOME),
         ],
         terminal=terminal,
     )
@@ -63,7 +64,7 @@ def test_a_measured_trial_leaves_one_line(terminal: bool):
 
 def test_a_trial_without_a_peak_says_how_it_ended():
     lost = dataclasses.replace(OUTCOME, verdict=Verdict.LOST, steady=Peaks())
-    text = shown([TrialFinished(trial=0, spec=SPEC, outcome=lost)], terminal=False)
+    text = shown([TrialFinished(study=STUDY, trial=0, spec=SPEC, outcome=lost)], terminal=False)
     assert text == "trial 0: cudnn, batch 61: LOST, 34.6 s\n"
 
 
@@ -74,8 +75,8 @@ def test_elsewhere_than_on_a_terminal_a_stage_is_one_line_and_a_prediction_none(
         event
         for number in range(5)
         for event in (
-            TrialStarted(trial=number, spec=predicted),
-            TrialFinished(trial=number, spec=predicted, outcome=OUTCOME),
+            TrialStarted(study=STUDY, trial=number, spec=predicted, started_seconds=1.0),
+            TrialFinished(study=STUDY, trial=number, spec=predicted, outcome=OUTCOME),
         )
     ]
     text = shown([Progress(stage="tracing batch 4"), *trials, *stage], terminal=False)
@@ -85,7 +86,7 @@ def test_elsewhere_than_on_a_terminal_a_stage_is_one_line_and_a_prediction_none(
 def test_on_a_terminal_stages_share_one_line_that_is_gone_at_the_end():
     events = [
         Progress(stage="tracing batch 4"),
-        TrialStarted(trial=7, spec=SPEC),
+        TrialStarted(study=STUDY, trial=7, spec=SPEC, started_seconds=1.0),
         Progress(stage="cards of this class", done=2, total=14),
     ]
     text = shown(events, terminal=True)

@@ -16,6 +16,7 @@ from autofit.service.events import TrialFinished, TrialStarted, TuneStarted
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=94, probe=Probe.PREDICT)
+STARTED = TuneStarted(workload="davenet", gpu="16g", budget_bytes=1, study="davenet-1", started_seconds=1.0)
 TUNE = ("tune", "--model", "davenet", "--gpu-mem", "16G")
 
 
@@ -99,7 +100,7 @@ def test_nothing_fits_exits_with_3_and_a_document_without_a_best(autofit, result
 
 def test_progress_goes_to_stderr_and_quiet_turns_it_off(autofit, results):
     def search(_settings, _workload, emit):
-        emit(TuneStarted(workload="davenet", budget_bytes=1, study="davenet-1"))
+        emit(STARTED)
         return results.answer()
 
     assert "study davenet-1" in autofit(*TUNE, "--json", tune=search).err
@@ -135,10 +136,14 @@ def test_a_failure_of_the_infrastructure_exits_with_5(autofit):
 
 def interrupted_search(results, num_trials):
     def search(_settings, _workload, emit):
-        emit(TuneStarted(workload="davenet", budget_bytes=1, study="davenet-1"))
+        emit(STARTED)
         for trial in range(num_trials):
-            emit(TrialFinished(trial=trial, spec=SPEC, outcome=results.outcome("cudnn", 94, 1)))
-        emit(TrialStarted(trial=num_trials, spec=SPEC))
+            emit(
+                TrialFinished(
+                    study=STARTED.study, trial=trial, spec=SPEC, outcome=results.outcome("cudnn", 94, 1)
+                )
+            )
+        emit(TrialStarted(study=STARTED.study, trial=num_trials, spec=SPEC, started_seconds=1.0))
         raise KeyboardInterrupt
 
     return search
@@ -164,7 +169,7 @@ def test_metrics_show_the_trials_while_the_search_runs(autofit, results, capsys)
     scraped = []
 
     def search(_settings, _workload, emit):
-        emit(TrialFinished(trial=0, spec=SPEC, outcome=results.outcome("cudnn", 94, 1)))
+        emit(TrialFinished(study=STARTED.study, trial=0, spec=SPEC, outcome=results.outcome("cudnn", 94, 1)))
         url = re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", capsys.readouterr().err)
         address = urllib.parse.urlsplit(url[1])
         scraped.append(address.netloc)

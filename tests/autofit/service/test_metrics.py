@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import shutil
-import socket
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
@@ -13,17 +13,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from autofit.errors import ExitCode, InfrastructureError
 from autofit.service.events import (
+    BoundaryMoved,
     Event,
+    JobsCounted,
     Progress,
-    SettingSettled,
+    TrialAbandoned,
     TrialFinished,
     TrialStarted,
     TuneFinished,
     TuneStarted,
+    WorkersChanged,
 )
-from autofit.service.metrics import Metrics, serve_metrics
+from autofit.service.metrics import Metrics
+from autofit.service.server import serve_metrics
 from workers.protocol import (
     Device,
     Evidence,
@@ -42,26 +45,60 @@ PEAKS = Peaks(allocated_bytes=11 * GIB, reserved_bytes=12 * GIB, device_bytes=13
 Scrape = Callable[[], dict[str, float]]
 
 
-def started(workload: str = "resnet50", budget_bytes: int = 16 * GIB) -> TuneStarted:
-    return TuneStarted(workload=workload, budget_bytes=budget_bytes, study="night")
+def started(
+    workload: str = "resnet50",
+    *,
+    gpu: str = "t4",
+    budget_bytes: int = 16 * GIB,
+    at: float = 1.0,
+    study: str = "",
+) -> TuneStarted:
+    return TuneStarted(
+        workload=workload,
+        gpu=gpu,
+        budget_bytes=budget_bytes,
+        study=study or f"{workload}-{gpu}",
+        started_seconds=at,
+    )
 
 
-def settled(largest_batch: int | None, *, workload: str = "resnet50", **changes) -> SettingSettled:
-    usual = {"knobs": Knobs(), "first_failing_batch": 999, "peaks": PEAKS, "evidence": Evidence.PREDICTED}
-    return SettingSettled(workload=workload, largest_batch=largest_batch, **{**usual, **changes})
+def moved(largest_batch: int | None, *, study: str = "resnet50-t4", **changes) -> BoundaryMoved:
+    usual = {"knobs": Knobs(), "peaks": PEAKS, "peak_bytes": 12 * GIB, "evidence": Evidence.PREDICTED}
+    return BoundaryMoved(study=study, largest_batch=largest_batch, **{**usual, **changes})
 
 
-def finished(probe: Probe, verdict: Verdict, wall_seconds: float) -> TrialFinished:
-    spec = TrialSpec(workload=WorkloadRef(kind="builtin", target="resnet50"), batch_size=8, probe=probe)
+def spec(probe: Probe) -> TrialSpec:
+    return TrialSpec(workload=WorkloadRef(kind="builtin", target="resnet50"), batch_size=8, probe=probe)
+
+
+def begun(
+    trial: int, *, probe: Probe = Probe.CPU, at: float = 1.0, study: str = "resnet50-t4"
+) -> TrialStarted:
+    return TrialStarted(study=study, trial=trial, spec=spec(probe), started_seconds=at)
+
+
+def finished(
+    probe: Probe = Probe.CPU,
+    verdict: Verdict = Verdict.FITS,
+    wall_seconds: float = 1.0,
+    *,
+    trial: int = 1,
+    predicted_bytes: int | None = None,
+    reserved_bytes: int | None = None,
+    study: str = "resnet50-t4",
+) -> TrialFinished:
     outcome = TrialOutcome(
         verdict=verdict,
         evidence=Evidence.MEASURED,
         device=Device(kind="cuda", name="T4"),
         batch_size=8,
         knobs=Knobs(),
+        steady=Peaks(reserved_bytes=reserved_bytes),
         wall_seconds=wall_seconds,
     )
-    return TrialFinished(trial=1, spec=spec, outcome=outcome)
+    return TrialFinished(
+        study=study, trial=trial, spec=spec(probe), outcome=outcome, predicted_bytes=predicted_bytes
+    )
 
 
 @pytest.fixture
@@ -83,7 +120,7 @@ def url(registry: CollectorRegistry) -> Iterator[str]:
 
 @pytest.fixture
 def scrape(url: str) -> Scrape:
-    """Reads the endpoint; a sample is named as in PromQL, its labels in the order they are declared."""
+    """Reads the endpoint; a sample is named as in PromQL, its labels in the order of the alphabet."""
 
     def read() -> dict[str, float]:
         with urllib.request.urlopen(url, timeout=10) as response:
@@ -100,6 +137,15 @@ def scrape(url: str) -> Scrape:
 def feed(metrics: Metrics, *events: Event) -> None:
     for event in events:
         metrics(event)
+
+
+def named(samples: dict[str, float], name: str) -> dict[str, float]:
+    """The samples of a metric, by their labels."""
+    return {
+        labels.rstrip("}"): value
+        for metric, _, labels, value in ((*key.partition("{"), value) for key, value in samples.items())
+        if metric == name
+    }
 
 
 def test_trials_are_counted_by_probe_and_verdict_and_timed_by_probe(metrics: Metrics, scrape: Scrape):
@@ -129,83 +175,177 @@ def test_every_verdict_is_there_from_the_start_so_that_its_first_trial_shows_in_
     assert set(counts.values()) == {0}
 
 
-def test_the_budget_is_the_one_of_the_search_that_began_last(metrics: Metrics, scrape: Scrape):
-    feed(metrics, started(budget_bytes=8 * GIB), started(budget_bytes=16 * GIB))
-    assert scrape()["autofit_budget_bytes{}"] == 16 * GIB
+def test_trials_that_ran_out_of_memory_are_counted(metrics: Metrics, scrape: Scrape):
+    feed(
+        metrics,
+        finished(verdict=Verdict.OOM),
+        finished(verdict=Verdict.OOM),
+        finished(verdict=Verdict.THRASH),
+    )
+    assert named(scrape(), "autofit_oom_total") == {"probe=cpu": 2, "probe=cuda": 0, "probe=predict": 0}
+
+
+def test_a_budget_is_that_of_the_search_that_began_last(metrics: Metrics, scrape: Scrape):
+    feed(
+        metrics,
+        started(budget_bytes=8 * GIB),
+        started(gpu="h100-80g", budget_bytes=76 * GIB),
+        started(budget_bytes=16 * GIB, at=2.0),
+        started(budget_bytes=4 * GIB, at=1.5, study="read later, begun earlier"),
+    )
+    assert named(scrape(), "autofit_budget_bytes") == {
+        "gpu=h100-80g,workload=resnet50": 76 * GIB,
+        "gpu=t4,workload=resnet50": 16 * GIB,
+    }
 
 
 def test_the_best_batch_of_an_algorithm_is_the_largest_of_its_settings(metrics: Metrics, scrape: Scrape):
     feed(
         metrics,
-        settled(100),
-        settled(140, knobs=Knobs(precision="amp-bf16")),
-        settled(90, knobs=Knobs(conv_algo="native")),
-        settled(None, knobs=Knobs(conv_algo="cudnn-benchmark")),
+        started(),
+        moved(100),
+        moved(140, knobs=Knobs(precision="amp-bf16")),
+        moved(90, knobs=Knobs(conv_algo="native")),
+        moved(None, knobs=Knobs(conv_algo="cudnn-benchmark"), peaks=Peaks(), peak_bytes=None),
     )
-    samples = scrape()
-    assert samples["autofit_best_batch_size{conv_algo=cudnn,workload=resnet50}"] == 140
-    assert samples["autofit_best_batch_size{conv_algo=native,workload=resnet50}"] == 90
-    assert samples["autofit_best_batch_size{conv_algo=cudnn-benchmark,workload=resnet50}"] == 0
-
-
-def test_a_measured_answer_replaces_the_predicted_one_even_by_a_smaller_batch(
-    metrics: Metrics, scrape: Scrape
-):
-    feed(metrics, settled(100), settled(96, evidence=Evidence.MEASURED))
-    assert scrape()["autofit_best_batch_size{conv_algo=cudnn,workload=resnet50}"] == 96
-
-
-def test_peaks_are_those_of_the_largest_batch_by_kind_and_evidence(metrics: Metrics, scrape: Scrape):
-    measured = Peaks(reserved_bytes=14 * GIB, device_bytes=15 * GIB)
-    feed(
-        metrics,
-        settled(100),
-        settled(80, knobs=Knobs(conv_algo="native"), peaks=Peaks(reserved_bytes=GIB)),
-        settled(96, evidence=Evidence.MEASURED, peaks=measured),
-    )
-    samples = {name: value for name, value in scrape().items() if name.startswith("autofit_peak")}
-    assert samples == {
-        "autofit_peak_memory_bytes{evidence=predicted,kind=allocated,workload=resnet50}": 11 * GIB,
-        "autofit_peak_memory_bytes{evidence=predicted,kind=reserved,workload=resnet50}": 12 * GIB,
-        "autofit_peak_memory_bytes{evidence=predicted,kind=device,workload=resnet50}": 13 * GIB,
-        "autofit_peak_memory_bytes{evidence=measured,kind=reserved,workload=resnet50}": 14 * GIB,
-        "autofit_peak_memory_bytes{evidence=measured,kind=device,workload=resnet50}": 15 * GIB,
+    assert named(scrape(), "autofit_best_batch_size") == {
+        "conv_algo=cudnn,gpu=t4,workload=resnet50": 140,
+        "conv_algo=native,gpu=t4,workload=resnet50": 90,
+        "conv_algo=cudnn-benchmark,gpu=t4,workload=resnet50": 0,
     }
 
 
+def test_a_boundary_may_move_back(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), moved(100), moved(96))
+    assert named(scrape(), "autofit_best_batch_size") == {"conv_algo=cudnn,gpu=t4,workload=resnet50": 96}
+
+
+def test_each_card_of_a_fleet_has_its_own_answer(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), started(gpu="l4"), moved(100), moved(150, study="resnet50-l4"))
+    assert named(scrape(), "autofit_best_batch_size") == {
+        "conv_algo=cudnn,gpu=l4,workload=resnet50": 150,
+        "conv_algo=cudnn,gpu=t4,workload=resnet50": 100,
+    }
+
+
+def test_peaks_are_those_of_the_largest_batch_of_all(metrics: Metrics, scrape: Scrape):
+    measured = Peaks(reserved_bytes=14 * GIB, device_bytes=15 * GIB)
+    feed(
+        metrics,
+        started(),
+        moved(100),
+        moved(80, knobs=Knobs(conv_algo="native"), peaks=Peaks(reserved_bytes=GIB)),
+    )
+    assert named(scrape(), "autofit_peak_memory_bytes") == {
+        "evidence=predicted,kind=allocated,workload=resnet50": 11 * GIB,
+        "evidence=predicted,kind=reserved,workload=resnet50": 12 * GIB,
+        "evidence=predicted,kind=device,workload=resnet50": 13 * GIB,
+    }
+    feed(metrics, moved(101, evidence=Evidence.MEASURED, peaks=measured))
+    assert named(scrape(), "autofit_peak_memory_bytes") == {
+        "evidence=measured,kind=reserved,workload=resnet50": 14 * GIB,
+        "evidence=measured,kind=device,workload=resnet50": 15 * GIB,
+    }
+
+
+def test_the_peak_of_the_best_is_held_against_its_budget(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), moved(100), moved(50, knobs=Knobs(conv_algo="native"), peak_bytes=GIB))
+    assert named(scrape(), "autofit_budget_utilization_ratio") == {"gpu=t4,workload=resnet50": 0.75}
+
+
 def test_where_nothing_fits_there_is_no_peak(metrics: Metrics, scrape: Scrape):
-    feed(metrics, settled(None, peaks=Peaks()))
+    feed(metrics, started(), moved(None, peaks=Peaks(), peak_bytes=None))
     samples = scrape()
-    assert samples["autofit_best_batch_size{conv_algo=cudnn,workload=resnet50}"] == 0
-    assert not [name for name in samples if name.startswith("autofit_peak_memory_bytes")]
+    assert list(named(samples, "autofit_best_batch_size").values()) == [0]
+    assert not named(samples, "autofit_peak_memory_bytes")
+    assert not named(samples, "autofit_budget_utilization_ratio")
 
 
-def test_a_new_search_of_a_workload_forgets_what_another_budget_gave(metrics: Metrics, scrape: Scrape):
-    feed(metrics, started(), settled(100), settled(50, workload="vgg16"), started())
-    names = [name for name in scrape() if "workload=" in name]
+def test_the_prediction_is_held_against_the_newest_measurement_that_fits(metrics: Metrics, scrape: Scrape):
+    feed(
+        metrics,
+        started(),
+        finished(trial=4, predicted_bytes=9 * GIB, reserved_bytes=10 * GIB),
+        finished(trial=3, predicted_bytes=20 * GIB, reserved_bytes=10 * GIB),  # told later, begun earlier
+        finished(trial=5, predicted_bytes=20 * GIB, reserved_bytes=10 * GIB, verdict=Verdict.OOM),
+        finished(trial=6, reserved_bytes=10 * GIB),
+    )
+    (error,) = named(scrape(), "autofit_prediction_error_ratio").values()
+    assert error == pytest.approx(-0.1)
+
+
+def test_a_new_search_of_a_workload_forgets_what_an_earlier_one_gave(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), started("vgg16"))
+    feed(metrics, moved(100), finished(predicted_bytes=GIB, reserved_bytes=GIB), moved(50, study="vgg16-t4"))
+    feed(
+        metrics, started(at=2.0, study="again"), moved(70), finished(predicted_bytes=GIB, reserved_bytes=GIB)
+    )
+    names = [name for name in scrape() if "workload=" in name and "budget_bytes" not in name]
     assert names
     assert all("workload=vgg16" in name for name in names)
 
 
-def test_workloads_beyond_the_cap_share_one_label(registry: CollectorRegistry, scrape: Scrape):
+def test_workloads_and_cards_beyond_the_cap_share_one_label(registry: CollectorRegistry, scrape: Scrape):
     metrics = Metrics(registry, max_workloads=2)
     for number in range(5):
-        feed(metrics, started(f"w{number}"), settled(10 + number, workload=f"w{number}"))
-    feed(metrics, settled(77, workload="w0"))
-    batches = {
-        name.rpartition("=")[2].rstrip("}"): value
-        for name, value in scrape().items()
-        if name.startswith("autofit_best_batch_size")
+        feed(
+            metrics,
+            started(f"w{number}", gpu=f"g{number}", at=number),
+            moved(10 + number, study=f"w{number}-g{number}"),
+        )
+    feed(metrics, moved(77, study="w0-g0"))
+    assert named(scrape(), "autofit_best_batch_size") == {
+        "conv_algo=cudnn,gpu=g0,workload=w0": 77,
+        "conv_algo=cudnn,gpu=g1,workload=w1": 11,
+        "conv_algo=cudnn,gpu=other,workload=other": 14,
     }
-    assert batches == {"w0": 77, "w1": 11, "other": 14}
+
+
+def test_trials_are_under_way_until_they_finish_or_are_given_up(metrics: Metrics, scrape: Scrape):
+    feed(metrics, begun(1, at=5.0), begun(1, at=7.0, study="other"), begun(2, at=6.0, probe=Probe.CUDA))
+    samples = scrape()
+    assert named(samples, "autofit_trials_in_flight") == {"probe=cpu": 2, "probe=cuda": 1, "probe=predict": 0}
+    assert samples["autofit_oldest_trial_start_timestamp_seconds{}"] == 5.0
+    feed(metrics, finished(trial=1), TrialAbandoned(study="resnet50-t4", trial=2))
+    samples = scrape()
+    assert named(samples, "autofit_trials_in_flight") == {"probe=cpu": 1, "probe=cuda": 0, "probe=predict": 0}
+    assert samples["autofit_oldest_trial_start_timestamp_seconds{}"] == 7.0
+    feed(metrics, TrialAbandoned(study="other", trial=1))
+    assert scrape()["autofit_oldest_trial_start_timestamp_seconds{}"] == 0
+
+
+def test_workers_are_those_of_all_searches(metrics: Metrics, scrape: Scrape):
+    feed(
+        metrics,
+        WorkersChanged(study="a", num_busy=2, num_idle=1),
+        WorkersChanged(study="b", num_busy=1, num_idle=0),
+    )
+    assert named(scrape(), "autofit_workers") == {"state=busy": 3, "state=idle": 1}
+    feed(metrics, WorkersChanged(study="a", num_busy=0, num_idle=0))
+    assert named(scrape(), "autofit_workers") == {"state=busy": 1, "state=idle": 0}
+
+
+def test_jobs_are_counted_in_every_state(metrics: Metrics, scrape: Scrape):
+    feed(metrics, JobsCounted(by_state={"queued": 3, "failed": 1}), JobsCounted(by_state={"queued": 2}))
+    assert named(scrape(), "autofit_jobs") == {
+        "state=queued": 2,
+        "state=running": 0,
+        "state=succeeded": 0,
+        "state=failed": 0,
+        "state=stopped": 0,
+    }
+
+
+def test_it_says_what_runs(metrics: Metrics, scrape: Scrape):
+    (labels,) = named(scrape(), "autofit_build_info")
+    assert labels == f"python={platform.python_version()},version={importlib.metadata.version('autofit')}"
 
 
 def test_events_that_say_nothing_measurable_change_nothing(metrics: Metrics, scrape: Scrape):
     before = scrape()
-    trial = finished(Probe.CPU, Verdict.FITS, 1.0)
     feed(
         metrics,
-        TrialStarted(trial=1, spec=trial.spec),
+        moved(100, study="nobody began it"),
         Progress(stage="measuring"),
         TuneFinished(workload="resnet50", best_batch=1, best_knobs=Knobs(), num_trials=1, wall_seconds=1.0),
     )
@@ -213,36 +353,16 @@ def test_events_that_say_nothing_measurable_change_nothing(metrics: Metrics, scr
 
 
 def test_a_label_of_a_user_cannot_break_the_exposition(metrics: Metrics, scrape: Scrape):
-    feed(metrics, settled(7, workload='my "model"\\\n.py:net'))
-    assert scrape()['autofit_best_batch_size{conv_algo=cudnn,workload=my "model"\\\n.py:net}'] == 7
-
-
-def test_closing_frees_the_port(registry: CollectorRegistry):
-    server = serve_metrics(registry, 0)
-    server.close()
-    with pytest.raises(urllib.error.URLError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10)
-    again = serve_metrics(registry, server.port)
-    assert again.port == server.port
-    again.close()
-
-
-def test_a_port_in_use_is_a_clear_error(registry: CollectorRegistry):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            InfrastructureError, match=rf"127\.0\.0\.1:{port} \(Address already in use\)"
-        ) as raised:
-            serve_metrics(registry, port)
-    assert raised.value.exit_code is ExitCode.INFRASTRUCTURE
-    assert "choose a free port" in raised.value.message
+    feed(metrics, started('my "model"\\\n.py:net', study="mine"), moved(7, study="mine"))
+    (labels,) = named(scrape(), "autofit_best_batch_size")
+    assert labels == 'conv_algo=cudnn,gpu=t4,workload=my "model"\\\n.py:net'
 
 
 def test_promtool_finds_nothing_to_complain_about(metrics: Metrics, url: str):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian: apt install prometheus)")
-    feed(metrics, started(), settled(100), finished(Probe.CPU, Verdict.FITS, 3.0))
+    feed(metrics, started(), moved(100), finished(predicted_bytes=GIB, reserved_bytes=GIB))
     with urllib.request.urlopen(url, timeout=10) as response:
         exposition = response.read()
     checked = subprocess.run(

@@ -1,0 +1,56 @@
+"""Admission from a process that stays: `admit`, again and again, whatever goes away meanwhile."""
+
+from __future__ import annotations
+
+from autofit.errors import DispatchError, StorageError
+from autofit.service.admission import admit
+from autofit.service.background import Log
+from autofit.service.jobs import RayJobs
+from autofit.service.queue import JobQueue
+
+
+class Admitting:
+    """Admits the jobs of a storage to a cluster.
+
+    Args:
+        storage: see `JobQueue.open`.
+        address: of Ray's dashboard.
+        log: takes a line for a driver that was started, and when admission fails or works again.
+    """
+
+    def __init__(self, storage: str | None, *, address: str, log: Log) -> None:
+        self._storage = storage
+        self._address = address
+        self._log = log
+        self._queue: JobQueue | None = None
+        self._ray_jobs: RayJobs | None = None
+        self._failure: str | None = None
+
+    def run(self) -> None:
+        """Admits once; that cluster or storage do not answer is no error.
+
+        Raises:
+            UsageError: there can be no such address or storage.
+        """
+        try:
+            if self._queue is None:
+                self._queue = JobQueue.open(self._storage)
+            if self._ray_jobs is None:
+                self._ray_jobs = RayJobs(self._address)
+            started = admit(self._queue, self._ray_jobs)
+        except (DispatchError, StorageError) as error:
+            self._ray_jobs = None  # a head that comes back may be another one
+            if self._failure != error.message:
+                self._log(f"no job is admitted for now: {error.message}")
+            self._failure = error.message
+            return
+        if self._failure is not None:
+            self._log("jobs are admitted again")
+        self._failure = None
+        for job in started:
+            self._log(f"started a driver of {job.job_id}")
+
+    def close(self) -> None:
+        """Releases the storage."""
+        if self._queue is not None:
+            self._queue.close()

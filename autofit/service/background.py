@@ -1,0 +1,61 @@
+"""Work that repeats in threads of its own, until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+Log = Callable[[str], None]
+"""Takes a sentence for the operator."""
+
+
+class Background:
+    """Tasks that each run again and again; where one fails, all end."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def repeat(
+        self, task: Callable[[], None], *, pause_seconds: float, at_end: Callable[[], None], name: str
+    ) -> None:
+        """Begins to run a task, with a pause after each time.
+
+        Args:
+            at_end: called last, in the same thread, unless the task failed.
+        """
+        thread = threading.Thread(
+            target=self._run, args=(task, pause_seconds, at_end), name=f"autofit-{name}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Returns when it was stopped; raises what a task failed with."""
+        self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Ends every task after what it is at; may be called from a handler of signals."""
+        self._stop.set()
+        self._ended.set()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Waits until the tasks have ended; one that hangs is left behind."""
+        until = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+
+    def _run(self, task: Callable[[], None], pause_seconds: float, at_end: Callable[[], None]) -> None:
+        try:
+            while not self._stop.is_set():
+                task()
+                self._stop.wait(pause_seconds)
+            at_end()
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            self._failure = error
+            self.stop()

@@ -1,0 +1,110 @@
+"""A storage that is read again and again: whether it can be, and since when not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from autofit.errors import StorageError
+from autofit.service.background import Log
+
+_STUCK_SECONDS = 300.0  # a first read of very many trials takes minutes
+
+
+class Reader(Protocol):
+    """Reads a storage, see `autofit.service.reader`."""
+
+    def read(self) -> None: ...
+
+
+class StorageWatch:
+    """Reads a storage, and keeps the series about that up to date.
+
+    A storage that cannot be read is tried again for ever; what was read before stays served.
+
+    Args:
+        registry: gets the series about the storage.
+        on_first_read: called once everything has been read. What is counted is shown from then on:
+            a count that is still growing to what it was before a restart would read as new trials.
+        log: takes a line when the storage goes or comes back.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        registry: CollectorRegistry,
+        on_first_read: Callable[[], None],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._on_first_read = on_first_read
+        self._log = log
+        self._clock = clock
+        self._is_up: bool | None = None
+        self._has_read = False
+        self._attempted_at = clock()
+        self._up = Gauge(
+            "autofit_storage_up", "Whether the last read of the storage succeeded.", registry=registry
+        )
+        self._read_at = Gauge(
+            "autofit_storage_read_timestamp_seconds",
+            "When the storage was last read whole; 0 until then.",
+            registry=registry,
+        )
+        self._duration = Gauge(
+            "autofit_storage_read_duration_seconds",
+            "How long the last whole read of the storage took.",
+            registry=registry,
+        )
+
+    def read(self) -> None:
+        """Reads what is new; that the storage cannot be read is no error.
+
+        Raises:
+            UsageError: there can be no such storage.
+            StorageError: its driver is not installed.
+        """
+        started = self._clock()
+        try:
+            self._reader.read()
+        except StorageError as error:
+            if isinstance(error.__cause__, ImportError):  # no patience installs a driver
+                raise
+            self._show_down(error)
+        else:
+            self._show_up(self._clock() - started)
+        self._attempted_at = self._clock()
+
+    def why_stuck(self) -> str | None:
+        """Why the process should be started again; None where it should not."""
+        seconds = self._clock() - self._attempted_at
+        return None if seconds < _STUCK_SECONDS else f"the storage has not answered for {seconds:.0f} s"
+
+    def why_not_ready(self) -> str | None:
+        """Why the metrics are not to be relied on; None where they are."""
+        if not self._has_read:
+            return "the storage has not been read yet"
+        return None if self._is_up else "the storage cannot be read"
+
+    def _show_down(self, error: StorageError) -> None:
+        self._up.set(0)
+        if self._is_up is not False:
+            self._log(f"the storage cannot be read, and is tried again: {error.message}")
+        self._is_up = False
+
+    def _show_up(self, seconds: float) -> None:
+        if not self._has_read:
+            self._has_read = True
+            self._on_first_read()
+        self._duration.set(seconds)
+        self._read_at.set(time.time())
+        self._up.set(1)
+        if self._is_up is False:
+            self._log("the storage can be read again")
+        self._is_up = True

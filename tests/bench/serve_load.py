@@ -1,0 +1,316 @@
+"""What `autofit serve` costs on a storage with 200 jobs, a study of 10,000 trials and 500 small studies.
+
+    python tests/bench/serve_load.py [--trials 10000] [--jobs 200] [--studies 500] [journal sqlite postgresql]
+
+A real trial is told by a real study, and copied: what is read is what searches write. Then `autofit
+serve` itself is started, with an empty storage and with the full one:
+
+- a scrape of /metrics, while nothing else happens and while trials are told; beside it the same of
+  an empty storage, measured in the same run
+- the first read of all, and a read when nothing has changed
+- resident memory of the process
+
+Exits with 1 where a scrape took more than 50 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import http.client
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autofit.search.space import SearchSpace
+from autofit.search.storage import open_storage, quiet_optuna
+from autofit.search.study import TuningStudy
+from autofit.service.queue import JobQueue, JobSpec
+from tests.postgres import running_postgres
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+
+GATE_SECONDS = 0.050
+
+_MIB = 2**20
+_NUM_SCRAPES = 200
+_INTERVAL_SECONDS = 0.5
+_SETTINGS = {
+    "workload": {"kind": "builtin", "target": "resnet50"},
+    "probe": "cuda",
+    "mode": None,
+    "num_threads": None,
+    "versions": {"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.20"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was measured with one storage; seconds and bytes."""
+
+    backend: str
+    fill_seconds: float
+    first_read_seconds: float
+    idle_read_seconds: float
+    scrape_p50: float
+    scrape_max: float
+    busy_scrape_p50: float
+    busy_scrape_max: float
+    empty_scrape_p50: float
+    resident_bytes: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("backends", nargs="*", default=["journal", "sqlite", "postgresql"])
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--studies", type=int, default=500)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [measure(name, options.trials, options.jobs, options.studies) for name in options.backends]
+    print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) if options.json else table(rows))
+    slowest = max(max(row.scrape_max, row.busy_scrape_max) for row in rows)
+    print(f"slowest scrape {1e3 * slowest:.1f} ms, to be within {1e3 * GATE_SECONDS:.0f} ms", file=sys.stderr)
+    return 0 if slowest <= GATE_SECONDS else 1
+
+
+def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int) -> Row:
+    """Fills a storage and serves it."""
+    with storage_of(backend) as (full, empty):
+        started = time.monotonic()
+        fill(full, num_trials, num_jobs, num_studies)
+        fill_seconds = time.monotonic() - started
+        open_storage(empty, "empty").close()
+        with served(empty) as server:
+            empty_scrapes = server.scrapes()
+        with served(full) as server:
+            samples = server.samples()
+            assert (
+                samples['autofit_trials_total{probe="cuda",verdict="FITS"}'] == num_trials + num_studies * 20
+            )
+            assert samples['autofit_jobs{state="queued"}'] == num_jobs
+            first_read = samples["autofit_storage_read_duration_seconds"]
+            server.await_reads(4)
+            idle_read = server.samples()["autofit_storage_read_duration_seconds"]
+            scrapes = server.scrapes()
+            with telling(full):
+                busy_scrapes = server.scrapes()
+            resident_bytes = server.process.memory_info().rss
+    return Row(
+        backend=backend,
+        fill_seconds=fill_seconds,
+        first_read_seconds=first_read,
+        idle_read_seconds=idle_read,
+        scrape_p50=statistics.median(scrapes),
+        scrape_max=max(scrapes),
+        busy_scrape_p50=statistics.median(busy_scrapes),
+        busy_scrape_max=max(busy_scrapes),
+        empty_scrape_p50=statistics.median(empty_scrapes),
+        resident_bytes=resident_bytes,
+    )
+
+
+@contextlib.contextmanager
+def storage_of(backend: str) -> Iterator[tuple[str, str]]:
+    """Two new storages of a kind."""
+    if backend == "postgresql":
+        with running_postgres() as server:
+            yield server.new_database("full"), server.new_database("empty")
+        return
+    with tempfile.TemporaryDirectory(prefix="serve-load-") as folder:
+        names = [str(Path(folder) / name) for name in ("full", "empty")]
+        full, empty = (f"sqlite:///{n}.db" if backend == "sqlite" else f"{n}.journal" for n in names)
+        yield full, empty
+
+
+def fill(storage: str, num_trials: int, num_jobs: int, num_studies: int) -> None:
+    """One study of `num_trials`, `num_studies` of 20 trials, and jobs that wait."""
+    with quiet_optuna():
+        copies(storage, "large", num_trials)
+        for number in range(num_studies):
+            copies(storage, f"small-{number}", 20)
+        with JobQueue.open(storage) as queue:
+            for number in range(num_jobs):
+                options = {"model": "resnet50", "gpu": "t4", "max-batch": str(number)}
+                queue.enqueue(f"resnet50-t4-{number:012}", JobSpec(options=options, workload="resnet50"))
+
+
+def copies(storage: str, name: str, num_trials: int) -> None:
+    """A study with a real trial, and as many copies of it as are missing."""
+    template = told(storage, name)
+    opened = open_storage(storage, name)
+    study_id = opened.backend.get_study_id_from_name(name)
+    for number in range(1, num_trials):
+        opened.backend.create_new_trial(study_id, copied(template, batch_size=number))
+    opened.close()
+
+
+def told(storage: str, name: str) -> FrozenTrial:
+    """A trial of a new study, asked for and told as the tuner does."""
+    space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=65536)
+    study = TuningStudy.open(
+        space,
+        budget_bytes=15 * 2**30,
+        settings=_SETTINGS,
+        name=name,
+        storage=storage,
+        workload=name.partition("-")[0],
+        gpu="t4",
+    )
+    with study:
+        ask = study.ask(num_workers=8)
+        assert ask is not None
+        peaks = Peaks(10 * ask.batch_size * _MIB, 11 * ask.batch_size * _MIB, 12 * ask.batch_size * _MIB)
+        outcome = TrialOutcome(
+            verdict=Verdict.FITS,
+            evidence=Evidence.MEASURED,
+            device=Device(kind="cuda", name="Tesla T4", driver="570.1"),
+            batch_size=ask.batch_size,
+            knobs=ask.knobs,
+            first_step=peaks,
+            steady=peaks,
+            evaluation=peaks,
+            checkpoint=peaks,
+            num_steps_done=4,
+            context_bytes=300 * _MIB,
+            step_seconds=0.2,
+            wall_seconds=7.0,
+            environment={"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.20", "threads": "8"},
+        )
+        study.tell(ask.trial_number, outcome, predicted_bytes=11 * ask.batch_size * _MIB)
+    opened = open_storage(storage, name)
+    trial = opened.backend.get_all_trials(opened.backend.get_study_id_from_name(name))[ask.trial_number]
+    opened.close()
+    return trial
+
+
+def copied(template: FrozenTrial, *, batch_size: int) -> FrozenTrial:
+    """A trial that tells the same of another size."""
+    outcome = json.loads(template.user_attrs["outcome"])
+    return create_trial(
+        state=TrialState.COMPLETE,
+        value=float(batch_size),
+        params={**template.params, "batch_size": batch_size},
+        distributions=template.distributions,
+        user_attrs={**template.user_attrs, "outcome": json.dumps({**outcome, "batch_size": batch_size})},
+        system_attrs=template.system_attrs,
+    )
+
+
+class Server:
+    """A running `autofit serve`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        self.port = int(line.rpartition(":")[2].partition("/")[0])
+        self.process = psutil.Process(process.pid)
+
+    def get(self, path: str) -> tuple[int, str, float]:
+        """Status, body, and seconds until it was all there, on a connection of its own."""
+        started = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read().decode()
+        connection.close()
+        return response.status, body, time.perf_counter() - started
+
+    def await_ready(self) -> None:
+        while self.get("/readyz")[0] != 200:
+            time.sleep(0.05)
+
+    def await_reads(self, num_reads: int) -> None:
+        """Waits for so many reads that begin and end from now on."""
+        for _ in range(num_reads):
+            before = self.samples()["autofit_storage_read_timestamp_seconds"]
+            while self.samples()["autofit_storage_read_timestamp_seconds"] == before:
+                time.sleep(0.05)
+
+    def samples(self) -> dict[str, float]:
+        lines = [line for line in self.get("/metrics")[1].splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def scrapes(self) -> list[float]:
+        """Seconds of scrapes one after the other, over several reads of the storage."""
+        durations = []
+        for _ in range(_NUM_SCRAPES):
+            durations.append(self.get("/metrics")[2])
+            time.sleep(0.02)
+        return durations
+
+
+@contextlib.contextmanager
+def served(storage: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "autofit.cli", "serve", "--storage", storage, "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--interval", str(_INTERVAL_SECONDS)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        server = Server(process)
+        server.await_ready()
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def telling(storage: str) -> Iterator[None]:
+    """Trials are told meanwhile, of the large study."""
+    stop = threading.Event()
+
+    def write() -> None:
+        opened = open_storage(storage, "large")
+        study_id = opened.backend.get_study_id_from_name("large")
+        (template,) = opened.backend.get_all_trials(study_id, deepcopy=False)[-1:]
+        while not stop.wait(0.05):
+            opened.backend.create_new_trial(study_id, copied(template, batch_size=7))
+        opened.close()
+
+    with quiet_optuna():
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for people, in Markdown."""
+    lines = [
+        "| storage | first read | nothing new | scrape p50 / max | while told | empty p50 | memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = row.scrape_p50 / row.empty_scrape_p50
+        cells = [
+            row.backend,
+            f"{row.first_read_seconds:.1f} s",
+            f"{1e3 * row.idle_read_seconds:.0f} ms",
+            f"{1e3 * row.scrape_p50:.1f} / {1e3 * row.scrape_max:.1f} ms",
+            f"{1e3 * row.busy_scrape_p50:.1f} / {1e3 * row.busy_scrape_max:.1f} ms",
+            f"{1e3 * row.empty_scrape_p50:.1f} ms (×{ratio:.1f})",
+            f"{row.resident_bytes / _MIB:.0f} MiB",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
