@@ -91,7 +91,7 @@ def test_the_image_serves_as_a_user_without_rights_and_is_watched() -> None:
     (command,) = of("CMD")
     assert command == '["autofit", "serve", "--host", "0.0.0.0"]'
     (check,), (port,) = of("HEALTHCHECK"), of("EXPOSE")
-    assert f"http://127.0.0.1:{port}/metrics" in check
+    assert f"http://127.0.0.1:{port}/healthz" in check
     assert "wget" in check
     assert any("install" in run and "wget" in run for run in of("RUN"))
 

@@ -114,12 +114,9 @@ def test_serve_reads_the_clusters_storage_and_knows_its_head() -> None:
     (container,) = containers(deployment)
     program, name, *arguments = container["command"]
     assert (program, name) == ("autofit", "serve")
-    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    assert options == {
-        "--host": "0.0.0.0",
-        "--port": str(PORT_OF_SERVE),
-        "--address": f"http://{cluster()['metadata']['name']}-head-svc:8265",
-    }
+    options = autofit.commands[name].make_context(name, arguments).params
+    assert (options["host"], options["port"]) == ("0.0.0.0", PORT_OF_SERVE)
+    assert options["address"] == f"http://{cluster()['metadata']['name']}-head-svc:8265"
     assert {port["containerPort"] for port in container["ports"]} == {PORT_OF_SERVE}
 
 
