@@ -80,7 +80,10 @@ def status(names: tuple[str, ...], storage: str | None, as_json: bool) -> None:
 @ADDRESS
 @STORAGE
 def logs(name: str, follow: bool, address: str | None, storage: str | None) -> None:
-    """Print what a job's driver wrote; the cluster keeps it as long as its head lives."""
+    """Print what a job's driver wrote.
+
+    The cluster keeps it as long as its head lives; the answer outlives it: `autofit result JOB`.
+    """
     with open_queue(storage) as queue:
         job = only(queue, name)
         if follow and not job.attempts:
@@ -113,7 +116,10 @@ def logs(name: str, follow: bool, address: str | None, storage: str | None) -> N
 @ADDRESS
 @STORAGE
 def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> None:
-    """End jobs or the jobs of a fleet; their studies keep what was tried."""
+    """End jobs, or those of a fleet.
+
+    Their studies keep what was tried.
+    """
     from autofit.service.admission import admit
     from autofit.service.admission import stop as stop_job
 
@@ -135,7 +141,9 @@ def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> No
 @STORAGE
 @JSON
 def result(name: str, storage: str | None, as_json: bool) -> int:
-    """Print the answer of a job as its tune did, or one table of a fleet; from the storage alone.
+    """Print a job's answer, or a fleet's table.
+
+    It is read from the storage alone, so that it is there when the cluster is gone.
 
     Exits as the job's own tune did, and with 5 while there is no answer yet.
     """
@@ -178,7 +186,9 @@ def wait(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Wait until jobs or the jobs of a fleet are over, and see to it that queued ones are started.
+    """Wait until jobs, or those of a fleet, are over.
+
+    With --address it sees to it meanwhile that queued jobs are started.
 
     Exits as the first job that found nothing did, in their order; with 5 where the time was up.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from autofit.cli.output import grid, headed, indented, listing, stdout, styled
+from autofit.cli.output import grid, headed, listing, styled
 from autofit.report.result import TUNE_SCHEMA
 from autofit.service.job_records import JobRecord, JobState
 
@@ -158,7 +158,7 @@ def _duration(seconds: float) -> str:
 
 def print_job(job: JobRecord) -> None:
     """All that the storage knows of one job but its result."""
-    console = stdout()
+    console = listing()
     console.print(Text.assemble((job.job_id, "bold"), " is ", _state(job)))
     if remark := _remark(job):
         console.print(remark)
@@ -183,7 +183,7 @@ def _answer(console: Console, job: JobRecord, table: Any) -> None:
     batch, algo, evidence = _best_words(job)
     if job.state is JobState.SUCCEEDED:
         table.add_row("answer", "nothing fits" if batch == "none" else f"batch {batch}, {algo}, {evidence}")
-    console.print(indented(table))
+    console.print(table)
 
 
 def _moment(seconds: float) -> str:

@@ -218,6 +218,7 @@ def _client(address: str) -> Any:
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
 
+    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # tells of uploads
     os.environ[ADDRESS_VARIABLES[0]] = address  # which wins over the client's own argument
     return Client(address)
 

@@ -1,0 +1,251 @@
+"""The commands about jobs, as far as the storage alone answers them; no cluster is asked."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofit.service.job_records import JobSpec
+from autofit.service.queue import JobQueue
+from autofit.service.submission import entrypoint, has_password, storage_for_driver
+from tests.commands import Finished
+
+Autofit = Callable[..., Finished]
+
+BEST = {"batch_size": 86, "knobs": {"conv_algo": "cudnn"}, "evidence": "predicted"}
+ANSWER = {"schema": "autofit.tune/1", "best": BEST}
+NOTHING = {"schema": "autofit.tune/1", "best": None}
+ERROR = {"schema": "autofit.error/1", "kind": "workload", "message": "typo in forward", "exit_code": 4}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("AUTOFIT_STORAGE", str(tmp_path / "jobs.journal"))
+
+
+@pytest.fixture
+def queue(clean_environment: None, tmp_path: Path) -> Iterator[JobQueue]:
+    with JobQueue.open(str(tmp_path / "jobs.journal")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def add(queue: JobQueue) -> Callable[..., None]:
+    """Adds a job, which is over where a document is given."""
+
+    def add_one(
+        job_id: str,
+        document: dict[str, Any] | None = None,
+        *,
+        gpu: str | None = None,
+        fleet: str | None = None,
+        text: str = "the text of tune\n",
+    ) -> None:
+        spec = JobSpec(
+            options={"model": "davenet", "gpu-mem": "16G"}, workload="davenet", gpu=gpu, fleet=fleet
+        )
+        queue.enqueue(job_id, spec)
+        if document is not None:
+            claimed = queue.claim_next()
+            assert claimed is not None
+            queue.finish(queue.record_attempt(claimed, f"{job_id}.1"), document, text=text)
+
+    return add_one
+
+
+def test_jobs_are_listed_with_their_answers(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("davenet-16g-1", ANSWER)
+    add("davenet-16g-2", ERROR)
+    add("davenet-16g-3", NOTHING)
+    add("davenet-16g-4")
+    lines = autofit("jobs").out.splitlines()
+    assert lines[1].split()[:5] == ["davenet-16g-1", "succeeded", "86", "cudnn", "predicted"]
+    assert lines[2].split()[:3] == ["davenet-16g-2", "failed", "–"]
+    assert lines[2].rstrip().endswith("typo in forward")
+    assert lines[3].split()[:3] == ["davenet-16g-3", "succeeded", "none"]
+    assert lines[4].split()[:3] == ["davenet-16g-4", "queued", "–"]
+    document = autofit("jobs", "--json").document
+    assert document["schema"] == "autofit.jobs/1"
+    assert [job["exit_code"] for job in document["jobs"]] == [0, 4, 3, None]
+
+
+def test_a_result_is_text_and_document_of_its_tune(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("a", ANSWER)
+    add("b", NOTHING)
+    assert autofit("result", "a") == Finished(0, "the text of tune\n", "")
+    assert autofit("result", "a", "--json").document == ANSWER
+    assert autofit("result", "b").code == 3
+
+
+def test_a_failed_job_fails_as_its_tune_did(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("a", ERROR)
+    assert autofit("result", "a") == Finished(4, "", "error: typo in forward\n")
+    failed = autofit("result", "a", "--json")
+    assert (failed.code, failed.document) == (4, ERROR)
+    assert autofit("wait", "a").code == 4
+
+
+def test_what_is_not_over_has_no_result(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("a")
+    pending = autofit("result", "a")
+    assert (pending.code, pending.err) == (5, "error: a is queued: `autofit wait a` waits for it\n")
+    timed_out = autofit("wait", "a", "--timeout", "0.01")
+    assert (timed_out.code, "not over after 0.01 s: 1 queued" in timed_out.err) == (5, True)
+    assert "no driver was started for it" in autofit("logs", "a").err
+
+
+def test_a_fleet_is_answered_by_one_table(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("t4-job", ANSWER, gpu="t4", fleet="davenet-fleet-1")
+    add("h200-job", gpu="h200", fleet="davenet-fleet-1")
+    table = autofit("result", "davenet-fleet-1")
+    assert table.code == 5
+    assert [line.split()[:2] for line in table.out.splitlines()[1:]] == [["t4", "86"], ["h200", "–"]]
+    document = autofit("result", "davenet-fleet-1", "--json").document
+    assert [(card["gpu"], card["result"]) for card in document["cards"]] == [("t4", ANSWER), ("h200", None)]
+    assert "is a fleet: name one of its jobs, t4-job, h200-job" in autofit("logs", "davenet-fleet-1").err
+
+
+def test_all_about_one_job_is_told(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("a", ANSWER)
+    told = autofit("status", "a").out
+    assert "a is succeeded" in told
+    assert "--model=davenet --gpu-mem=16G" in told
+    assert "a.1" in told
+    assert "batch 86, cudnn, predicted" in told
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "result", "wait"])
+def test_a_job_that_does_not_exist_is_named_with_those_like_it(
+    autofit: Autofit, add: Callable[..., None], command: str
+) -> None:
+    add("davenet-16g-0123")
+    unknown = autofit(command, "davenet-16g-0124")
+    assert unknown.code == 2
+    assert "no job or fleet 'davenet-16g-0124'. Did you mean davenet-16g-0123?" in unknown.err
+
+
+def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callable[..., None]) -> None:
+    add("a")
+    assert autofit("stop", "a").out == "a is stopped\n"
+    assert autofit("stop", "a").out == "a was over: stopped\n"
+    assert autofit("result", "a").code == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpu-mem=16G",), "which cluster?"),
+        (("--gpu-mem=16G", "--address=http://127.0.0.1:1"), "nobody answers at http://127.0.0.1:1"),
+        (("--gpu-mem=16G", "--address=head:x"), "is no address"),
+        (("--address=http://127.0.0.1:1",), "say for which it is, with --gpu rtx-3090 or --gpu-mem 16G"),
+        (("--gpu=t4,h1000", "--address=http://127.0.0.1:1"), "Did you mean h100-80g?"),
+        (
+            ("--gpu=t4,h200", "--study=mine", "--address=http://127.0.0.1:1"),
+            "card of a fleet has its own",
+        ),
+        (
+            ("--gpu-mem=16G", "--address=http://127.0.0.1:1", "--storage=postgresql://me:secret@db/x"),
+            "has a password in it",
+        ),
+        (
+            ("--gpu-mem=16G", "--address=http://127.0.0.1:1", "--working-dir=https://me:secret@host/x.zip"),
+            "has a password or token in it",
+        ),
+    ],
+)
+def test_a_submission_that_cannot_be_is_refused_and_nothing_queued(
+    autofit: Autofit, queue: JobQueue, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = autofit("submit", "--model=davenet", *arguments)
+    assert (refused.code in (2, 5), said in refused.err) == (True, True), refused.err
+    assert "secret" not in refused.err
+    assert queue.records() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "has_folder", "said"),
+    [
+        ("train.py:workload", False, "give its folder with --working-dir"),
+        ("trian.py:workload", True, "Did you mean train.py?"),
+        ("../elsewhere.py:workload", True, "is not in the working directory"),
+        ("davenett", False, "no built-in workload 'davenett'"),
+    ],
+)
+def test_a_workload_that_the_cluster_would_not_find_is_refused_here(
+    autofit: Autofit, tmp_path: Path, model: str, has_folder: bool, said: str
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    (tmp_path / "elsewhere.py").touch()
+    folder = (f"--working-dir={tmp_path / 'project'}",) if has_folder else ()
+    submit = ("submit", f"--model={model}", "--gpu-mem=16G", "--address=http://127.0.0.1:1")
+    refused = autofit(*submit, *folder)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+
+
+class _OldHead(http.server.BaseHTTPRequestHandler):
+    """Tells a version as Ray's dashboard does."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"version": "4", "ray_version": "2.9.0", "session_name": "x"}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Keeps stderr clean."""
+
+
+class _AnotherServer(_OldHead):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (_OldHead, "runs Ray 2.9.0, and autofit's drivers there need"),
+        (_AnotherServer, "no dashboard of Ray"),
+    ],
+)
+def test_what_answers_has_to_be_the_dashboard_of_a_usable_ray(
+    autofit: Autofit, queue: JobQueue, handler: type[_OldHead], said: str
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        refused = autofit("submit", "--model=davenet", "--gpu-mem=16G", f"--address={address}")
+        server.shutdown()
+    assert (refused.code, said in refused.err) == (5, True), refused.err
+    assert queue.records() == []
+
+
+def test_a_driver_is_told_all_but_secrets(queue: JobQueue, tmp_path: Path) -> None:
+    spec = JobSpec(options={"model": "train.py:w", "gpu-mem": "16 G", "fresh": "true"}, workload="train.py:w")
+    job, _ = queue.enqueue("a", spec)
+    command = entrypoint(job, storage_url=None, first_attempt=True)
+    assert command == (
+        "python -P -m autofit.cli tune --model=train.py:w '--gpu-mem=16 G' --fresh --address=auto --job=a"
+    )
+    assert "--fresh" not in entrypoint(job, storage_url=None, first_attempt=False)
+    assert storage_for_driver("postgresql://me:secret@db/x") is None
+    assert storage_for_driver("postgresql://me@db/x?password=secret") is None
+    assert storage_for_driver("postgresql://me@db/x") == "postgresql://me@db/x"
+    assert storage_for_driver("jobs.journal") == str(Path.cwd() / "jobs.journal")
+    assert storage_for_driver("sqlite:///jobs.db") == f"sqlite:///{Path.cwd() / 'jobs.db'}"
+    assert not has_password("sqlite:///jobs.db")
+
+
+def test_a_job_that_no_storage_has_is_not_driven(autofit: Autofit) -> None:
+    refused = autofit("tune", "--model=davenet", "--gpu-mem=16G", "--job=davenet-16g-1")
+    assert refused.code == 2
+    assert "has no job davenet-16g-1: set AUTOFIT_STORAGE on the cluster" in refused.err
