@@ -41,7 +41,6 @@ EXPECTED = {
         memory_format="channels_last",
         optimizer="sgd-momentum",
         conv_algos=("cudnn", "cudnn-benchmark"),
-        node_wait_seconds=900.0,
     ),
     "gpt2-a100.toml": TuneSettings(
         model="gpt2",

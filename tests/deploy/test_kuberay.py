@@ -106,7 +106,8 @@ def test_a_job_runs_on_the_cluster_with_a_command_that_is_one(job: dict[str, Any
     groups = [group["groupName"] for group in cluster()["spec"]["workerGroupSpecs"]]
     assert settings.gpu is not None
     assert settings.gpu.key in groups
-    assert settings.address == "auto"
+    assert (settings.address, settings.probe) == ("auto", "measure")
+    assert settings.node_wait_seconds >= 300  # a node has to be started first
 
 
 def test_serve_reads_the_clusters_storage_and_knows_its_head() -> None:
