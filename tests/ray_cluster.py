@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,9 +38,16 @@ class RayNode:
         arguments: of `ray start`, beside those that all nodes share.
         folder: takes its log and its temporary files; short, because sockets are below it.
         environment: of its processes, and so of the drivers and trials that run there.
+        command: is given the arguments instead of `ray start`.
     """
 
-    def __init__(self, *arguments: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str | Path] = (sys.executable, "-m", "ray.scripts.scripts", "start"),
+    ) -> None:
         folder.mkdir()
         self._mark = uuid.uuid4().hex
         common = [
@@ -52,7 +59,7 @@ class RayNode:
             "--log-color=false",
         ]
         self._start = Daemon(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", *common, *arguments],
+            [*command, *common, *arguments],
             log=folder.with_suffix(".log"),
             environment={**environment, MARK: self._mark},
         )
