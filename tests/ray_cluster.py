@@ -39,6 +39,9 @@ class RayNode:
         folder: takes its log and its temporary files; short, because sockets are below it.
         environment: of its processes, and so of the drivers and trials that run there.
         command: is given the arguments instead of `ray start`.
+
+    Attributes:
+        folder: the given one.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class RayNode:
         command: Sequence[str | Path] = (sys.executable, "-m", "ray.scripts.scripts", "start"),
     ) -> None:
         folder.mkdir()
+        self.folder = folder
         self._mark = uuid.uuid4().hex
         common = [
             "--block",
@@ -141,6 +145,11 @@ class RayCluster:
     def jobs_address(self) -> str:
         """Where jobs are submitted."""
         return f"http://127.0.0.1:{self._dashboard_port}"
+
+    @property
+    def service_discovery(self) -> Path:
+        """The file by which Prometheus finds the nodes."""
+        return self.head.folder / "prom_metrics_service_discovery.json"
 
     def await_started(self) -> None:
         for node in self.nodes:
