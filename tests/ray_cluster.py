@@ -9,6 +9,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,6 +77,15 @@ class RayNode:
         """All that runs on this node, drivers and trials included."""
         return marked_processes(self._mark)
 
+    def given(self, argument: str) -> list[psutil.Process]:
+        """Those of them that were started with this argument."""
+        found = []
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if argument in process.cmdline():
+                    found.append(process)
+        return found
+
     def kill_raylet(self) -> None:
         """Makes the node die: without its raylet, whatever runs there has to end by itself."""
         (raylet,) = [each for each in self.processes if each.name() == "raylet"]
@@ -85,9 +95,10 @@ class RayNode:
         """Ends the node and whatever it started, and makes sure of it."""
         self._start.kill()
         # What is killed may have started another meanwhile.
-        while left := [each for each in self.processes if each.status() != psutil.STATUS_ZOMBIE]:
+        while left := self.processes:
             for process in left:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                    process.kill()
             assert survivors(left) == []
 
 
@@ -150,6 +161,13 @@ class RayCluster:
     def service_discovery(self) -> Path:
         """The file by which Prometheus finds the nodes."""
         return self.head.folder / "prom_metrics_service_discovery.json"
+
+    @property
+    def logs(self) -> list[Path]:
+        """What its processes have written, those of drivers and trials among them."""
+        return [
+            file for node in self.nodes for file in node.folder.glob("session_2*/logs/**/*") if file.is_file()
+        ]
 
     def await_started(self) -> None:
         for node in self.nodes:

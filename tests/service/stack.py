@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 
-from autofit.service.queue import JobQueue, JobRecord
+from autofit.service.job_records import JobRecord, JobState
+from autofit.service.queue import JobQueue
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon
@@ -60,6 +63,18 @@ class Client:
     def run(self, *arguments: str) -> Finished:
         return finished(self.start(*arguments))
 
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Adds to what goes wrong how far the jobs are, and what the last words of their drivers were."""
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(self.run("jobs").out)
+            for job in self.records():
+                if job.attempts and job.state is not JobState.SUCCEEDED:
+                    error.add_note(f"{job.job_id}: {self.run('logs', job.job_id).out[-2000:]}")
+            raise
+
     def records(self) -> list[JobRecord]:
         with JobQueue.open(self.storage) as queue:
             return queue.records()
@@ -101,33 +116,33 @@ def prometheus(cluster: RayCluster, metrics_url: str, folder: Path) -> Prometheu
     return Prometheus(file, folder=folder)
 
 
-Vector = dict[frozenset[tuple[str, str]], float]
+Labels = tuple[tuple[str, str], ...]
 
 
-def vector(values: Mapping[tuple[tuple[str, str], ...], float]) -> Vector:
-    return {frozenset(labels): value for labels, value in values.items()}
+def await_answer(server: Prometheus, expression: str, expected: Mapping[Labels, float]) -> None:
+    """Waits until Prometheus answers so, as it does once it has scraped what is in the storage.
 
-
-def await_vector(server: Prometheus, expression: str, expected: Vector) -> None:
-    """Waits until Prometheus answers so, which it does once it has scraped what is in the storage."""
+    Args:
+        expected: by labels; zeros are left out, there and here.
+    """
+    wanted = {frozenset(labels): pytest.approx(value, rel=1e-9) for labels, value in expected.items()}
     give_up = time.monotonic() + _SEEN_SECONDS
-    while (answer := _vector(server, expression)) != expected:
-        assert time.monotonic() < give_up, f"{expression}: {answer}, not {expected}"
+    while (answer := _numbers(server, expression)) != wanted:
+        assert time.monotonic() < give_up, f"{expression}: {answer}, not {wanted}"
         time.sleep(0.2)
 
 
-def _vector(server: Prometheus, expression: str) -> Vector:
+def _numbers(server: Prometheus, expression: str) -> dict[frozenset[tuple[str, str]], float]:
     return {
-        frozenset((name, value) for name, value in sample["metric"].items() if name != "__name__"): float(
-            sample["value"][1]
-        )
+        frozenset((name, text) for name, text in sample["metric"].items() if name != "__name__"): value
         for sample in server.query(expression)
+        if (value := float(sample["value"][1]))
     }
 
 
 def driver_of(cluster: RayCluster, job_id: str) -> psutil.Process:
     """The process of a job's driver."""
-    (driver,) = [each for each in cluster.head.processes if f"--job={job_id}" in each.cmdline()]
+    (driver,) = cluster.head.given(f"--job={job_id}")
     return driver
 
 
@@ -135,6 +150,13 @@ def node_of(nodes: list[RayNode], process: psutil.Process) -> RayNode:
     """The node that a process runs on."""
     (node,) = [node for node in nodes if process in node.processes]
     return node
+
+
+def arguments_of(process: psutil.Process) -> list[str]:
+    """None where it ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
 
 
 def text_of(url: str) -> str:

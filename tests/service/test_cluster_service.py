@@ -16,21 +16,23 @@ import psutil
 import pytest
 
 import autofit
-from autofit.service.queue import JobRecord, JobState
+from autofit.service.job_records import JobRecord, JobState
 from tests.conformance.dispatcher import survivors
+from tests.deploy.expressions import all_expressions
 from tests.faults.searches import Search
 from tests.postgres import running_postgres
 from tests.prometheus import Prometheus, needs_prometheus
 from tests.ray_cluster import RayCluster
 from tests.service.stack import (
     Client,
-    await_vector,
+    arguments_of,
+    await_answer,
     driver_of,
     finished,
     node_of,
     prometheus,
     serve,
-    vector,
+    text_of,
 )
 from workers.protocol import TrialOutcome, Verdict
 
@@ -52,8 +54,10 @@ HEALTHY, NODE_DIES, DRIVER_DIES, WORKER_DIES = MEASURED = (
     "worker_killed_once",
 )
 OF_A_MEASURED = {"gpu_mem": "415M", "max_batch": "16", "soak_steps": "0", "deadline": "600"}
-AT_ONCE = 4  # measured trials on all nodes together
+AT_ONCE = 2  # measured trials, on all nodes together
+HANGS_SECONDS = 400  # until a trial has come so far
 PASSWORD = "correct-horse-battery"
+NUM_DRIVERS, NUM_NODES, NUM_GPUS = 4, 2, 2  # GPUs of a node
 NUM_JOBS = len(PREDICTED) * len(CARDS) + len(MEASURED)
 
 
@@ -93,25 +97,26 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     with contextlib.ExitStack() as stack:
         storage = stack.enter_context(running_postgres()).url_of("postgres", password=PASSWORD)
         environment = {"AUTOFIT_STORAGE": storage, "AUTOFIT_STATE_DIR": str(folder / "drivers")}
-        cluster = stack.enter_context(RayCluster(num_drivers=4, environment=environment))
-        nodes = cluster.add_nodes(2, num_cpus=AT_ONCE // 2, num_gpus=2)
+        cluster = stack.enter_context(RayCluster(num_drivers=NUM_DRIVERS, environment=environment))
+        nodes = cluster.add_nodes(NUM_NODES, num_cpus=AT_ONCE // NUM_NODES, num_gpus=NUM_GPUS)
         client = Client(cluster, storage, folder)
         daemon, metrics_url = serve(client, cluster, folder / "serve.log")
         stack.enter_context(daemon)
         server = stack.enter_context(prometheus(cluster, metrics_url, folder))
-        _submit_all(client, searches, folder / "code")
-        names = [job.job_id for job in client.records()]
+        with client.explaining():
+            _submit_all(client, searches, folder / "code")
+            names = [job.job_id for job in client.records()]
 
-        first = [psutil.Process(pid) for pid in searches[DRIVER_DIES].wait_until_it_hangs()]
-        driver = driver_of(cluster, _job_of(client, DRIVER_DIES))
-        driver.kill()
-        second = [psutil.Process(pid) for pid in searches[NODE_DIES].wait_until_it_hangs()]
-        node = node_of(nodes, second[0])
-        killed = [driver, *first, *second, *node.processes]
-        node.kill_raylet()
+            first = [psutil.Process(pid) for pid in searches[DRIVER_DIES].wait_until_it_hangs(HANGS_SECONDS)]
+            driver = driver_of(cluster, _job_of(client, DRIVER_DIES))
+            driver.kill()
+            second = [psutil.Process(pid) for pid in searches[NODE_DIES].wait_until_it_hangs(HANGS_SECONDS)]
+            node = node_of(nodes, second[0])
+            killed = [driver, *first, *second, *node.processes]
+            node.kill_raylet()
 
-        waited = client.run("wait", *names, "--quiet", "--timeout=450")
-        assert waited.code == 0, waited.out + waited.err
+            waited = client.run("wait", *names, "--quiet", "--timeout=450")
+            assert waited.code == 0, waited.out + waited.err
         yield Night(client, cluster, server, metrics_url, client.records(), searches, killed)
 
 
@@ -127,8 +132,8 @@ def _submit_all(client: Client, searches: dict[str, Search], code: Path) -> None
     shutil.copy(HERE.parent / "autofit" / "tiny_workloads.py", code)
     shutil.copy(HERE.parent / "faults" / "tunable.py", code)
     predicted = [f"--gpu={','.join(CARDS)}", "--probe=predict", "--conv-algo=native", f"--working-dir={code}"]
-    asked = [[f"--model={model}", *predicted] for model in PREDICTED]
-    asked += [[*search.arguments[2:]] for search in searches.values()]
+    asked = [search.arguments[2:] for search in searches.values()]
+    asked += [[f"--model={model}", *predicted] for model in PREDICTED]
     for command in [client.start("submit", "--json", *arguments) for arguments in asked]:
         submitted = finished(command)
         assert submitted.code == 0, submitted.err
@@ -203,10 +208,57 @@ def test_each_trial_is_counted_once(night: Night):
         assert repeated > 0 or name == HEALTHY
 
 
-def test_prometheus_counts_the_trials_and_jobs_that_the_storage_holds(night: Night):
-    counted: collections.Counter[tuple[tuple[str, str], ...]] = collections.Counter()
+def test_prometheus_counts_the_trials_that_the_storage_holds(night: Night):
+    counted = collections.Counter(
+        (("probe", "predict" if job.spec.gpu else "cpu"), ("verdict", outcome.verdict.value))
+        for job in night.records
+        for outcome in night.outcomes(job)
+    )
+    await_answer(night.prometheus, "sum by (probe, verdict) (autofit_trials_total)", counted)
+
+
+def test_the_dashboards_queries_answer_with_the_numbers_of_the_results(night: Night):
+    batches, budgets, used = {}, {}, {}
     for job in night.records:
-        probe = "predict" if job.spec.gpu else "cpu"
-        for outcome in night.outcomes(job):
-            counted[("probe", probe), ("verdict", outcome.verdict.value)] += 1
-    await_vector(night.prometheus, "sum by (probe, verdict) (autofit_trials_total) > 0", vector(counted))
+        target = ("workload", job.spec.workload), ("gpu", job.spec.gpu or "cpu")
+        budgets[target] = job.document["budget"]["usable_bytes"]
+        best = job.document["best"]
+        peak = best["device_peak_bytes"] if job.spec.gpu is None else best["peak_reserved_bytes"]
+        used[target] = peak / budgets[target]
+        for entry in job.document["frontier"]:
+            batches[*target, ("conv_algo", entry["knobs"]["conv_algo"])] = entry["largest_batch"]
+    shown = {
+        "overview.json: Jobs": {(("state", "succeeded"),): NUM_JOBS},
+        "overview.json: Running jobs": {},
+        "overview.json: Waiting jobs": {},
+        "overview.json: Failed meanwhile": {},
+        "overview.json: Storage": {(): 1},
+        "overview.json: Trials in flight": {},
+        "overview.json: Largest batches": batches,
+        "overview.json: Used budget": used,
+        "job.json: Largest batch": {(): max(batches.values())},
+        "job.json: Largest batch as it was found": batches,
+        "job.json: Budget": {(): max(budgets.values())},
+        # From Ray's own exporter: the head, and the node that was left.
+        "cluster.json: Nodes": {(): NUM_NODES},
+        "cluster.json: Driver places": {(): NUM_DRIVERS},
+        "cluster.json: Drivers": {},
+        "cluster.json: GPUs": {(): NUM_GPUS},
+    }
+    expressions = collections.defaultdict(list)
+    for expression in all_expressions():
+        expressions[expression.where].append(expression.as_sent())
+    for where, numbers in shown.items():
+        await_answer(night.prometheus, expressions[where][0], numbers)
+
+
+def test_the_password_of_the_storage_is_nowhere_to_be_read(night: Night):
+    processes = [process for node in night.cluster.nodes for process in node.processes]
+    assert processes
+    seen = {
+        "results": json.dumps([job.document for job in night.records]),
+        "metrics": text_of(night.metrics_url),
+        "arguments": " ".join(argument for process in processes for argument in arguments_of(process)),
+        **{str(file): file.read_text(errors="replace") for file in night.cluster.logs},
+    }
+    assert [where for where, text in seen.items() if PASSWORD in text] == []
