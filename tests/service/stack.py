@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psutil
 import pytest
 import yaml
 
+from autofit.search.storage import open_storage
 from autofit.service.job_records import JobRecord, JobState
 from autofit.service.queue import JobQueue
 from tests.commands import Finished
@@ -24,6 +26,7 @@ from tests.daemons import Daemon
 from tests.deploy.places import RULES
 from tests.prometheus import Prometheus
 from tests.ray_cluster import RayCluster, RayNode
+from workers.protocol import TrialOutcome
 
 _CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 _COMMAND_SECONDS = 500
@@ -33,7 +36,7 @@ _SEEN_SECONDS = 60  # until what is in the storage has to be in Prometheus
 class Client:
     """Who sends jobs: the command line, with nothing but the storage and the cluster's address.
 
-    Args:
+    Attributes:
         environment: of its commands, over this process's.
     """
 
@@ -78,6 +81,15 @@ class Client:
     def records(self) -> list[JobRecord]:
         with JobQueue.open(self.storage) as queue:
             return queue.records()
+
+    def outcomes(self, job: JobRecord) -> list[TrialOutcome]:
+        """Of all trials in a job's study that returned."""
+        assert job.study is not None
+        storage = open_storage(self.storage, job.study)
+        with contextlib.closing(storage):
+            trials = optuna.load_study(study_name=job.study, storage=storage.backend).trials
+        texts = [trial.user_attrs.get("outcome") for trial in trials]
+        return [TrialOutcome.from_json(text) for text in texts if text is not None]
 
 
 def finished(process: subprocess.Popen[str]) -> Finished:

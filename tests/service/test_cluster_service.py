@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import optuna
 import psutil
 import pytest
 
@@ -34,7 +33,7 @@ from tests.service.stack import (
     serve,
     text_of,
 )
-from workers.protocol import TrialOutcome, Verdict
+from workers.protocol import Verdict
 
 pytestmark = [needs_prometheus, pytest.mark.timeout(900)]
 
@@ -81,12 +80,6 @@ class Night:
     def record(self, workload: str, gpu: str | None = None) -> JobRecord:
         (found,) = [job for job in self.records if job.spec.workload == workload and job.spec.gpu == gpu]
         return found
-
-    def outcomes(self, job: JobRecord) -> list[TrialOutcome]:
-        """Of all trials in the job's study that returned."""
-        study = optuna.load_study(study_name=job.study, storage=self.client.storage)
-        texts = [trial.user_attrs.get("outcome") for trial in study.trials]
-        return [TrialOutcome.from_json(text) for text in texts if text is not None]
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +186,7 @@ def test_each_trial_is_counted_once(night: Night):
     """By the workload, which knows what ran, by the study and by the result."""
     for name, search in night.searches.items():
         job = night.record(f"tunable.py:{name}")
-        outcomes = night.outcomes(job)
+        outcomes = night.client.outcomes(job)
         assert job.document["num_trials"] == len(outcomes)
         lost = [outcome.batch_size for outcome in outcomes if outcome.verdict is Verdict.LOST]
         told = collections.Counter(
@@ -212,7 +205,7 @@ def test_prometheus_counts_the_trials_that_the_storage_holds(night: Night):
     counted = collections.Counter(
         (("probe", "predict" if job.spec.gpu else "cpu"), ("verdict", outcome.verdict.value))
         for job in night.records
-        for outcome in night.outcomes(job)
+        for outcome in night.client.outcomes(job)
     )
     await_answer(night.prometheus, "sum by (probe, verdict) (autofit_trials_total)", counted)
 
