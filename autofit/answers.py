@@ -5,7 +5,7 @@
                                                        └ changed, or no answer that can be read: a search
 
 A question is all that decides an answer and is known before anything is traced. What a workload
-imports is known afterwards: the answer holds as long as those files are what they were. An entry is
+imports and reads is known afterwards: the answer holds as long as those files are what they were. An entry is
 in the storage of the studies; one that cannot be read or written costs a warning and a search.
 """
 
@@ -31,6 +31,7 @@ from autofit.report.result import TuneResult
 from autofit.settings import TuneSettings
 from workers.outcomes import processor_name
 from workers.protocol import PROTOCOL_VERSION, WorkloadRef
+from workers.sources import digest_of
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
@@ -236,7 +237,7 @@ def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
     for source in entry[_SOURCES]:
         root = source["root"]
         path = Path(source["path"]) if root is None else Path(asked.roots[root], source["path"])
-        if _sha256(path) != source["sha256"]:
+        if digest_of(path) != source["digest"]:
             return None
     return dataclasses.replace(TuneResult.from_dict(entry[_RESULT]), cached=True)
 
@@ -245,8 +246,8 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
     """Where a source file is: in one of the workload's folders, else by its whole path."""
     for index, root in enumerate(roots):
         if Path(path).is_relative_to(root):
-            return {"root": index, "path": str(Path(path).relative_to(root)), "sha256": digest}
-    return {"root": None, "path": path, "sha256": digest}
+            return {"root": index, "path": str(Path(path).relative_to(root)), "digest": digest}
+    return {"root": None, "path": path, "digest": digest}
 
 
 # ── what decides ────────────────────────────────────────────────────────────────────────────────
@@ -299,10 +300,3 @@ def _own_code() -> str:
                 digest.update(f"{path.relative_to(package.parent)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _sha256(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None

@@ -31,7 +31,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.sources import is_installed, loaded_sources
+from workers.sources import is_installed, loaded_sources, watch_reads
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
@@ -43,6 +43,7 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
     specs = received(specs_fd, outcomes_fd)
     with suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
+    watch_reads()
     heart = Heart(outcomes_fd)
     while spec := specs.get():
         heart.answer(answer(spec, heart.report).to_json())
