@@ -174,7 +174,7 @@ def test_a_driver_is_killed_and_jobs_are_stopped(
     until(lambda: len(drivers_of(killed)) == len(drivers_of(stopped)) == 1, "the start of two drivers")
     until((tmp_path / "begun").exists, "the beginning of a trace")
     assert queue.record(waiting).state is JobState.QUEUED
-    commands = [" ".join(process.cmdline()) for process in psutil.process_iter() if process.is_running()]
+    commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     assert not any(secret in command for command in commands for secret in (TOKEN, PASSWORD))
 
     assert cluster.autofit("stop", waiting, stopped).code == 0
