@@ -53,6 +53,10 @@ class Predictor:
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
         num_threads: of the trials there.
+
+    Attributes:
+        sources: the user's files that the workload was loaded from, path → SHA-256; None as long as
+            no worker has said so.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Predictor:
         self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
+        self.sources: dict[str, str] | None = None
 
     def curve(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedCurve:
         """The curve of a knob setting on a card; the first of its kind costs three traces.
@@ -152,6 +157,8 @@ class Predictor:
                 raise UsageError(str(error)) from error
             self._emit(Progress(stage=f"tracing batch {batch_size}"))
             outcome = self._run(spec)
+            if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
+                self.sources = {**(self.sources or {}), **outcome.sources}
             raise_if_failed(outcome)
             assert outcome.trace_json is not None
             self._traces[key] = trace = Trace.from_json(outcome.trace_json)

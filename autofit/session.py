@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import workers
-from autofit import gpus, plan_sources
+from autofit import answers, gpus, plan_sources
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
@@ -73,85 +73,112 @@ def run(
     emit: EventSink,
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _ray,
 ) -> TuneResult:
-    """Runs a search with resolved settings; `tune` and the command line end here.
+    """Answers resolved settings, by an earlier answer or by a search; `tune` and the command line end here.
 
     Args:
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
     """
-    started = time.monotonic()
     with _Measuring(lambda: connect(settings, emit)) as measuring:
-        target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
-        _require_measurement(settings, target)
-        algos = _conv_algos(settings, target)
-        with suppress(OSError):  # the first prediction says it in words
-            start_predictor(for_host=target.probe is Probe.CPU)
-        if target.probe is not None:
-            measuring.begin_to_connect()
-        spec = _common_spec(settings, workload, target)
-        predictor = _predictor(spec, target, emit)
-        space = _search_space(settings, algos, predictor)
-        if target.probe is Probe.CPU:
-            curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
-        else:
-            curves, notes = _predict(predictor, target, space, settings.risk)
-        with _open_study(settings, spec, target, space, curves) as study:
+        asked = answers.question(settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices)
+        earlier = None if asked is None or settings.fresh else answers.find(asked)
+        if earlier is not None:
+            usable_bytes = earlier.budget.usable_bytes
             emit(
                 TuneStarted(
-                    workload=study.opened.workload,
-                    gpu=study.opened.gpu,
-                    budget_bytes=target.budget.usable_bytes,
-                    study=study.name,
-                    started_seconds=study.opened.opened_seconds,
+                    workload=workload.name,
+                    gpu=gpu_label(settings, earlier.device),
+                    budget_bytes=usable_bytes,
+                    study=earlier.study,
+                    started_seconds=time.time(),
                 )
             )
-            frontier = Tuner(
-                spec=spec,
-                study=study,
-                curves=curves,
-                trials=CurveTrials(curves) if target.probe is None else measuring,
-                emit=emit,
-                limits=_limits(settings, target, time.monotonic() - started),
-            ).run()
-            trials = tuple(record.outcome for record in study.outcomes())
-        best = frontier.best()
-        result = TuneResult(
-            workload=workload.name,
-            budget=target.budget,
-            device=trials[-1].device if trials and target.probe is not None else target.device,
-            best=best,
-            frontier=with_risks(
-                frontier.entries(),
-                curves.by_knobs,
-                budget_bytes=target.budget.usable_bytes,
-                min_batch=space.min_batch,
-                max_batch=space.max_batch,
-                emit=emit,
-            ),
-            trials=trials,
-            wall_seconds=time.monotonic() - started,
-            study=study.name,
-            architectures=target.card.architectures,
-            fingerprint=study.fingerprint,
-            versions=versions(),
-            estimate=_estimate(curves, space, best),
-            cards=_cards(settings, space, curves, best, emit),
-            notes=(*frontier.notes(), *notes),
-            risk=settings.risk,
-            objective=settings.objective,
-            knee=frontier.knee(),
-            stopped_by=frontier.stopped_by,
-        )
+            result = earlier
+        else:
+            result, sources = _search(settings, workload, measuring, emit)
+            if asked is not None:
+                answers.keep(asked, result, sources)
+    best = result.best
     emit(
         TuneFinished(
             workload=workload.name,
             best_batch=None if best is None else best.batch_size,
             best_knobs=None if best is None else best.knobs,
-            num_trials=len(trials),
+            num_trials=0 if result.cached else len(result.trials),
             wall_seconds=result.wall_seconds,
         )
     )
     return result
+
+
+def _search(
+    settings: TuneSettings, workload: WorkloadRef, measuring: _Measuring, emit: EventSink
+) -> tuple[TuneResult, dict[str, str] | None]:
+    """Predicts, tries and answers; with the answer come the files that the workload was loaded from."""
+    started = time.monotonic()
+    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
+    _require_measurement(settings, target)
+    algos = _conv_algos(settings, target)
+    with suppress(OSError):  # the first prediction says it in words
+        start_predictor(for_host=target.probe is Probe.CPU)
+    if target.probe is not None:
+        measuring.begin_to_connect()
+    spec = _common_spec(settings, workload, target)
+    predictor = _predictor(spec, target, emit)
+    space = _search_space(settings, algos, predictor)
+    if target.probe is Probe.CPU:
+        curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
+    else:
+        curves, notes = _predict(predictor, target, space, settings.risk)
+    with _open_study(settings, spec, target, space, curves) as study:
+        emit(
+            TuneStarted(
+                workload=study.opened.workload,
+                gpu=study.opened.gpu,
+                budget_bytes=target.budget.usable_bytes,
+                study=study.name,
+                started_seconds=study.opened.opened_seconds,
+            )
+        )
+        frontier = Tuner(
+            spec=spec,
+            study=study,
+            curves=curves,
+            trials=CurveTrials(curves) if target.probe is None else measuring,
+            emit=emit,
+            limits=_limits(settings, target, time.monotonic() - started),
+        ).run()
+        trials = tuple(record.outcome for record in study.outcomes())
+    best = frontier.best()
+    result = TuneResult(
+        workload=workload.name,
+        budget=target.budget,
+        device=trials[-1].device if trials and target.probe is not None else target.device,
+        best=best,
+        frontier=with_risks(
+            frontier.entries(),
+            curves.by_knobs,
+            budget_bytes=target.budget.usable_bytes,
+            min_batch=space.min_batch,
+            max_batch=space.max_batch,
+            emit=emit,
+        ),
+        trials=trials,
+        study=study.name,
+        architectures=target.card.architectures,
+        fingerprint=study.fingerprint,
+        versions=versions(),
+        estimate=_estimate(curves, space, best),
+        cards=_cards(settings, space, curves, best, emit),
+        notes=(*frontier.notes(), *notes),
+        risk=settings.risk,
+        objective=settings.objective,
+        knee=frontier.knee(),
+        stopped_by=frontier.stopped_by,
+        wall_seconds=time.monotonic() - started,
+        answered_seconds=time.time(),
+    )
+    return result, predictor.sources
 
 
 def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:

@@ -172,8 +172,10 @@ def _objective(value: Any) -> Objective:
     return Objective(_one_of(tuple(Objective))(value))
 
 
-def _card(value: Any) -> Gpu:
-    return find_gpu(_text(value))
+def _cards(value: Any) -> Gpu | tuple[Gpu, ...]:
+    """A card, or the cards of a fleet: `t4,a100-40g`, or an array of TOML."""
+    cards = tuple(dict.fromkeys(find_gpu(_text(name)) for name in _items(value, ",")))
+    return cards[0] if len(cards) == 1 else cards
 
 
 # ── the settings ────────────────────────────────────────────────────────────────────────────────
@@ -305,12 +307,27 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         raise UsageError(
             "no model: name one with --model, such as --model davenet (`autofit models` lists them)"
         )
+    if len(cards := _cards_in(chosen)) > 1:
+        raise UsageError(
+            f"{', '.join(card.key for card in cards)} are several cards: name one with --gpu, or let "
+            "`autofit submit` make a job for each"
+        )
     return TuneSettings(**{_OPTIONS[option][0]: converted for option, (_, converted) in chosen.items()})
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
     """What `resolve_settings` reads of the same, by option name: as it was given, not converted."""
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
+
+
+def chosen_cards(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> tuple[str, ...]:
+    """The keys of the cards that the same name: one, several of a fleet, or none."""
+    return tuple(card.key for card in _cards_in(_chosen(cli, env, file)))
+
+
+def _cards_in(chosen: Mapping[str, tuple[Any, Any]]) -> tuple[Gpu, ...]:
+    _, cards = chosen.get("gpu", ("", ()))
+    return cards if isinstance(cards, tuple) else (cards,)
 
 
 def _chosen(
@@ -332,7 +349,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "input": ("input_shape", _shape),
     "classes": ("num_classes", _whole_number(minimum=1)),
     "gpu-mem": ("gpu_mem_bytes", _size),
-    "gpu": ("gpu", _card),
+    "gpu": ("gpu", _cards),
     "device": ("device", _one_of(DEVICES)),
     "probe": ("probe", _one_of(PROBES)),
     "conv-algo": ("conv_algos", _conv_algos),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 
+from tests.marks import CRD_FOLDER_VARIABLE
 from tests.workers.predict.plan_servers import servers
 from workers.predict import cudnn_plans
+
+# The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
+if "AUTOFIT_CRD_DIR" in os.environ:
+    os.environ[CRD_FOLDER_VARIABLE] = os.environ.pop("AUTOFIT_CRD_DIR")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-MARK = "TEST_MARK_OF_AUTOFIT"  # the settings refuse unknown AUTOFIT_… variables
+# The settings refuse unknown AUTOFIT_… variables.
+MARK = "TEST_MARK_OF_AUTOFIT"
+CRD_FOLDER_VARIABLE = "TEST_CRD_DIR_OF_AUTOFIT"  # AUTOFIT_CRD_DIR, as the tests' processes have it
 
 
 @contextmanager

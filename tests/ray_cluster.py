@@ -8,7 +8,8 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,10 +39,21 @@ class RayNode:
         arguments: of `ray start`, beside those that all nodes share.
         folder: takes its log and its temporary files; short, because sockets are below it.
         environment: of its processes, and so of the drivers and trials that run there.
+        command: is given the arguments instead of `ray start`.
+
+    Attributes:
+        folder: the given one.
     """
 
-    def __init__(self, *arguments: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str | Path] = (sys.executable, "-m", "ray.scripts.scripts", "start"),
+    ) -> None:
         folder.mkdir()
+        self.folder = folder
         self._mark = uuid.uuid4().hex
         common = [
             "--block",
@@ -52,7 +64,7 @@ class RayNode:
             "--log-color=false",
         ]
         self._start = Daemon(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", *common, *arguments],
+            [*command, *common, *arguments],
             log=folder.with_suffix(".log"),
             environment={**environment, MARK: self._mark},
         )
@@ -65,6 +77,15 @@ class RayNode:
         """All that runs on this node, drivers and trials included."""
         return marked_processes(self._mark)
 
+    def given(self, argument: str) -> list[psutil.Process]:
+        """Those of them that were started with this argument."""
+        found = []
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if argument in process.cmdline():
+                    found.append(process)
+        return found
+
     def kill_raylet(self) -> None:
         """Makes the node die: without its raylet, whatever runs there has to end by itself."""
         (raylet,) = [each for each in self.processes if each.name() == "raylet"]
@@ -74,9 +95,10 @@ class RayNode:
         """Ends the node and whatever it started, and makes sure of it."""
         self._start.kill()
         # What is killed may have started another meanwhile.
-        while left := [each for each in self.processes if each.status() != psutil.STATUS_ZOMBIE]:
+        while left := self.processes:
             for process in left:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                    process.kill()
             assert survivors(left) == []
 
 
@@ -134,6 +156,18 @@ class RayCluster:
     def jobs_address(self) -> str:
         """Where jobs are submitted."""
         return f"http://127.0.0.1:{self._dashboard_port}"
+
+    @property
+    def service_discovery(self) -> Path:
+        """The file by which Prometheus finds the nodes."""
+        return self.head.folder / "prom_metrics_service_discovery.json"
+
+    @property
+    def logs(self) -> list[Path]:
+        """What its processes have written, those of drivers and trials among them."""
+        return [
+            file for node in self.nodes for file in node.folder.glob("session_2*/logs/**/*") if file.is_file()
+        ]
 
     def await_started(self) -> None:
         for node in self.nodes:

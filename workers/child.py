@@ -10,7 +10,6 @@ import dataclasses
 import os
 import queue
 import signal
-import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
@@ -32,11 +31,11 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
+from workers.sources import is_installed, loaded_sources
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
 _MODELS = f"{_WORKERS}models/"
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
@@ -94,10 +93,13 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
         report(beat)
 
     try:
-        return _run(spec, listened)
+        outcome = _run(spec, listened)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
         failed = _failed(spec, error)
-        return dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
+        outcome = dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
+    return (
+        outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=loaded_sources())
+    )
 
 
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
@@ -157,7 +159,7 @@ def user_error(error: BaseException) -> TrialError:
 
 
 def _is_users(path: str) -> bool:
-    return path.startswith(_MODELS) or not path.startswith((_WORKERS, *_INSTALLED, "<"))
+    return path.startswith(_MODELS) or not (path.startswith((_WORKERS, "<")) or is_installed(path))
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -319,6 +319,7 @@ class TrialOutcome:
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
+        sources: of a prediction, the user's own files that its process had loaded: path → SHA-256.
     """
 
     verdict: Verdict
@@ -341,6 +342,7 @@ class TrialOutcome:
     environment: dict[str, str] = field(default_factory=dict)
     trace_json: str | None = None
     log_tail: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
 
     @property
     def peaks(self) -> Peaks:

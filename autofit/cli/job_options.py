@@ -12,12 +12,10 @@ from click.shell_completion import CompletionItem
 from autofit.cli.options import setting
 from autofit.errors import AutofitError, UsageError
 from autofit.service.job_records import JobRecord, unknown_job
-from autofit.service.submission import STORAGE_VARIABLE, refuse_secret_storage
+from autofit.service.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE, refuse_secret_storage
 
 if TYPE_CHECKING:
     from autofit.service.queue import JobQueue
-
-_ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
 
 STORAGE = setting(
     "storage",
@@ -28,10 +26,10 @@ STORAGE = setting(
 
 ADDRESS = click.option(
     "--address",
-    envvar=_ADDRESS_VARIABLES,
+    envvar=ADDRESS_VARIABLES,
     metavar="URL",
     help="The dashboard of the Ray cluster's head, such as http://head:8265.  "
-    f"[default: {' or '.join(_ADDRESS_VARIABLES)}]",
+    f"[default: {' or '.join(ADDRESS_VARIABLES)}]",
 )
 
 
@@ -71,7 +69,7 @@ def require_address(address: str | None) -> str:
     if not address:
         raise UsageError(
             "which cluster? Give its dashboard with --address http://head:8265, or set "
-            f"{_ADDRESS_VARIABLES[0]}"
+            f"{ADDRESS_VARIABLES[0]}"
         )
     return address
 

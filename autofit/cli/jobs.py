@@ -130,7 +130,12 @@ def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> No
                 click.echo(f"{job.job_id} was over: {job.state}")
                 continue
             had_driver = had_driver or bool(job.attempts)
-            stop_job(queue, job, lambda: _connect(address))
+            try:
+                stop_job(queue, job, lambda: _connect(address))
+            except DispatchError as error:
+                raise DispatchError(
+                    f"{error.message}. {job.job_id} is marked to be stopped: no further driver is started"
+                ) from error
             click.echo(f"{job.job_id} is {only(queue, job.job_id).state}")
         if had_driver:
             admit(queue, _connect(address))

@@ -27,7 +27,7 @@ from autofit.service.submission import (
     locate,
     make_spec,
 )
-from autofit.settings import chosen_options, resolve_settings
+from autofit.settings import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
     from autofit.service.queue import JobQueue
@@ -123,13 +123,12 @@ class _Request:
     def read(
         cls, given: Mapping[str, Any], config: Path | None, working_dir: str | None, max_drivers: int
     ) -> _Request:
-        named = [card.strip() for card in str(given["gpu"] or "").split(",")]
-        cards = list(dict.fromkeys(named))
+        cards = chosen_cards(given, os.environ, config) or (None,)
         if len(cards) > 1 and given["study"]:
             raise UsageError("--study names one study, and each card of a fleet has its own: leave it out")
         specs, codes = [], []
         for card in cards:
-            single = {**given, "gpu": card or None}
+            single = {**given, "gpu": card}
             settings = resolve_settings(single, os.environ, config)
             if settings.gpu is None and settings.gpu_mem_bytes is None:
                 raise UsageError(

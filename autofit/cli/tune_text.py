@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from collections.abc import Iterable
 
@@ -326,5 +327,9 @@ def _record(console: Console, result: TuneResult) -> None:
     console.print()
     console.print(styled(f"{result.wall_seconds:.1f} s, {trials} in the study · {versions}", "dim"))
     console.print(styled(f"study {result.study}", "dim"), soft_wrap=True)
+    if result.cached:
+        when = f"{dt.datetime.fromtimestamp(result.answered_seconds, dt.UTC):%Y-%m-%d %H:%M} UTC"
+        console.print(styled(f"An earlier answer, of {when}: nothing was run. --fresh runs it.", "dim"))
+        return
     again = "answers from the study" if result.stopped_by is None else "goes on with the study"
     console.print(styled(f"The same command {again}; --fresh begins it anew.", "dim"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from autofit.budget import Budget
 from autofit.confidence import Risk
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
+from autofit.report.plain import from_plain
 from autofit.search.choice import Knee, Objective
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
@@ -110,6 +111,8 @@ class TuneResult:
         knee: the throughput knee of all that was measured; None where nothing was.
         stopped_by: the option whose limit ended the search before its end; None where none did.
         fingerprint: of all that decides the answer; equal fingerprints have equal answers.
+        answered_seconds: when it was found; epoch.
+        cached: whether it was found earlier, and nothing was run for it now.
     """
 
     workload: str
@@ -130,6 +133,8 @@ class TuneResult:
     objective: Objective = Objective.BATCH
     knee: Knee | None = None
     stopped_by: str | None = None
+    answered_seconds: float = 0.0
+    cached: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
@@ -146,6 +151,7 @@ class TuneResult:
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
             "knee": None if self.knee is None else dataclasses.asdict(self.knee),
             "stopped_by": self.stopped_by,
+            "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "notes": list(self.notes),
             "num_trials": len(self.trials),
@@ -154,7 +160,20 @@ class TuneResult:
             "study": self.study,
             "versions": self.versions,
             "fingerprint": self.fingerprint,
+            "answered_seconds": self.answered_seconds,
+            "cached": self.cached,
         }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """Reads what `to_dict` wrote, be it by way of JSON.
+
+        Raises:
+            ValueError: the document is of another schema, or lacks something.
+        """
+        if document.get("schema") != TUNE_SCHEMA:
+            raise ValueError(f"expected a document of schema {TUNE_SCHEMA}, got {document.get('schema')!r}")
+        return from_plain(cls, document)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -68,8 +69,9 @@ class Ledger:
         self._num_running: collections.Counter[Configuration] = collections.Counter()
         self._num_steps: dict[Configuration, int] = {}
         self._devices: dict[Device, Device] = {}
-        self._interned = {knobs: knobs for knobs in space.settings}
-        self._open: set[Knobs] = set()
+        # Whether each setting has a size to propose, in the order of the space: there may be thousands.
+        self._is_open = [False] * len(space.settings)
+        self._index = {knobs: index for index, knobs in enumerate(space.settings)}
         self._unsettled: set[Knobs] = set()
         self._largest: dict[Knobs, int] = {}
         self._changed: dict[Knobs, None] = {}
@@ -121,7 +123,7 @@ class Ledger:
 
     def open_settings(self) -> list[Knobs]:
         """The settings whose boundary has a size to propose, in the order of the space."""
-        return [knobs for knobs in self._space.settings if knobs in self._open]
+        return list(itertools.compress(self._space.settings, self._is_open))
 
     def take_changed(self) -> list[Knobs]:
         """The settings of which something was learned since this was last asked."""
@@ -134,7 +136,7 @@ class Ledger:
             goal=goal,
             boundaries=self.boundaries,
             is_settled=not self._unsettled,
-            has_search=bool(self._open),
+            has_search=any(self._is_open),
             largest_fitting=max(self._largest.values(), default=0),
             known=self.known,
             num_steps=self._num_steps,
@@ -155,7 +157,7 @@ class Ledger:
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None
         knobs = self._space.to_knobs(trial.params)
-        return self._interned.setdefault(knobs, knobs), trial.params[BATCH_SIZE]
+        return self._space.settings[self._index[knobs]], trial.params[BATCH_SIZE]
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
         """Of several outcomes the latest counts, and one that did not fit more than one that did."""
@@ -190,10 +192,7 @@ class Ledger:
     def _look_at(self, knobs: Knobs) -> None:
         """Brings up to date what is known of a setting's boundary."""
         boundary = self.boundaries[knobs]
-        for members, belongs in (
-            (self._open, boundary.has_proposal),
-            (self._unsettled, not boundary.is_settled),
-        ):
-            (members.add if belongs else members.discard)(knobs)
+        self._is_open[self._index[knobs]] = boundary.has_proposal
+        (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
         self._largest[knobs] = boundary.largest_fitting or 0
         self._changed[knobs] = None

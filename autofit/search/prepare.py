@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 
 from autofit.errors import StudyMismatchError, UsageError
 from autofit.search.searches import SETTINGS
 from autofit.search.storage import Storage
+
+_VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
 
 
 def require_name(name: str) -> None:
@@ -62,6 +66,9 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
                 "choose another name with --study, or begin it anew with --fresh"
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # it only names what is shown
+        study.set_metric_names([_VALUE])
     study.set_user_attr(SETTINGS, settings)
 
 

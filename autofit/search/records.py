@@ -7,10 +7,10 @@ A coordinator may be killed, and its connection lost, between any two writes:
     told    ─ trace digest, prediction ─ outcome               found later: told to its end
             ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
-COMPLETE are the trials that say something of their size; one that does not fit has a positive
-constraint. Their value is the batch size, maximised. FAIL are all others. Every write but the
-first may be repeated; a trial that was asked for twice is seen by its owner, who knows which one
-he has.
+COMPLETE are the trials that say something of their size. Their value, which is maximised, is the
+batch that fits: 0 where the size tried does not, whose constraint is positive too. FAIL are all
+others. Every write but the first may be repeated; a trial that was asked for twice is seen by its
+owner, who knows which one he has.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _VERDICT = "verdict"
 _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
 _PREDICTED = "predicted_bytes"
+# Where a trial's constraints stood before Optuna 5 named them, and where optuna-dashboard reads them.
+_UNNAMED_CONSTRAINTS = "constraints"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
@@ -145,7 +147,10 @@ class TrialRecords:
             self._backend.set_trial_user_attr(trial_id, PEAK_ATTRIBUTE, peak_bytes)
         for key, value in self._constraint(outcome.verdict, peak_bytes):
             self._backend.set_trial_system_attr(trial_id, key, value)
-        self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(outcome.batch_size)])
+        # Not the size itself, or what asks a storage for the best trial, as Optuna's dashboard and
+        # summaries of studies do, would be given one that does not fit.
+        value = float(outcome.batch_size) if outcome.verdict is Verdict.FITS else 0.0
+        self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
         """By how much of the budget the peak exceeds it, as Optuna keeps it; the verdict decides the sign."""
@@ -154,6 +159,8 @@ class TrialRecords:
             value = 0.0 if excess is None else min(excess, 0.0)
         else:
             value = excess if excess is not None and excess > 0 else 1.0
+        if value > 0:
+            yield _UNNAMED_CONSTRAINTS, [value]
         yield from create_trial(value=0.0, constraints={MEMORY_CONSTRAINT: value}).system_attrs.items()
 
 

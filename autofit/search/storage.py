@@ -157,7 +157,7 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
         UsageError: for neither a URL nor such a path.
         StorageError: when it cannot be opened or written.
     """
-    if storage is not None and "://" in storage:
+    if storage is not None and not is_journal(storage):
         return _open_database(storage, wait_seconds)
     path = journal_path(storage, study_name)
     try:
@@ -165,6 +165,11 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
     except OSError as error:
         raise storage_error(str(path), error) from error
     return Storage(backend=backend, where=str(path), errors=(OSError, OptunaError))
+
+
+def is_journal(storage: str | None) -> bool:
+    """Whether a storage is a journal file, rather than a database; see `open_storage`."""
+    return storage is None or "://" not in storage
 
 
 def journal_path(storage: str | None, study_name: str) -> Path:

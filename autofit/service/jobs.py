@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
+from autofit.service.submission import ADDRESS_VARIABLES
 
-ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
 DRIVER_RESOURCE = "autofit_driver"
 
 _ANSWER_SECONDS = 3.0
@@ -218,7 +218,8 @@ def _client(address: str) -> Any:
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
 
-    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # tells of uploads
+    for module in ("dashboard_sdk", "job.sdk"):  # they tell of every upload and every end of a log
+        logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
     os.environ[ADDRESS_VARIABLES[0]] = address  # which wins over the client's own argument
     return Client(address)
 

@@ -19,6 +19,7 @@ from autofit.settings import TuneSettings
 from workers.protocol import WorkloadRef
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
 
 # What is the cluster's to say or is handed over in another way.
 _NOT_THE_JOBS = frozenset({"address", "storage", "metrics-port", "metrics-host"})

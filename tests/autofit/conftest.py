@@ -255,9 +255,8 @@ def open_study() -> Iterator[Callable[..., TuningStudy]]:
             min_batch=options.pop("min_batch", 1),
             max_batch=options.pop("max_batch", 300),
         )
-        study = TuningStudy.open(
-            space, budget_bytes=BUDGET_BYTES, settings={}, name="mine", seed=0, **options
-        )
+        usual = {"budget_bytes": BUDGET_BYTES, "settings": {}, "name": "mine", "seed": 0}
+        study = TuningStudy.open(space, **{**usual, **options})
         opened.append(study)
         return study
 

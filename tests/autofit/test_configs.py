@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from autofit.api import refer
+from autofit.checking import run_check
 from autofit.gpus import find_gpu
-from autofit.settings import TuneSettings, resolve_settings
+from autofit.report.check import Answer
+from autofit.session import local_predictor
+from autofit.settings import TuneSettings, chosen_cards, resolve_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXPECTED = {
@@ -29,19 +34,62 @@ EXPECTED = {
         deadline_seconds=300.0,
         metrics_port=9464,
     ),
+    "resnet50-fleet.toml": TuneSettings(
+        model="resnet50",
+        gpu=find_gpu("t4"),
+        precision="amp-fp16",
+        memory_format="channels_last",
+        optimizer="sgd-momentum",
+        conv_algos=("cudnn", "cudnn-benchmark"),
+    ),
+    "gpt2-a100.toml": TuneSettings(
+        model="gpt2",
+        gpu=find_gpu("a100-40g"),
+        precision="amp-bf16",
+        optimizer="adamw",
+        optimizer_impl="fused",
+        conv_algos=("cudnn",),
+        reserve_bytes=1024**3,
+    ),
 }
+FLEETS = {"resnet50-fleet.toml": ("t4", "a100-40g", "h100-80g")}
+
+every_example = pytest.mark.parametrize("name", EXPECTED)
+
+
+def read(name: str, card: str | None = None) -> TuneSettings:
+    """The settings of an example; of a fleet's, those of one of its cards."""
+    card = card or next(iter(FLEETS.get(name, ())), None)
+    return resolve_settings({"gpu": card}, {}, CONFIGS / name)
 
 
 def test_every_example_is_tested() -> None:
     assert {path.name for path in CONFIGS.iterdir()} == EXPECTED.keys()
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@every_example
 def test_an_example_means_what_it_says(name: str) -> None:
-    assert resolve_settings({}, {}, CONFIGS / name) == EXPECTED[name]
+    assert read(name) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleet_has_several_cards(name: str) -> None:
+    assert chosen_cards({}, {}, CONFIGS / name) == FLEETS[name]
+
+
+@every_example
 def test_an_example_says_how_to_use_it(name: str) -> None:
     first_lines = (CONFIGS / name).read_text(encoding="utf-8").split("[tune]")[0]
-    assert f"autofit tune --config configs/{name}" in first_lines
+    command = "submit" if name in FLEETS else "tune"
+    assert f"autofit {command} --config configs/{name}" in first_lines
+
+
+@pytest.mark.parametrize(
+    ("name", "card"), [(name, card) for name in EXPECTED for card in FLEETS.get(name, (None,))]
+)
+def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str, card: str | None) -> None:
+    """Of the memory alone where the example measures on the CPU."""
+    settings = read(name, card)
+    one = dataclasses.replace(settings, device="auto", probe="predict", conv_algos=settings.conv_algos[:1])
+    result = run_check(one, local_predictor(refer(settings.model)), 4)
+    assert result.verdict is Answer.FITS

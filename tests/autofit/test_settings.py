@@ -12,7 +12,7 @@ from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
 from autofit.search.choice import Objective
-from autofit.settings import TuneSettings, resolve_settings
+from autofit.settings import TuneSettings, chosen_cards, resolve_settings
 from workers.protocol import CONV_ALGOS
 
 GIB = 1024**3
@@ -290,3 +290,21 @@ def test_throughput_cannot_be_predicted() -> None:
     assert "needs measured steps" in refusal(
         cli={"gpu_mem": "16G", "probe": "predict", "objective": "throughput"}
     )
+
+
+@pytest.mark.parametrize(
+    "line", ['gpu = "t4, a100-40g"', 'gpu = ["t4", "a100-40g"]', 'gpu = ["T4", "Tesla T4", "a100-40g"]']
+)
+def test_several_cards_are_a_fleet(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f'[tune]\nmodel = "davenet"\n{line}\n')
+    assert chosen_cards({}, {}, file) == ("t4", "a100-40g")
+    assert resolve_settings({"gpu": "h200"}, {}, file).gpu == find_gpu("h200")
+    assert chosen_cards({"gpu_mem": "16G"}, {}, file) == ()
+    with pytest.raises(UsageError, match="t4, a100-40g are several cards: name one with --gpu"):
+        resolve_settings({}, {}, file)
+
+
+def test_a_card_of_a_fleet_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UsageError, match=r"--gpu: no card named 'a101'"):
+        chosen_cards({"gpu": "t4,a101"}, {}, None)

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.inline import InlineDispatcher
-from autofit.errors import DispatchError, WorkloadFailedError
+from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
@@ -31,6 +31,7 @@ from autofit.service.events import (
     WorkersChanged,
 )
 from autofit.tuner import Limits, Tuner
+from tests.postgres import Postgres, running_postgres
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 MIB = 1024**2
@@ -562,3 +563,86 @@ def test_two_processes_share_a_study_and_ask_for_no_trial_twice(
     assert found == [{"cudnn": (25, 26), "native": (25, 26)}] * 2
     asked = [(spec.knobs, spec.batch_size, spec.num_steps) for card in cards for spec in card.specs]
     assert len(asked) == len(set(asked))
+
+
+# A database that goes away
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", ["kill", "stop"])
+def test_a_server_that_is_gone_when_a_trial_ends_is_waited_for(
+    open_study: Any, curves: CurveSet, make_card: Any, server: Postgres, name: str
+) -> None:
+    card = make_card({"cudnn": 25, "native": 16})
+    starting = threading.Thread(target=server.start)
+
+    def measure(spec: TrialSpec) -> TrialOutcome:
+        if len(card.specs) == 2:
+            server.kill() if name == "kill" else server.stop("immediate")
+            starting.start()
+        return card.measure(spec)
+
+    study = open_study(curves=curves.prior, storage=server.url, name=name)
+    with InlineDispatcher(runner=measure) as dispatcher:
+        spec = dataclasses.replace(SPEC, probe=Probe.CPU)
+        frontier = Tuner(spec=spec, study=study, curves=curves, trials=dispatcher, emit=ignore).run()
+    starting.join()
+    assert answers(frontier) == {"cudnn": (16, 17), "native": (25, 26)}
+    told = [(record.outcome.knobs, record.outcome.batch_size) for record in study.outcomes()]
+    assert told == [(spec.knobs, spec.batch_size) for spec in card.specs]
+    assert len(set(told)) == len(told)
+
+
+def test_a_server_that_stays_away_ends_the_search_and_the_next_one_goes_on(
+    open_study: Any, curves: CurveSet, make_card: Any, server: Postgres
+) -> None:
+    """The trial whose outcome could not be told is the only one that runs again."""
+    card = make_card()
+
+    def measure(spec: TrialSpec) -> TrialOutcome:
+        if len(card.specs) == 2:
+            server.kill()
+        return card.measure(spec)
+
+    options = {"curves": curves.prior, "storage": server.url, "name": "away", "wait_seconds": 0.2}
+    spec = dataclasses.replace(SPEC, probe=Probe.CPU)
+    study = open_study(**options)
+    with InlineDispatcher(runner=measure) as dispatcher, pytest.raises(StorageError) as away:
+        Tuner(spec=spec, study=study, curves=curves, trials=dispatcher, emit=ignore).run()
+    assert away.value.exit_code == 5
+    assert "could not be reached" in away.value.message
+    study.close()
+    server.start()
+    again = open_study(**options)
+    for number, running in list(again._ledger.running.items()):  # its coordinator is this process, and lives
+        again._end(number, running.owner.coordinator)
+    frontier = tune(again, curves, card)
+    assert answers(frontier) == {"cudnn": (20, 21), "native": (20, 21)}
+    assert len(card.specs) == len(again.outcomes()) + 1
+
+
+# Leases
+
+
+def test_the_lease_of_a_trial_that_takes_long_is_renewed_while_it_runs(
+    open_study: Any, curves: CurveSet, make_card: Any
+) -> None:
+    study, card = open_study(algos=("cudnn",), curves=curves.prior, lease_seconds=0.3), make_card()
+    seen: list[float] = []
+
+    def measure(spec: TrialSpec) -> TrialOutcome:
+        while len(set(seen)) < 3:  # until it was renewed twice
+            (running,) = [t for t in study._study.get_trials() if not t.state.is_finished()]
+            seen.append(running.user_attrs["owner"]["lease_until_seconds"])
+        return card.measure(spec)
+
+    with InlineDispatcher(runner=measure) as dispatcher:
+        spec = dataclasses.replace(SPEC, probe=Probe.CPU)
+        frontier = Tuner(spec=spec, study=study, curves=curves, trials=dispatcher, emit=ignore).run()
+    assert answers(frontier) == {"cudnn": (20, 21)}
+    assert sorted(seen) == seen

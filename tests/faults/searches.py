@@ -95,11 +95,11 @@ class Search:
     def run(self, *, main: str = _MAIN) -> Finished:
         return finished(self.start(main=main))
 
-    def wait_until_it_hangs(self) -> list[int]:
+    def wait_until_it_hangs(self, seconds: float = 200) -> list[int]:
         """Returns the processes of the trial that hangs; the FIFO has to be made before it does."""
         hanging = os.open(self.path / "hanging", os.O_RDONLY | os.O_NONBLOCK)
         try:
-            assert select.select([hanging], [], [], 200)[0], "no trial came to its loss"
+            assert select.select([hanging], [], [], seconds)[0], "no trial came to its loss"
             return [int(pid) for pid in os.read(hanging, 100).split()]
         finally:
             os.close(hanging)

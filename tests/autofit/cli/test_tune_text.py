@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from decimal import Decimal
 
 import pytest
@@ -13,6 +14,7 @@ from autofit.cli.tune_text import print_result
 from autofit.confidence import Risk
 from autofit.gpus import find_gpu
 from autofit.report.estimate import Interval
+from autofit.report.result import TuneResult
 from autofit.search.choice import Knee
 from autofit.settings import TuneSettings
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
@@ -480,3 +482,12 @@ def test_a_search_that_a_limit_ended_is_not_said_to_find_that_nothing_fits(rende
     text = flat(rendered(result))
     assert "Nothing is known to fit: --max-seconds ended the search; no size was tried." in text
     assert "What may help" not in text
+
+
+@pytest.mark.parametrize("kind", ["answer", "nothing_fits"])
+def test_an_earlier_answer_reads_as_it_did_and_says_when_it_was_found(rendered, results, kind):
+    first = getattr(results, kind)(answered_seconds=1_795_000_000.0)
+    again = dataclasses.replace(TuneResult.from_dict(json.loads(first.to_json())), cached=True)
+    *said, last = rendered(again).splitlines()
+    assert rendered(first).splitlines()[: len(said)] == said
+    assert last == "An earlier answer, of 2026-11-18 11:06 UTC: nothing was run. --fresh runs it."

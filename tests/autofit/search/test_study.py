@@ -68,17 +68,20 @@ def test_a_settled_study_asks_for_nothing_more(open_study: Any, run_study: Any) 
     assert open_study().ask() is None
 
 
-def test_optuna_sees_batch_sizes_and_constraints(open_study: Any, run_study: Any, tmp_path: Path) -> None:
+def test_optuna_sees_what_fits_and_constraints(open_study: Any, run_study: Any, tmp_path: Path) -> None:
     """So that its dashboard, and its samplers, read the study without us."""
     path = tmp_path / "mine.journal"
     run_study(open_study(storage=str(path)), peak_bytes)
     backend = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     study = optuna.load_study(study_name="mine", storage=backend)
     assert study.best_trial.params == {"conv_algo": "native", "batch_size": 166}
+    (summary,) = optuna.get_all_study_summaries(backend)
+    assert summary.best_trial.params == study.best_trial.params  # though it does not heed constraints
+    assert study.metric_names == ["batch that fits"]
     for trial in study.trials:
-        assert trial.value == trial.params["batch_size"]
         peak = trial.user_attrs["peak_bytes"]
-        assert trial.constraints == {"memory": (peak - 10_000) / 10_000}
+        assert trial.value == (trial.params["batch_size"] if peak <= 10_000 else 0)
+        assert trial.constraints["memory"] == (peak - 10_000) / 10_000
         assert trial.user_attrs["verdict"] == ("FITS" if peak <= 10_000 else "OOM")
 
 
@@ -100,7 +103,7 @@ def test_the_verdict_decides_the_sign_of_the_constraint(
     ask = study.ask()
     study.tell(ask.trial_number, outcome_of(ask, peak, verdict=verdict))
     (trial,) = study._study.trials
-    assert trial.constraints == {"memory": constraint}
+    assert set(trial.constraints.values()) == {trial.constraints["memory"]} == {constraint}
     assert trial.state == optuna.trial.TrialState.COMPLETE
 
 

@@ -1,0 +1,308 @@
+"""Answers that were found before: the same question is answered from the storage, and nothing is run.
+
+    question ─ digest ─▶ study `answer-<digest>` ─▶ its one trial: the answer, the user's files it is of
+                                                       │ unchanged: the answer
+                                                       └ changed, or no answer that can be read: a search
+
+A question is all that decides an answer and is known before anything is traced. What a workload
+imports is known afterwards: the answer holds as long as those files are what they were. An entry is
+in the storage of the studies; one that cannot be read or written costs a warning and a search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import workers
+from autofit.dispatch.base import Devices
+from autofit.errors import DriverError, StorageError
+from autofit.gpus import LocalGpu
+from autofit.identity import fingerprint, versions
+from autofit.report.result import TuneResult
+from autofit.settings import TuneSettings
+from workers.outcomes import processor_name
+from workers.protocol import PROTOCOL_VERSION, WorkloadRef
+
+_STUDY_PREFIX = "answer-"
+_IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
+_RESULT = "result"
+_SOURCES = "sources"
+_QUESTION = "question"
+
+# Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
+_NOT_DECIDING = frozenset(
+    {
+        "model",  # what it refers to decides
+        "address",  # which devices it leads to decides
+        "storage",
+        "storage_wait_seconds",
+        "node_wait_seconds",
+        "fresh",
+        "metrics_port",
+        "metrics_host",
+        "max_trials",
+        "max_seconds",
+        "deadline_seconds",
+    }
+)
+# Variables that allocators, CUDA's libraries and the CPU's read.
+_VARIABLES = (
+    "PYTORCH_",
+    "TORCH_",
+    "CUDA_",
+    "CUDNN_",
+    "CUBLAS",
+    "NVIDIA_TF32",
+    "MALLOC_",
+    "OMP_",
+    "MKL_",
+    "DNNL_",
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """What an answer is to.
+
+    Attributes:
+        parts: all that decides it, in JSON's types.
+        roots: the folders that the workload is imported from: copies of it in other places, such as
+            those that a cluster makes, ask the same.
+        storage, wait_seconds: of the settings.
+    """
+
+    parts: Mapping[str, Any]
+    roots: tuple[str, ...]
+    storage: str | None
+    wait_seconds: float
+
+    @functools.cached_property
+    def study(self) -> str:
+        """The name of the study that holds the answer."""
+        return f"{_STUDY_PREFIX}{fingerprint(self.parts)[:32]}"
+
+
+def question(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    *,
+    local_gpus: Callable[[], tuple[LocalGpu, ...]],
+    reachable: Callable[[], Devices],
+) -> Question | None:
+    """What these settings ask; None where the devices that decide it cannot be told.
+
+    Args:
+        local_gpus: the cards of this machine, asked where one may be measured.
+        reachable: those of the cluster that the settings name, asked likewise.
+    """
+    try:
+        devices = _devices(settings, local_gpus, reachable)
+    except DriverError:
+        return None
+    given = dataclasses.asdict(settings)
+    target = workload.target.rsplit("/", 1)[-1] if workload.kind == "file" else workload.target
+    parts = {
+        "workload": [
+            workload.kind,
+            target,
+            workload.source_sha256,
+            workload.input_shape,
+            workload.num_classes,
+        ],
+        "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
+        "devices": devices,
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
+        },
+        "versions": versions(),
+        "protocol": PROTOCOL_VERSION,
+        "packages_sha256": _installed_packages(),
+        "autofit_sha256": _own_code(),
+    }
+    roots = workload.search_path if workload.kind != "builtin" else ()
+    return Question(
+        parts=json.loads(json.dumps(parts, default=str)),
+        roots=roots,
+        storage=settings.storage,
+        wait_seconds=settings.storage_wait_seconds,
+    )
+
+
+def find(asked: Question) -> TuneResult | None:
+    """The earlier answer to a question, where there is one that holds.
+
+    Raises:
+        StorageError: a database cannot be reached, which the search would need as well.
+    """
+    from autofit.search.storage import is_journal, journal_path, open_storage, quiet_optuna
+
+    in_journal = is_journal(asked.storage)
+    try:
+        if in_journal and not journal_path(asked.storage, asked.study).exists():
+            return None
+        with quiet_optuna():
+            storage = open_storage(asked.storage, asked.study, wait_seconds=asked.wait_seconds)
+            try:
+                entry = storage.run(lambda: _read(storage.backend, asked.study))
+            finally:
+                storage.close()
+        return None if entry is None else _held(entry, asked)
+    except StorageError as error:
+        if not in_journal:
+            raise
+        _log.warning("an earlier answer cannot be read and is ignored: %s", error.message)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        _log.warning("the earlier answer in study %s cannot be read and is ignored: %s", asked.study, error)
+    return None
+
+
+def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None) -> None:
+    """Keeps an answer for the next time, if it is the whole answer and its workload's files are known.
+
+    Args:
+        sources: the user's files that the workload was loaded from, path → SHA-256.
+    """
+    from autofit.search.storage import open_storage, quiet_optuna
+
+    is_whole = result.stopped_by is None and all(entry.is_settled for entry in result.frontier)
+    if not is_whole or sources is None:
+        return
+    entry = {
+        _RESULT: result.to_dict(),
+        _SOURCES: [_placed(path, digest, asked.roots) for path, digest in sorted(sources.items())],
+        _QUESTION: asked.parts,
+    }
+    try:
+        with quiet_optuna():
+            storage = open_storage(asked.storage, asked.study, wait_seconds=asked.wait_seconds)
+            try:
+                storage.run(lambda: _write(storage.backend, asked.study, entry, result))
+            finally:
+                storage.close()
+    except StorageError as error:
+        _log.warning("the answer is not kept for the next time: %s", error.message)
+
+
+# ── the entry ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(backend: Any, name: str) -> dict[str, Any] | None:
+    from optuna.trial import TrialState
+
+    try:
+        study_id = backend.get_study_id_from_name(name)
+    except KeyError:
+        return None
+    if not backend.get_study_user_attrs(study_id).get(_IS_ANSWER):
+        raise ValueError("it is not autofit's")
+    trials = backend.get_all_trials(study_id, deepcopy=False, states=(TrialState.COMPLETE,))
+    return dict(trials[-1].user_attrs) if trials else None
+
+
+def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
+    """Puts an entry in the place of an earlier one; it may be repeated."""
+    import optuna
+
+    study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
+    is_ours = study.user_attrs.get(_IS_ANSWER)
+    if not is_ours and study.get_trials(deepcopy=False):
+        raise StorageError(f"study {name} is not autofit's: choose another --storage")
+    if is_ours:
+        optuna.delete_study(storage=backend, study_name=name)
+        study = optuna.create_study(
+            storage=backend, study_name=name, direction="maximize", load_if_exists=True
+        )
+    study.set_user_attr(_IS_ANSWER, True)
+    best = 0 if result.best is None else result.best.batch_size
+    plain = json.loads(json.dumps(entry))
+    study.add_trial(optuna.create_trial(value=float(best), user_attrs=plain))
+
+
+def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
+    """The answer of an entry; None where a file of its workload has changed."""
+    if entry[_QUESTION] != asked.parts:
+        raise ValueError("it is to another question")
+    for source in entry[_SOURCES]:
+        root = source["root"]
+        path = Path(source["path"]) if root is None else Path(asked.roots[root], source["path"])
+        if _sha256(path) != source["sha256"]:
+            return None
+    return dataclasses.replace(TuneResult.from_dict(entry[_RESULT]), cached=True)
+
+
+def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
+    """Where a source file is: in one of the workload's folders, else by its whole path."""
+    for index, root in enumerate(roots):
+        if Path(path).is_relative_to(root):
+            return {"root": index, "path": str(Path(path).relative_to(root)), "sha256": digest}
+    return {"root": None, "path": path, "sha256": digest}
+
+
+# ── what decides ────────────────────────────────────────────────────────────────────────────────
+
+
+def _devices(
+    settings: TuneSettings,
+    local_gpus: Callable[[], tuple[LocalGpu, ...]],
+    reachable: Callable[[], Devices],
+) -> dict[str, Any]:
+    """What an answer depends on of the devices that it may be measured on."""
+    on_cluster = settings.address is not None
+    if settings.device == "cpu":
+        # The processors of a cluster cannot be told: its custom resources, which are settings, choose nodes.
+        processor = None if on_cluster else processor_name()
+        return {"processor": processor, "num_threads": settings.num_threads or len(os.sched_getaffinity(0))}
+    is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
+    if is_named and settings.probe == "predict":
+        return {}
+    cards = [(gpu.name, gpu.architecture, gpu.total_bytes, gpu.driver_version) for gpu in local_gpus()]
+    if not on_cluster:
+        return {"cards": cards}
+    found = reachable()
+    return {
+        "cards": cards,
+        "reachable": sorted(set(found.names)),
+        "is_any_reachable": found.num_gpus > 0,
+        "are_all_named": found.num_gpus == len(found.names),
+    }
+
+
+def _installed_packages() -> str:
+    """A digest of the packages that can be imported here, with their versions."""
+    names = sorted(
+        entry.name
+        for folder in {Path(folder).absolute() for folder in sys.path if folder}
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.name.endswith((".dist-info", ".egg-info"))
+    )
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _own_code() -> str:
+    """A digest of autofit itself with its tables, since an installation may be of a work tree."""
+    digest = hashlib.sha256()
+    for package in (Path(__file__).parent, Path(workers.__path__[0])):
+        for path in sorted(package.rglob("*")):
+            if path.suffix in (".py", ".toml", ".gz"):
+                digest.update(f"{path.relative_to(package.parent)}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None

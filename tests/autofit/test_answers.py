@@ -1,0 +1,369 @@
+"""The same question a second time: answered from the storage, as long as nothing of it has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import autofit
+from autofit import answers
+from autofit.budget import Budget
+from autofit.dispatch.base import Devices
+from autofit.errors import DriverError, StorageError
+from autofit.gpus import LocalGpu
+from autofit.report.plain import from_plain
+from autofit.report.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from autofit.search.storage import open_storage
+from autofit.service.events import Event, TuneFinished, TuneStarted
+from autofit.settings import TuneSettings, resolve_settings
+from workers.protocol import Device, Evidence, Knobs
+from workers.run import close_predictor
+from workers.workload import parse_reference
+
+GIB = 1024**3
+CARD = LocalGpu(
+    name="NVIDIA T4", uuid="a", architecture="sm_75", total_bytes=15 * GIB, used_bytes=0, driver_version="1"
+)
+
+
+def result(*, is_settled: bool = True, **changes: Any) -> TuneResult:
+    knobs = Knobs(conv_algo="native")
+    entry = FrontierEntry(
+        knobs=knobs,
+        largest_batch=20,
+        peak_reserved_bytes=GIB,
+        device_peak_bytes=GIB,
+        first_failing_batch=21,
+        reason="21 is too large",
+        evidence=Evidence.MEASURED,
+        is_settled=is_settled,
+    )
+    best = Best(
+        batch_size=20,
+        knobs=knobs,
+        peak_allocated_bytes=GIB,
+        peak_reserved_bytes=GIB,
+        device_peak_bytes=GIB,
+        evidence=Evidence.MEASURED,
+    )
+    parts: dict[str, Any] = {
+        "workload": "w",
+        "budget": Budget(device_total_bytes=GIB, context_bytes=1, other_bytes=2, margin_bytes=3),
+        "device": Device(kind="cuda", name="card"),
+        "best": best,
+        "frontier": (entry,),
+        "trials": (),
+        "wall_seconds": 1.5,
+        "study": "mine",
+        "fingerprint": "f",
+        "answered_seconds": 1.6e9,
+    }
+    return TuneResult(**{**parts, **changes})
+
+
+class Asking:
+    """A workload with a neighbour that it imports, and the question that is asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.workload = folder / "net.py"
+        self.neighbour = folder / "layers.py"
+        self.workload.write_text("import layers\n")
+        self.neighbour.write_text("width = 8\n")
+
+    @property
+    def sources(self) -> dict[str, str]:
+        files = (self.workload, self.neighbour)
+        return {str(file): digest for file in files if (digest := answers._sha256(file)) is not None}
+
+    def question(
+        self,
+        *,
+        local: Callable[[], tuple[LocalGpu, ...]] = lambda: (CARD,),
+        devices: Devices = Devices(num_gpus=1, names=("T4",)),  # noqa: B008 - frozen
+        **options: Any,
+    ) -> answers.Question:
+        settings = resolve_settings({"model": "net", "gpu": "t4", **options}, {}, None)
+        workload = parse_reference(f"{self.workload}:net")
+        asked = answers.question(settings, workload, local_gpus=local, reachable=lambda: devices)
+        assert asked is not None
+        return asked
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Asking:
+    return Asking(tmp_path / "here")
+
+
+@pytest.fixture(params=["state", "journal", "sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return {
+        "state": None,
+        "journal": str(tmp_path / "all.journal"),
+        "sqlite": f"sqlite:///{tmp_path / 'all.db'}",
+    }[request.param]
+
+
+def test_an_answer_is_found_again_as_it_was(asking: Asking, storage: str | None) -> None:
+    asked = asking.question(storage=storage)
+    assert answers.find(asked) is None
+    answers.keep(asked, result(), asking.sources)
+    assert answers.find(asking.question(storage=storage)) == result(cached=True)
+
+
+def test_nothing_is_written_for_a_question_that_was_not_answered(asking: Asking, state_dir: Path) -> None:
+    answers.find(asking.question())
+    assert not list(state_dir.rglob("answer-*"))
+
+
+def test_another_answer_takes_the_place_of_the_one_that_no_longer_holds(
+    asking: Asking, storage: str | None
+) -> None:
+    asked = asking.question(storage=storage)
+    answers.keep(asked, result(), asking.sources)
+    asking.neighbour.write_text("width = 16\n")
+    assert answers.find(asked) is None
+    answers.keep(asked, result(wall_seconds=9.0), asking.sources)
+    assert answers.find(asked) == result(wall_seconds=9.0, cached=True)
+    opened = open_storage(storage, asked.study)
+    with opened.guard():
+        (trial,) = optuna.load_study(study_name=asked.study, storage=opened.backend).trials
+    opened.close()
+    assert trial.value == 20
+
+
+def test_a_neighbour_that_is_gone_makes_a_new_search(asking: Asking) -> None:
+    asked = asking.question()
+    answers.keep(asked, result(), asking.sources)
+    asking.neighbour.unlink()
+    assert answers.find(asked) is None
+
+
+def test_a_copy_of_the_workload_in_another_place_has_the_same_answer(asking: Asking, tmp_path: Path) -> None:
+    """As a cluster makes one for every job."""
+    storage = str(tmp_path / "all.journal")
+    answers.keep(asking.question(storage=storage), result(), asking.sources)
+    copy = Asking(tmp_path / "there")
+    assert answers.find(copy.question(storage=storage)) == result(cached=True)
+    copy.neighbour.write_text("width = 16\n")
+    assert answers.find(copy.question(storage=storage)) is None
+
+
+def test_another_workload_setting_card_or_version_is_another_question(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = dataclasses.replace(CARD, driver_version="2")
+    questions = [
+        asking.question(),
+        asking.question(gpu="v100-16g"),
+        asking.question(precision="bf16"),
+        asking.question(margin="5%"),
+        asking.question(objective="throughput"),
+        asking.question(study="mine"),
+        asking.question(local=lambda: ()),
+        asking.question(local=lambda: (newer,)),
+        asking.question(probe="predict"),
+        asking.question(address="head:6379"),
+        asking.question(address="head:6379", devices=Devices(num_gpus=2, names=("T4", "A100"))),
+        asking.question(address="head:6379", devices=Devices(num_gpus=0)),
+    ]
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "expandable_segments:True")
+        questions.append(asking.question())
+    asking.workload.write_text("import layers  # changed\n")
+    questions.append(asking.question())
+    assert len({asked.study for asked in questions}) == len(questions)
+
+
+def test_another_version_of_torch_or_of_any_package_is_another_question(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = asking.question()
+    packages = tmp_path / "packages"
+    (packages / "timm-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(packages))
+    with_timm = asking.question()
+    (packages / "timm-1.0.dist-info").rename(packages / "timm-1.1.dist-info")
+    newer_timm = asking.question()
+    assert len({before.study, with_timm.study, newer_timm.study}) == 3
+    assert before.parts["versions"]["torch"].startswith(importlib.metadata.version("torch"))
+
+
+def test_where_and_for_how_long_to_look_is_no_part_of_the_question(asking: Asking) -> None:
+    one = asking.question(address="head:6379")
+    other = asking.question(address="elsewhere:6379", max_seconds=9, node_wait=1, deadline=9, fresh=True)
+    assert one.study == other.study
+
+
+def test_every_setting_that_does_not_decide_is_one() -> None:
+    assert {field.name for field in dataclasses.fields(TuneSettings)} > answers._NOT_DECIDING
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources"),
+    [
+        ({"stopped_by": "--max-trials"}, {}),
+        ({"is_settled": False}, {}),
+        ({}, None),  # no worker said what it had loaded
+    ],
+)
+def test_half_an_answer_is_not_kept(asking: Asking, changes: dict[str, Any], sources: Any) -> None:
+    asked = asking.question()
+    answers.keep(asked, result(**changes), sources)
+    assert answers.find(asked) is None
+
+
+def test_that_nothing_fits_is_an_answer(asking: Asking) -> None:
+    asked = asking.question()
+    answers.keep(asked, result(best=None), asking.sources)
+    assert answers.find(asked) == result(best=None, cached=True)
+
+
+def test_cards_that_cannot_be_told_are_asked_nothing() -> None:
+    def silent() -> tuple[LocalGpu, ...]:
+        raise DriverError("the driver is silent")
+
+    settings = resolve_settings({"model": "net", "gpu": "t4"}, {}, None)
+    workload = parse_reference("davenet")
+    assert (
+        answers.question(settings, workload, local_gpus=silent, reachable=lambda: Devices(num_gpus=0)) is None
+    )
+
+
+# For real: the one warm child of this process predicts
+
+NET = """
+import torch
+import layers
+from workers.workload import Workload
+
+net = Workload(
+    build_model=lambda: torch.nn.Linear(64, layers.width),
+    make_batch=lambda batch_size, device: torch.ones(batch_size, 64, device=device),
+    loss=lambda model, batch: model(batch).sum(),
+)
+"""
+
+
+def test_a_second_tune_answers_without_a_trace_until_a_module_of_the_workload_changes(
+    asking: Asking, tmp_path: Path
+) -> None:
+    asking.workload.write_text(NET)
+    events: list[Event] = []
+    options: dict[str, Any] = {"gpu_mem": "1G", "probe": "predict", "conv_algo": "cudnn", "max_batch": 8}
+    options |= {"storage": str(tmp_path / "all.journal"), "on_event": events.append}
+    model = f"{asking.workload}:net"
+    first = autofit.tune(model, **options)
+    events.clear()
+    again = autofit.tune(model, **options)
+    assert [type(event) for event in events] == [TuneStarted, TuneFinished]
+    assert again == dataclasses.replace(first, cached=True)
+    assert again.to_dict() == {**first.to_dict(), "cached": True}
+    assert not autofit.tune(model, fresh=True, **options).cached
+    asking.neighbour.write_text("width = 16\n")
+    close_predictor()  # a process imports a module once
+    changed = autofit.tune(model, **options)
+    assert not changed.cached
+    assert changed.best is not None
+    assert changed.estimate is not None
+    assert first.estimate is not None
+    assert changed.estimate.breakdown.parameters > first.estimate.breakdown.parameters
+    assert autofit.tune(model, **options).cached
+
+
+# Entries that cannot be read or written
+
+
+@pytest.mark.parametrize("damage", ["not json\n", '{"op_code": 4, "stu'])
+def test_a_damaged_entry_is_ignored_with_a_warning(
+    asking: Asking, state_dir: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    asked = asking.question()
+    answers.keep(asked, result(), asking.sources)
+    (path,) = (state_dir / "studies").iterdir()
+    path.write_text(damage)
+    with caplog.at_level(logging.WARNING):
+        assert answers.find(asked) is None
+    assert len(caplog.messages) == (damage == "not json\n")
+
+
+def test_an_entry_of_somebody_else_is_ignored_and_left_alone(
+    asking: Asking, storage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asking.question(storage=storage)
+    opened = open_storage(storage, asked.study)
+    theirs = optuna.create_study(storage=opened.backend, study_name=asked.study)
+    theirs.add_trial(optuna.create_trial(value=1.0))
+    assert answers.find(asked) is None
+    answers.keep(asked, result(), asking.sources)
+    assert [trial.value for trial in theirs.trials] == [1.0]
+    opened.close()
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert [message.split(":")[-1].strip() for message in warnings] == [
+        "it is not autofit's",
+        "choose another --storage",
+    ]
+
+
+@pytest.mark.parametrize("lost", ["best", "study", "budget"])
+def test_an_entry_that_lacks_something_is_ignored_with_a_warning(
+    asking: Asking, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    class Lacking(TuneResult):
+        def to_dict(self) -> dict[str, Any]:
+            return {name: value for name, value in super().to_dict().items() if name != lost}
+
+    asked = asking.question()
+    lacking = Lacking(
+        **{field.name: getattr(result(), field.name) for field in dataclasses.fields(TuneResult)}
+    )
+    answers.keep(asked, lacking, asking.sources)
+    assert answers.find(asked) is None
+    assert "cannot be read and is ignored" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asking.question(storage="/proc/nobody/writes/here.journal")
+    assert answers.find(asked) is None
+    answers.keep(asked, result(), asking.sources)
+    assert "the answer is not kept for the next time" in caplog.text
+
+
+def test_a_database_that_cannot_be_reached_ends_the_search_before_it_began(asking: Asking) -> None:
+    with pytest.raises(StorageError, match="unable to open database file"):
+        answers.find(asking.question(storage="sqlite:////nowhere/at/all.db"))
+
+
+# Documents
+
+
+def test_a_result_is_read_back_from_its_json() -> None:
+    assert TuneResult.from_dict(json.loads(result().to_json())) == result()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"schema": "autofit.error/1"}, {"schema": TUNE_SCHEMA}, {"schema": TUNE_SCHEMA, "best": 3}],
+)
+def test_a_document_that_is_no_result_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected a document|no TuneResult"):
+        TuneResult.from_dict(document)
+
+
+def test_plain_values_become_what_their_types_say() -> None:
+    made = from_plain(FrontierEntry, json.loads(json.dumps(dataclasses.asdict(result().frontier[0]))))
+    assert made == result().frontier[0]
+    for wrong in ("20", 2.5, True, [20]):
+        with pytest.raises(ValueError, match="no Best can be made"):
+            from_plain(Best, {**dataclasses.asdict(result().best), "batch_size": wrong})  # type: ignore[arg-type]
