@@ -31,7 +31,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.sources import is_installed, loaded_sources, watch_reads
+from workers.sources import is_installed, loaded_sources, reads_are_of, watch_reads
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
@@ -86,6 +86,8 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
     except ImportError as error:
         message = f"PyTorch cannot be imported ({error}): install torch into this environment"
         return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
+    location = spec.workload.target.rpartition(":")[0]
+    reads_are_of(location)
     last_beat = Heartbeat(phase="start")
 
     def listened(beat: Heartbeat) -> None:
@@ -98,9 +100,9 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
         failed = _failed(spec, error)
         outcome = dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
-    return (
-        outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=loaded_sources())
-    )
+    if spec.probe is not Probe.PREDICT:
+        return outcome
+    return dataclasses.replace(outcome, sources=loaded_sources(location))
 
 
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:

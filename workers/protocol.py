@@ -349,7 +349,7 @@ class TrialOutcome:
     def peaks(self) -> Peaks:
         """The largest peaks of all that was run, each kind for itself."""
         stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
-        columns = zip(*map(dataclasses.astuple, stretches), strict=True)
+        columns = ([getattr(stretch, kind) for stretch in stretches] for kind in Peaks.__slots__)
         return Peaks(
             *(max((peak for peak in column if peak is not None), default=None) for column in columns)
         )

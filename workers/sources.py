@@ -19,8 +19,9 @@ _COMPILED = "__pycache__"
 _READING = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _LARGE_BYTES = 64 * 1024**2
 
-_read: dict[str, None] = {}
 _digests: dict[str, str] = {}
+_reads: dict[str, dict[str, None]] = {}  # by whose they are
+_reader = ""
 
 
 def is_installed(path: str) -> bool:
@@ -33,30 +34,40 @@ def watch_reads() -> None:
     sys.addaudithook(_note)
 
 
+def reads_are_of(reader: str) -> None:
+    """Says whose the files are that are read from here on, for `loaded_sources`."""
+    global _reader  # noqa: PLW0603 - an audit hook is the process's, and so is what it notes
+    _reader = reader
+
+
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook; see the audit event `open` in Python's documentation."""
     if event != "open":
         return
     path, mode, flags = arguments
-    reads = mode.startswith("r") if isinstance(mode, str) else flags & _READING == os.O_RDONLY
-    if reads and isinstance(path, str | os.PathLike):
-        _read[os.path.abspath(path)] = None  # noqa: PTH100 - a hook that runs at every opening
+    is_read = mode.startswith("r") if isinstance(mode, str) else flags & _READING == os.O_RDONLY
+    if is_read and isinstance(path, str | os.PathLike):
+        reads = _reads.setdefault(_reader, {})
+        reads[os.path.abspath(path)] = None  # noqa: PTH100 - a hook that runs at every opening
 
 
-def loaded_sources() -> dict[str, str]:
-    """The files of all modules that are loaded and those that were read: path → digest.
+def loaded_sources(reader: str) -> dict[str, str]:
+    """The files of all modules that are loaded and those that a reader has read: path → digest.
 
-    Neither installed ones nor those of `workers` or of the system. A file is read when it is first
-    seen here: what is changed later was not what ran.
+    Neither installed ones nor those of `workers` or of the system. A file is looked at when it is
+    first seen here: what is changed later was not what ran.
     """
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = dict.fromkeys(str(Path(file).absolute()) for file in modules if isinstance(file, str))
-    for file in {**files, **_read}:
+    found: dict[str, str] = {}
+    for file in {**files, **_reads.get(reader, {})}:
         if file not in _digests and _is_users(file) and Path(file).is_file():
             digest = digest_of(Path(file))
             if digest is not None:
                 _digests[file] = digest
-    return dict(_digests)
+        if file in _digests:
+            found[file] = _digests[file]
+    return found
 
 
 def digest_of(path: Path) -> str | None:

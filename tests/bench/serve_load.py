@@ -40,13 +40,32 @@ from autofit.search.study import TuningStudy
 from autofit.service.queue import JobQueue, JobSpec
 from tests.bench import storage_copies
 from tests.postgres import running_postgres
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from workers.protocol import (
+    CONV_ALGOS,
+    MEMORY_FORMATS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+    Device,
+    Evidence,
+    Peaks,
+    TrialOutcome,
+    Verdict,
+)
 
 GATE_SECONDS = 0.050
 
 _MIB = 2**20
 _NUM_SCRAPES = 200
-_LARGE, _SMALL = "large", 20
+_LARGE, _SMALL, _NUM_SMALL = "large", "small", 20
+_FOUR_SETTINGS = {"conv_algo": CONV_ALGOS}
+_MANY_SETTINGS = {
+    **_FOUR_SETTINGS,
+    "precision": PRECISIONS,
+    "memory_format": MEMORY_FORMATS,
+    "optimizer": OPTIMIZERS,
+    "optimizer_impl": OPTIMIZER_IMPLS,
+}
 _INTERVAL_SECONDS = 0.5
 _SETTINGS = {
     "workload": {"kind": "builtin", "target": "resnet50"},
@@ -105,7 +124,7 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int) -> R
             samples = server.samples()
             assert (
                 samples['autofit_trials_total{probe="cuda",verdict="FITS"}']
-                == num_trials + num_studies * _SMALL
+                == num_trials + num_studies * _NUM_SMALL
             )
             assert samples['autofit_jobs{state="queued"}'] == num_jobs
             first_read = samples["autofit_storage_read_duration_seconds"]
@@ -146,18 +165,20 @@ def storage_of(backend: str) -> Iterator[tuple[str, str]]:
 def fill(storage: str, num_trials: int, num_jobs: int, num_studies: int) -> None:
     """One study of `num_trials`, `num_studies` of 20 trials, and jobs that wait."""
     with quiet_optuna():
-        told(storage, _LARGE)
-        sizes = {_LARGE: num_trials, **{f"small-{number}": _SMALL for number in range(num_studies)}}
-        storage_copies.fill(storage, _LARGE, sizes)
+        told(storage, _LARGE, _MANY_SETTINGS)
+        told(storage, _SMALL, _FOUR_SETTINGS)
+        small = {f"{_SMALL}-{number}": _NUM_SMALL for number in range(1, num_studies)}
+        storage_copies.fill(storage, _SMALL, {_SMALL: _NUM_SMALL, **small})
+        storage_copies.fill(storage, _LARGE, {_LARGE: num_trials})
         with JobQueue.open(storage) as queue:
             for number in range(num_jobs):
                 options = {"model": "resnet50", "gpu": "t4", "max-batch": str(number)}
                 queue.enqueue(f"resnet50-t4-{number:012}", JobSpec(options=options, workload="resnet50"))
 
 
-def told(storage: str, name: str) -> None:
+def told(storage: str, name: str, choices: dict[str, tuple[str, ...]]) -> None:
     """Makes a study with one trial, asked for and told as the tuner does."""
-    space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=65536)
+    space = SearchSpace(choices=choices, max_batch=65536)
     study = TuningStudy.open(
         space,
         budget_bytes=15 * 2**30,

@@ -1,16 +1,18 @@
 """A storage filled with copies of a real study and its real trial, row by row or line by line.
 
+The trials of a study go through its settings, nine sizes of each, as a search does.
+
 Optuna writes a trial in tens of statements; ten thousand of them would take longer than what is to
 be measured.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, MetaData, Table, create_engine, func, insert, select, text
 
@@ -18,6 +20,8 @@ _OF_STUDY = ("study_directions", "study_user_attributes", "study_system_attribut
 _OF_TRIAL = ("trial_params", "trial_values", "trial_user_attributes", "trial_system_attributes")
 _CREATE_STUDY, _CREATE_TRIAL = 0, 4  # of Optuna's JournalOperation
 _CHUNK = 2000
+_SIZES = 9  # of each setting
+_BATCH_SIZE = "batch_size"
 
 
 def fill(storage: str, template: str, sizes: Mapping[str, int]) -> None:
@@ -37,8 +41,33 @@ def fill(storage: str, template: str, sizes: Mapping[str, int]) -> None:
     engine.dispose()
 
 
-def _resized(outcome: str, batch_size: int) -> str:
-    return json.dumps({**json.loads(outcome), "batch_size": batch_size}, separators=(",", ":"))
+@dataclass(frozen=True)
+class _Configuration:
+    """What a copy tries, made from its number.
+
+    Attributes:
+        params: as Optuna keeps them: of a categorical one the index of its choice.
+        outcome: the parts of the outcome's document that follow.
+    """
+
+    params: dict[str, float]
+    outcome: dict[str, Any]
+
+    @classmethod
+    def of(cls, number: int, distributions: Mapping[str, str]) -> Self:
+        setting, size = divmod(number, _SIZES)
+        params, knobs = {_BATCH_SIZE: float(size + 1)}, {}
+        for name, distribution in distributions.items():
+            if name != _BATCH_SIZE:
+                choices = json.loads(distribution)["attributes"]["choices"]
+                setting, index = divmod(setting, len(choices))
+                params[name], knobs[name] = float(index), choices[index]
+        return cls(params, {"batch_size": size + 1, "knobs": knobs})
+
+    def told(self, outcome: str) -> str:
+        document = json.loads(outcome)
+        knobs = {**document["knobs"], **self.outcome["knobs"]}
+        return json.dumps({**document, **self.outcome, "knobs": knobs}, separators=(",", ":"))
 
 
 class _Rows:
@@ -50,6 +79,7 @@ class _Rows:
         (study,) = self._rows("studies", study_name=template)
         trials = self._rows("trials", study_id=study["study_id"])
         attributes = {name: self._rows(name, trial_id=trials[0]["trial_id"]) for name in _OF_TRIAL}
+        distributions = {row["param_name"]: row["distribution_json"] for row in attributes["trial_params"]}
         next_trial = self._highest("trials", "trial_id") + 1
         for name, num_trials in sizes.items():
             study_id, first = (
@@ -61,11 +91,9 @@ class _Rows:
                 "trials",
                 ({**trials[0], "trial_id": i, "study_id": study_id, "number": n} for i, n in ids.items()),
             )
+            tried = {i: _Configuration.of(n, distributions) for i, n in ids.items()}
             for table, rows in attributes.items():
-                self._insert(
-                    table,
-                    ({**_sized(row, n + 1), "trial_id": i} for i, n in ids.items() for row in rows),
-                )
+                self._insert(table, ({**_copied(row, tried[i]), "trial_id": i} for i in ids for row in rows))
         self._advance("trials", "trial_id")
 
     def _copy(self, study: dict[str, Any], name: str) -> int:
@@ -101,54 +129,52 @@ class _Rows:
             )
 
 
-def _sized(row: dict[str, Any], batch_size: int) -> dict[str, Any]:
-    """A row of a trial's for another batch size."""
-    if row.get("param_name") == "batch_size":
-        return {**row, "param_value": float(batch_size)}
+def _copied(row: dict[str, Any], configuration: _Configuration) -> dict[str, Any]:
+    """A row of a trial's, for another configuration."""
+    if "param_name" in row:
+        return {**row, "param_value": configuration.params[row["param_name"]]}
     if row.get("key") == "outcome":
-        return {**row, "value_json": json.dumps(_resized(json.loads(row["value_json"]), batch_size))}
+        return {**row, "value_json": json.dumps(configuration.told(json.loads(row["value_json"])))}
     return row
 
 
 def _fill_journal(path: Path, template: str, sizes: Mapping[str, int]) -> None:
-    """The template must be the journal's first study."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["op_code"] == _CREATE_STUDY
-    assert lines[0]["study_name"] == template
-    of_study = [line for line in lines if "study_id" in line and line["op_code"] != _CREATE_TRIAL]
-    trial = _as_created(lines)
+    studies = [line for line in lines if line["op_code"] == _CREATE_STUDY]
+    trials = [line for line in lines if line["op_code"] == _CREATE_TRIAL]
+    own_id = [line["study_name"] for line in studies].index(template)
+    (trial_id,) = [number for number, line in enumerate(trials) if line["study_id"] == own_id]
+    of_study = [line for line in lines if line.get("study_id") == own_id and line["op_code"] != _CREATE_TRIAL]
+    trial = _as_ended(trials[trial_id], [line for line in lines if line.get("trial_id") == trial_id])
+    copies = {name: len(studies) + number for number, name in enumerate(n for n in sizes if n != template)}
     with path.open("a") as file:
-        copies = [name for name in sizes if name != template]
-        for study_id, name in enumerate([template, *copies]):
-            made = [{**lines[0], "study_name": name}, *({**line, "study_id": study_id} for line in of_study)]
-            of_trials = (
-                {**_journal_trial(trial, number + 1), "study_id": study_id}
-                for number in range(1 if study_id == 0 else 0, sizes.get(name, 1))
-            )
-            written = itertools.chain(() if study_id == 0 else made, of_trials)
-            file.writelines(json.dumps(line) + "\n" for line in written)
+        for name, num_trials in sizes.items():
+            study_id = copies.get(name, own_id)
+            if name != template:
+                made = [{**studies[own_id], "study_name": name}]
+                made += [{**line, "study_id": study_id} for line in of_study]
+                file.writelines(json.dumps(line) + "\n" for line in made)
+            for number in range(1 if name == template else 0, num_trials):
+                file.write(json.dumps({**_journal_trial(trial, number), "study_id": study_id}) + "\n")
 
 
-def _as_created(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """A line that creates trial 0 as it is in the end, in place of all that made it so."""
-    (made,) = [line for line in lines if line["op_code"] == _CREATE_TRIAL]
+def _as_ended(created: dict[str, Any], later: list[dict[str, Any]]) -> dict[str, Any]:
+    """A line that creates a trial as it is in the end, in place of all that made it so."""
     parts = ("user_attrs", "system_attrs", "params", "distributions")
-    whole = {**made, **{part: dict(made.get(part, {})) for part in parts}}
-    for line in lines:
-        if "trial_id" not in line:
-            continue
+    whole = {**created, **{part: dict(created.get(part, {})) for part in parts}, "value": None}
+    for line in later:
         whole["user_attrs"].update(line.get("user_attr", {}))
         whole["system_attrs"].update(line.get("system_attr", {}))
         if "state" in line:
-            whole["state"], whole["values"] = line["state"], line["values"]
-            whole["datetime_complete"] = line["datetime_complete"]
-    return {**whole, "value": None}
+            whole.update({key: line[key] for key in ("state", "values", "datetime_complete")})
+    return whole
 
 
-def _journal_trial(trial: dict[str, Any], batch_size: int) -> dict[str, Any]:
+def _journal_trial(trial: dict[str, Any], number: int) -> dict[str, Any]:
+    configuration = _Configuration.of(number, trial["distributions"])
     attributes = trial["user_attrs"]
     return {
         **trial,
-        "params": {**trial["params"], "batch_size": float(batch_size)},
-        "user_attrs": {**attributes, "outcome": _resized(attributes["outcome"], batch_size)},
+        "params": configuration.params,
+        "user_attrs": {**attributes, "outcome": configuration.told(attributes["outcome"])},
     }
