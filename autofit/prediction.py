@@ -88,7 +88,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        traced = traced_knobs(knobs)
+        traced = self._traced(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._predicted(knobs, card, self._curves[traced], risk, on_grid=True)
@@ -99,7 +99,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        curve = self._trace_curve(traced_knobs(knobs))
+        curve = self._trace_curve(self._traced(knobs))
         return None if isinstance(curve, TracedCurve) else HostBlocks(curve)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
@@ -108,7 +108,7 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
-        traced = traced_knobs(knobs)
+        traced = self._traced(knobs)
         curve = self._curves[traced]
         if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
             return True
@@ -136,7 +136,7 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        key = (traced_knobs(knobs), batch_size)
+        key = (self._traced(knobs), batch_size)
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -178,6 +178,9 @@ class Predictor:
             return PeakCurve(traces)
         except BatchDependentEventsError:
             return self._traced_curve(knobs)
+
+    def _traced(self, knobs: Knobs) -> Knobs:
+        return traced_knobs(knobs, for_host=self._architecture == HOST_ARCHITECTURE)
 
     def _traced_curve(self, knobs: Knobs) -> TracedCurve:
         return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))

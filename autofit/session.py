@@ -34,11 +34,11 @@ from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
-from autofit.settings import TuneSettings
+from autofit.settings import ALL_CONV_ALGOS, TuneSettings
 from autofit.target import Target, resolve_target
 from autofit.tuner import Limits, Tuner
 from workers.knobs import conv
-from workers.protocol import CONV_ALGOS, Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
+from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
@@ -236,16 +236,19 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
 
 
 def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
-    """The algorithms to search: all that mean something on the device, unless some were named."""
-    applicable = conv.applicable(target.device.kind)
-    algos = tuple(name for name in settings.conv_algos if name in applicable)
-    if settings.conv_algos not in (CONV_ALGOS, algos):
-        misplaced = ", ".join(name for name in settings.conv_algos if name not in applicable)
+    """The algorithms to search."""
+    kind = target.device.kind
+    if settings.conv_algos is None:
+        return conv.defaults(kind)
+    if settings.conv_algos == ALL_CONV_ALGOS:
+        return conv.applicable(kind)
+    misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
+    if misplaced:
         raise UsageError(
-            f"--conv-algo {misplaced} does not apply to {target.device.kind}: "
-            f"leave it out, or choose from {', '.join(applicable)}"
+            f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
+            f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
         )
-    return algos
+    return settings.conv_algos
 
 
 def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:

@@ -20,7 +20,11 @@ EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
 ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
-CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
+# Convolution algorithms: those of a backend on CUDA, all by their names, and those that take a number.
+CUDA_POLICIES = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
+CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1")
+CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "chunked": "samples"}
+CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
@@ -68,7 +72,8 @@ class Knobs:
     """What may be varied beside the batch size.
 
     Attributes:
-        conv_algo: one of `CONV_ALGOS`.
+        conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its
+            number. `cudnn` is PyTorch's default, which on the CPU is oneDNN.
         precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
@@ -91,7 +96,7 @@ class Knobs:
     set_to_none: bool = True
 
     def __post_init__(self) -> None:
-        _require_one_of("conv_algo", self.conv_algo, CONV_ALGOS)
+        split_conv_algo(self.conv_algo)
         _require_one_of("precision", self.precision, PRECISIONS)
         _require_one_of("memory_format", self.memory_format, MEMORY_FORMATS)
         if self.optimizer is not None:
@@ -385,6 +390,22 @@ class TrialOutcome:
                 "error": None if error is None else TrialError(**error),
             }
         )
+
+
+def split_conv_algo(name: str) -> tuple[str, int | None]:
+    """The family of a convolution algorithm and its number, None for one without: `chunked:8`.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    family, colon, digits = name.partition(":")
+    unit = CONV_ALGOS_WITH_NUMBER.get(family)
+    if unit is None:
+        _require_one_of("conv_algo", name, CONV_ALGO_NAMES)
+        return name, None
+    if not colon or not digits.isascii() or not digits.isdecimal() or int(digits) < 1:
+        raise ValueError(f"conv_algo {name} needs a number of {unit} of 1 or more, as in {family}:64")
+    return family, int(digits)
 
 
 def _require_one_of(field_name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -29,9 +29,12 @@ _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
-def traced_knobs(knobs: Knobs) -> Knobs:
-    """The knob setting whose traces do for this one: convolution policies share theirs."""
-    return dataclasses.replace(knobs, conv_algo="cudnn")
+def traced_knobs(knobs: Knobs, *, for_host: bool = False) -> Knobs:
+    """The knob setting whose traces do for this one: on cards convolution algorithms share theirs.
+
+    What they take beside outputs is worked out at a replay; on the CPU it is in the trace.
+    """
+    return knobs if for_host else dataclasses.replace(knobs, conv_algo="cudnn")
 
 
 class BatchDependentEventsError(ValueError):
