@@ -90,7 +90,7 @@ def _conv_algos(value: Any) -> tuple[str, ...]:
 
 def _conv_algo(value: Any) -> str:
     if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
-        return _one_of(CONV_ALGO_NAMES)(value)
+        return str(_one_of(CONV_ALGO_NAMES)(value))
     try:
         family, number = split_conv_algo(str(value))
     except ValueError as error:

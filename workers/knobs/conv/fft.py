@@ -79,13 +79,9 @@ class Fft(Rewrite):
         yield -self._points(call, tiles, count)
 
     def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        """Over several dimensions complex transforms come first, and take two copies in turn."""
-        spectra = self._spectra(call, tiles, count)
-        if len(tiles.lengths) > 1:
-            yield spectra
-            yield spectra
-            yield -spectra
-        yield self._points(call, tiles, count)
+        """Over several dimensions complex transforms come first, in copies, and the last one in a copy too."""
+        spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
+        yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
 
     def lowering(self) -> Lowering:
         from workers.lowerings.fft import Fft as FftLowering
