@@ -79,7 +79,7 @@ class Fft(Rewrite):
         yield -self._points(call, tiles, count)
 
     def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        """Over several dimensions complex transforms come first, in copies, and the last one in a copy too."""
+        """Over several dimensions complex transforms come first, in copies, and then one more copy."""
         spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
         yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
 
