@@ -88,7 +88,7 @@ def measure_here(algorithm: str, mode: str, num_layers: int) -> dict[int, int]:
         if not _applies(conv.find(algorithm), layer):
             continue
         device = torch.device("cpu")
-        with steps.conditions(spec, device):
+        with steps.conditions(spec, device, {}):
             trial = steps.Trial(resolve(spec.workload), spec, device, ResidentSet(), steps.Progress())
             trial.step()
             trial.drop_gradients()

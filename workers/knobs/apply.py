@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from workers.errors import UnsupportedError
 from workers.knobs import conv
 from workers.knobs.conv import ConvAlgorithm, Rewrite
-from workers.lowerings.intercept import rewriting
+from workers.lowerings.intercept import Rewriting, rewriting
 from workers.protocol import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -30,11 +30,14 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the n
 
 
 @contextmanager
-def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
+def applied(knobs: Knobs, device_kind: str) -> Iterator[Rewriting | None]:
     """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
+
+    Yields what rewrites them, None where nothing does.
 
     Raises:
         UnsupportedError: the convolution algorithm means nothing on this kind of device.
+        InapplicableError: after the block, it worked out none of the convolutions called.
     """
     algorithm = algorithm_on(knobs, device_kind)
     policy = conv.policy_of(algorithm, device_kind)
@@ -48,9 +51,9 @@ def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
         ),
         onednn(enabled=policy.enabled),
         _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
-        rewriting(algorithm) if isinstance(algorithm, Rewrite) else nullcontext(),
+        rewriting(algorithm) if isinstance(algorithm, Rewrite) else nullcontext() as mode,
     ):
-        yield
+        yield mode
 
 
 def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:

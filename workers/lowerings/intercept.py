@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from workers.errors import InapplicableError
 from workers.knobs.conv.algorithm import Rewrite
 from workers.lowerings.geometry import Geometry
 from workers.lowerings.lowering import lowered
@@ -158,9 +159,15 @@ def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tupl
 
 @contextmanager
 def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
-    """Rewrites every convolution of this thread by one rewrite."""
+    """Rewrites every convolution of this thread by one rewrite.
+
+    Raises:
+        InapplicableError: after the block, it could work out none of those that were called.
+    """
     with Rewriting(lambda _layer: rewrite) as mode:
         yield mode
+    if not mode.rewritten:
+        raise InapplicableError(rewrite.applies_to_none(mode.left.values()))
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
-    with steps.conditions(spec, device):
+    with steps.conditions(spec, device, progress.remarks):
         if spec.num_threads is not None:
             torch.set_num_threads(spec.num_threads)
         progress.remarks["threads"] = str(torch.get_num_threads())

@@ -113,7 +113,7 @@ def _run(
     """Runs the trial and returns how memory ran out, None where it did not."""
     device = torch.device("cuda", 0)
     try:
-        with steps.conditions(spec, device):
+        with steps.conditions(spec, device, progress.remarks):
             trial = steps.Trial(workload, spec, device, meter, progress)
             trial.take_steps()
             learned.environment |= history_digest(meter.history())

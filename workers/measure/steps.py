@@ -150,18 +150,29 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
     Raises:
         InvalidTrialError: the steps did not do the work.
     """
-    with conditions(spec, device):
+    with conditions(spec, device, progress.remarks):
         trial = Trial(workload, spec, device, meter, progress)
         trial.take_steps()
         trial.follow_up()
 
 
 @contextmanager
-def conditions(spec: TrialSpec, device: torch.device) -> Iterator[None]:
-    """Seeds the generators and sets the flags of the knobs; after the block all is as before."""
-    with process_state.kept(device), apply.applied(spec.knobs, device.type):
+def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[None]:
+    """Seeds the generators and applies the knobs; after the block all is as before.
+
+    Args:
+        remarks: is told what the convolution algorithm left to the backend.
+
+    Raises:
+        InapplicableError: after the block, the convolution algorithm did nothing.
+    """
+    with process_state.kept(device), apply.applied(spec.knobs, device.type) as rewriting:
         seed(spec.seed)
         yield
+    if rewriting is not None and rewriting.left:
+        remarks["conv_algo"] = (
+            f"left to the backend where {'; '.join(dict.fromkeys(rewriting.left.values()))}"
+        )
 
 
 class Trial:

@@ -151,7 +151,7 @@ def demands(
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
     """What a rewrite takes itself for a call, and the call that it leaves to the backend."""
-    if not isinstance(call, Convolution) or call.transposed or rewrite.why_not(call) is not None:
+    if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)
 

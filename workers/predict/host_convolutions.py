@@ -34,6 +34,16 @@ def known(
     return None if any(call is not None and span is None for call, span in found) else [s for _, s in found]
 
 
+def reasons(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+) -> list[str | None]:
+    """Why a rewrite leaves the call's convolutions to the backend; None for each that it works out."""
+    if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
+        return []
+    calls = convolutions(func, args, result)
+    return [algorithm.leaves(call) for call in calls if call is not None]
+
+
 def _spans(
     func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> Iterator[tuple[Convolution | None, Workspace | None]]:
@@ -51,7 +61,7 @@ def _span(
     algorithm: ConvAlgorithm,
 ) -> Workspace | None:
     if isinstance(algorithm, Rewrite):
-        if call.transposed or algorithm.why_not(call) is not None:
+        if algorithm.leaves(call) is not None:
             return None
         part = algorithm.handed_on(call)
         if part is None:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from workers.knobs.conv import ConvAlgorithm
+from workers.errors import InapplicableError
+from workers.knobs.conv import ConvAlgorithm, Rewrite
 from workers.predict import host_convolutions, host_scratch
 from workers.predict.recorder import Origin, Recorder
 from workers.predict.workspace import Workspace
@@ -29,6 +30,7 @@ class HostRecorder(Recorder):
     def __init__(self, algorithm: ConvAlgorithm) -> None:
         super().__init__()
         self._algorithm = algorithm
+        self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
         self,
@@ -41,12 +43,23 @@ class HostRecorder(Recorder):
     ) -> None:
         leaves = tree_leaves(result)
         known = host_convolutions.known(func, args, result, self._algorithm)
+        self._reasons += host_convolutions.reasons(func, args, result, self._algorithm)
         if known is not None:
             self._allocate_with(leaves, known, operator, origin)
             return
         for one in host_scratch.passes(func, args):
             self._replay_pass(one, one.spans(args), leaves, operator, origin)
         self._allocate_all(leaves, operator, origin)
+
+    def close(self) -> None:
+        """Ends the recording.
+
+        Raises:
+            InapplicableError: the algorithm works out none of the step's convolutions.
+        """
+        super().close()
+        if isinstance(self._algorithm, Rewrite) and None not in self._reasons:
+            raise InapplicableError(self._algorithm.applies_to_none(filter(None, self._reasons)))
 
     def _replay_pass(
         self,

@@ -50,6 +50,10 @@ class Rewrite(ConvAlgorithm, ABC):
     A call that it cannot work out is left to the backend.
     """
 
+    def leaves(self, call: Convolution) -> str | None:
+        """Why a call is left to the backend; None where it is rewritten."""
+        return "it is transposed" if call.transposed else self.why_not(call)
+
     @abstractmethod
     def own_bytes(self, call: Convolution) -> int:
         """What a call takes beside its output and beside what `handed_on` takes, at the most."""
@@ -61,6 +65,11 @@ class Rewrite(ConvAlgorithm, ABC):
     def handed_on(self, call: Convolution) -> Convolution | None:  # noqa: ARG002 - most use no backend
         """The call that the backend is asked for in its place, again and again; None for none."""
         return None
+
+    def applies_to_none(self, reasons: Iterable[str]) -> str:
+        """Says that it works out nothing of a workload, for such reasons."""
+        why = "; ".join(dict.fromkeys(reasons)) or "there is none"
+        return f"{self.name} applies to no convolution of the workload ({why}): choose another --conv-algo"
 
     def flops(self, call: Convolution) -> int:
         """Floating-point operations of a call, a multiplication and an addition counted as two."""
