@@ -22,7 +22,7 @@ FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
 # Convolution algorithms: those of a backend on CUDA, all by their names, and those that take a number.
 CUDA_POLICIES = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
-CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1")
+CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1", "mixed")
 CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "chunked": "samples"}
 CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")

@@ -11,7 +11,8 @@ from typing import Protocol
 from workers.allocator import AllocatorSettings
 from workers.allocator.settings import DEFAULT_SETTINGS
 from workers.knobs import conv
-from workers.knobs.conv import ConvPolicy, Rewrite
+from workers.knobs.conv import ConvPolicy, Rewrite, mixed
+from workers.predict import mixed_convolutions
 from workers.predict.corrections import CORRECTION_NAMES
 from workers.predict.formula_plans import FormulaPlans
 from workers.predict.plans import PlanSource
@@ -25,6 +26,8 @@ from workers.predict.workspace import (
     workspace,
 )
 from workers.trace import Convolution, Scratch
+
+MIXED = mixed.ALGORITHM.name
 
 # Whatever a trace leaves to be sized when it is replayed.
 Call = Convolution | tuple[str, Scratch] | Workspace
@@ -138,6 +141,12 @@ def demands(
         torch_release: of the trace.
     """
     rewrite = conv.find(conditions.conv_algo)
+    if rewrite.name == MIXED:
+
+        def under(conv_algo: str) -> tuple[Workspace, ...]:
+            return demands(calls, dataclasses.replace(conditions, conv_algo=conv_algo), source, torch_release)
+
+        return mixed_convolutions.least(calls, under, "cuda")
     if not isinstance(rewrite, Rewrite):
         return _of_backend(calls, conditions, source, torch_release)
     parts = [_part(call, rewrite) for call in calls]

@@ -2,6 +2,7 @@
 
     backend policies   cudnn cudnn_benchmark cudnn_deterministic cudnn_capped onednn native
     rewrites           im2col im2col_chunked fft matmul_1x1 chunked
+    mixed              one of these for every layer
 
 Policies are switches that hold for all convolutions; what a backend then needs is another matter
 (`workers.predict.workspace`). A rewrite says itself what it needs; `workers.lowerings` runs it.
@@ -21,6 +22,7 @@ from workers.knobs.conv import (
     im2col,
     im2col_chunked,
     matmul_1x1,
+    mixed,
     native,
     onednn,
 )
@@ -51,6 +53,7 @@ _PLAIN: dict[str, ConvAlgorithm] = {
         im2col.ALGORITHM,
         fft.ALGORITHM,
         matmul_1x1.ALGORITHM,
+        mixed.ALGORITHM,
     )
 }
 _WITH_NUMBER: dict[str, Callable[[int], ConvAlgorithm]] = {

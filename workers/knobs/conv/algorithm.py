@@ -75,6 +75,20 @@ class Rewrite(ConvAlgorithm, ABC):
         """Floating-point operations of a call, a multiplication and an addition counted as two."""
         return direct_flops(call)
 
+    def moved_bytes(self, call: Convolution) -> int:
+        """What is read and written: the tensors once, and what is laid out beside them twice."""
+        return tensor_bytes(call) + 2 * self.own_bytes(call)
+
+    def num_portions(self, call: Convolution) -> int:  # noqa: ARG002 - most take the batch as a whole
+        """In how many portions the call is worked out, one after the other."""
+        return 1
+
+
+def tensor_bytes(call: Convolution) -> int:
+    """The bytes of input, weight and output."""
+    shapes = (call.input_shape, call.weight_shape, call.output_shape)
+    return call.element_bytes * sum(map(math.prod, shapes))
+
 
 def rewrite_lines(name: str) -> tuple[str, ...]:
     """What a script needs for a rewrite."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.knobs.conv.algorithm import DEVICE_KINDS, Rewrite, rewrite_lines
+from workers.knobs.conv.algorithm import DEVICE_KINDS, Rewrite, rewrite_lines, tensor_bytes
 from workers.trace import Convolution, ConvPass
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ class Chunked(Rewrite):
 
     def handed_on(self, call: Convolution) -> Convolution:
         return call.of_samples(min(self.num_samples, call.input_shape[0]))
+
+    def moved_bytes(self, call: Convolution) -> int:
+        """Every portion's result is copied to its place, and the weight is read for each."""
+        weight = call.element_bytes * math.prod(call.weight_shape)
+        copied = 2 * self.own_bytes(call) * self.num_portions(call)
+        return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)
+
+    def num_portions(self, call: Convolution) -> int:
+        return -(-call.input_shape[0] // self.num_samples)
 
     def lowering(self) -> Lowering:
         from workers.lowerings.chunked import Chunked as ChunkedLowering

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.knobs.conv.algorithm import DEVICE_KINDS, Rewrite, extents, padded_shape, peak, rewrite_lines
+from workers.knobs.conv.algorithm import (
+    DEVICE_KINDS,
+    Rewrite,
+    extents,
+    padded_shape,
+    peak,
+    rewrite_lines,
+    tensor_bytes,
+)
 from workers.knobs.conv.spectra import Tiling, tiling
 from workers.trace import Convolution, ConvPass
 
@@ -43,6 +51,16 @@ class Fft(Rewrite):
             _FLOPS_OF_PRODUCT * call.output_shape[0] * filters * tiles.num_frequencies
         )
         return int(len(tiles.corners) * per_tile + filters * transforms)
+
+    def moved_bytes(self, call: Convolution) -> int:
+        """Sums are read and written for every channel that is added to them."""
+        tiles = self._tiling(call)
+        _, filters, _ = _counts(call)
+        sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
+        return tensor_bytes(call) + 2 * self.own_bytes(call) + len(tiles.corners) * sums
+
+    def num_portions(self, call: Convolution) -> int:
+        return len(self._tiling(call).corners) * call.weight_shape[1]
 
     def _tiling(self, call: Convolution) -> Tiling:
         return tiling(padded_shape(call), extents(call), call.stride)

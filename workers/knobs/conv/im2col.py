@@ -26,6 +26,10 @@ class Im2col(Rewrite):
             padded = channels * math.prod(padded_shape(call))
         return call.element_bytes * num_samples * (columns + padded)
 
+    def num_portions(self, call: Convolution) -> int:
+        """One product for each sample."""
+        return call.input_shape[0]
+
     def lowering(self) -> Lowering:
         from workers.lowerings.im2col import Im2col as Im2colLowering
 

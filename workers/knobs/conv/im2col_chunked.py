@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.knobs.conv.algorithm import DEVICE_KINDS, Rewrite, extents, padded_shape, rewrite_lines
+from workers.knobs.conv.algorithm import (
+    DEVICE_KINDS,
+    Rewrite,
+    extents,
+    padded_shape,
+    rewrite_lines,
+    tensor_bytes,
+)
 from workers.trace import Convolution, ConvPass
 
 if TYPE_CHECKING:
@@ -43,6 +50,15 @@ class ChunkedIm2col(Rewrite):
         pixels = min(self.num_pixels, math.prod(call.output_shape[2:]))
         image = math.prod(padded_shape(call)) if any(call.padding) else 0
         return call.element_bytes * channels * (filter_size * pixels + image)
+
+    def moved_bytes(self, call: Convolution) -> int:
+        """The columns of the whole batch, written and read, if only a few at a time."""
+        rows = call.input_shape[1] * math.prod(call.weight_shape[2:])
+        columns = call.input_shape[0] * rows * math.prod(call.output_shape[2:])
+        return tensor_bytes(call) + 2 * call.element_bytes * columns
+
+    def num_portions(self, call: Convolution) -> int:
+        return call.input_shape[0] * -(-math.prod(call.output_shape[2:]) // self.num_pixels)
 
     def lowering(self) -> Lowering:
         from workers.lowerings.im2col import ChunkedIm2col as ChunkedIm2colLowering

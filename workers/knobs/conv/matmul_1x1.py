@@ -35,6 +35,10 @@ class Matmul1x1(Rewrite):
         padded = channels * math.prod(padded_shape(call)) if any(call.padding) else 0
         return call.element_bytes * num_samples * (padded + (seen if is_strided else 0))
 
+    def num_portions(self, call: Convolution) -> int:
+        """One product for each sample."""
+        return call.input_shape[0]
+
     def lowering(self) -> Lowering:
         from workers.lowerings.matmul_1x1 import Matmul1x1 as Matmul1x1Lowering
 
