@@ -6,7 +6,7 @@ PyTorch, and PyTorch lets a mode see the calls of its functions. Nothing of a mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ class Rewriting(TorchFunctionMode):
 
     Args:
         choose: the rewrite for a layer by its name, None to leave the layer as it is.
-        layer: the name of the layer that runs now.
+        layer: the name of the layer that runs now; None for one that is not to be rewritten.
 
     Attributes:
         rewritten: how many calls were, by the layer.
@@ -37,7 +37,7 @@ class Rewriting(TorchFunctionMode):
     """
 
     def __init__(
-        self, choose: Callable[[str], Rewrite | None], layer: Callable[[], str] = lambda: ""
+        self, choose: Callable[[str], Rewrite | None], layer: Callable[[], str | None] = lambda: ""
     ) -> None:
         super().__init__()
         self._choose = choose
@@ -52,8 +52,8 @@ class Rewriting(TorchFunctionMode):
         if num_dimensions is None:
             return func(*args, **(kwargs or {}))
         layer = self._layer()
-        rewrite = self._choose(layer)
-        if rewrite is None:
+        rewrite = None if layer is None else self._choose(layer)
+        if layer is None or rewrite is None:
             return func(*args, **(kwargs or {}))
         call = _Call(num_dimensions, *args, **(kwargs or {}))
         reason = call.why_not(rewrite)
@@ -171,14 +171,19 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
 
 
 @contextmanager
-def rewriting_layers(model: torch.nn.Module, rewrites: Mapping[str, Rewrite]) -> Iterator[Rewriting]:
-    """Rewrites the convolutions of some modules of a model, by their names in it."""
+def rewriting_layers(model: torch.nn.Module, choose: Callable[[str], Rewrite | None]) -> Iterator[Rewriting]:
+    """Rewrites the convolutions of a model's modules, in this thread; those of others stay as they are.
+
+    Args:
+        choose: the rewrite for a module by its name in the model, None to leave it as it is. A function's
+            convolution is of the innermost module that calls it.
+    """
     running: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
             for hook in _hooks(module, name, running):
                 stack.callback(hook.remove)
-        mode = Rewriting(rewrites.get, lambda: running[-1] if running else "")
+        mode = Rewriting(choose, lambda: running[-1] if running else None)
         yield stack.enter_context(mode)
 
 
