@@ -181,6 +181,7 @@ class TrialSpec:
             interpreter's lock, or stops the process, silences it.
         snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
             opened in PyTorch's memory viewer; None writes none.
+        conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.
         with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
@@ -202,6 +203,7 @@ class TrialSpec:
     seed: int = 0
     is_own_budget: bool = False
     snapshot_path: str | None = None
+    conv_plan: tuple[tuple[str, str], ...] = ()
     with_follow_up: bool = True
     with_trace: bool = True
 
@@ -229,6 +231,7 @@ class TrialSpec:
                 "workload": WorkloadRef.from_dict(data["workload"]),
                 "probe": Probe(data["probe"]),
                 "knobs": Knobs(**data["knobs"]),
+                "conv_plan": tuple(map(tuple, data["conv_plan"])),
             }
         )
 

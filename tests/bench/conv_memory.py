@@ -88,8 +88,9 @@ def measure_here(algorithm: str, mode: str, num_layers: int) -> dict[int, int]:
         if not _applies(conv.find(algorithm), layer):
             continue
         device = torch.device("cpu")
-        with steps.conditions(spec, device, {}):
-            trial = steps.Trial(resolve(spec.workload), spec, device, ResidentSet(), steps.Progress())
+        with steps.conditions(spec, device, {}) as rewriting:
+            workload = resolve(spec.workload)
+            trial = steps.Trial(workload, spec, device, ResidentSet(), steps.Progress(), rewriting=rewriting)
             trial.step()
             trial.drop_gradients()
             peaks[layer] = allocator_peak_bytes(trial.step)

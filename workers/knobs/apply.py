@@ -21,8 +21,8 @@ from torch.nn.parameter import is_lazy
 
 from workers.errors import UnsupportedError
 from workers.knobs import conv
-from workers.knobs.conv import ConvAlgorithm, Rewrite
-from workers.lowerings.intercept import Rewriting, rewriting
+from workers.knobs.conv import ConvAlgorithm, Rewrite, mixed
+from workers.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.protocol import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -30,10 +30,15 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the n
 
 
 @contextmanager
-def applied(knobs: Knobs, device_kind: str) -> Iterator[Rewriting | None]:
+def applied(
+    knobs: Knobs, device_kind: str, conv_plan: tuple[tuple[str, str], ...] = ()
+) -> Iterator[Rewriting | None]:
     """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
 
     Yields what rewrites them, None where nothing does.
+
+    Args:
+        conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
 
     Raises:
         UnsupportedError: the convolution algorithm means nothing on this kind of device.
@@ -51,9 +56,17 @@ def applied(knobs: Knobs, device_kind: str) -> Iterator[Rewriting | None]:
         ),
         onednn(enabled=policy.enabled),
         _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
-        rewriting(algorithm) if isinstance(algorithm, Rewrite) else nullcontext() as mode,
+        _rewriting(algorithm, conv_plan) as mode,
     ):
         yield mode
+
+
+def _rewriting(
+    algorithm: ConvAlgorithm, conv_plan: tuple[tuple[str, str], ...]
+) -> AbstractContextManager[Rewriting | None]:
+    if isinstance(algorithm, Rewrite):
+        return rewriting(algorithm)
+    return rewriting_by_plan(conv_plan) if algorithm is mixed.ALGORITHM else nullcontext()
 
 
 def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
@@ -64,7 +77,8 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
     """
     is_default = knobs.conv_algo == Knobs().conv_algo
     algorithm = conv.find(conv.defaults(device_kind)[0] if is_default else knobs.conv_algo)
-    if device_kind not in algorithm.device_kinds:
+    # A plan may be applied anywhere; it is made for cards.
+    if device_kind not in algorithm.device_kinds and algorithm is not mixed.ALGORITHM:
         raise UnsupportedError(
             f"conv_algo {algorithm.name} does not apply to {device_kind}: "
             f"use {', '.join(conv.applicable(device_kind))}"

@@ -14,7 +14,7 @@ from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import conv
 from workers.knobs.conv import ConvAlgorithm, ConvPolicy, Rewrite
 from workers.knobs.conv.cudnn_capped import CAP_VARIABLE
-from workers.lowerings.intercept import Rewriting, rewriting_layers
+from workers.lowerings.intercept import Rewriting
 
 _MIB = 1024**2
 
@@ -59,14 +59,17 @@ def rewrites_in_use(
         choose: the rewrite for a layer by its name, None for the backend.
         applies_to_none: says, from the reasons, that no layer was rewritten.
     """
-    with rewriting_layers(model, choose) as mode, ExitStack() as stack:
+    mode = Rewriting(choose, only_followed=True)
+    with ExitStack() as stack:
 
         def require_some(*_forward: object) -> None:
             if not mode.rewritten:
                 raise InapplicableError(applies_to_none(mode.left.values()))
 
-        stack.callback(model.register_forward_hook(require_some).remove)
-        yield mode.left
+        for hook in (*mode.follow(model), model.register_forward_hook(require_some)):
+            stack.callback(hook.remove)
+        with mode:
+            yield mode.left
         if _met_some(mode):
             require_some()
 

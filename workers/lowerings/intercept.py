@@ -6,8 +6,8 @@ PyTorch, and PyTorch lets a mode see the calls of its functions. Nothing of a mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from workers.errors import InapplicableError
-from workers.knobs.conv.algorithm import Rewrite
+from workers.knobs import conv
+from workers.knobs.conv import Rewrite
 from workers.lowerings.geometry import Geometry
 from workers.lowerings.lowering import lowered
 from workers.trace import Convolution, ConvPass
@@ -27,21 +28,22 @@ _Numbers = int | tuple[int, ...] | list[int]
 class Rewriting(TorchFunctionMode):
     """A mode under which convolutions are rewritten; what a rewrite cannot work out runs as it is.
 
+    Layers have names while models that it `follows` run, else the empty one.
+
     Args:
         choose: the rewrite for a layer by its name, None to leave the layer as it is.
-        layer: the name of the layer that runs now; None for one that is not to be rewritten.
+        only_followed: whether what runs outside the models that it follows stays as it is.
 
     Attributes:
         rewritten: how many calls were, by the layer.
         left: why a layer was left to the backend although a rewrite was chosen for it.
     """
 
-    def __init__(
-        self, choose: Callable[[str], Rewrite | None], layer: Callable[[], str | None] = lambda: ""
-    ) -> None:
+    def __init__(self, choose: Callable[[str], Rewrite | None], *, only_followed: bool = False) -> None:
         super().__init__()
         self._choose = choose
-        self._layer = layer
+        self._only_followed = only_followed
+        self._running: list[str] = []
         self.rewritten: dict[str, int] = {}
         self.left: dict[str, str] = {}
 
@@ -49,11 +51,11 @@ class Rewriting(TorchFunctionMode):
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         num_dimensions = _DIMENSIONS.get(func)
-        if num_dimensions is None:
+        if num_dimensions is None or (self._only_followed and not self._running):
             return func(*args, **(kwargs or {}))
-        layer = self._layer()
-        rewrite = None if layer is None else self._choose(layer)
-        if layer is None or rewrite is None:
+        layer = self._running[-1] if self._running else ""
+        rewrite = self._choose(layer)
+        if rewrite is None:
             return func(*args, **(kwargs or {}))
         call = _Call(num_dimensions, *args, **(kwargs or {}))
         reason = call.why_not(rewrite)
@@ -62,6 +64,20 @@ class Rewriting(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         self.rewritten[layer] = self.rewritten.get(layer, 0) + 1
         return call.rewritten(rewrite)
+
+    def follow(self, model: torch.nn.Module) -> list[Any]:
+        """Learns the names of a model's layers as they run; returns the hooks by which it does."""
+        return [hook for name, module in model.named_modules() for hook in self._hooks(module, name)]
+
+    def _hooks(self, module: torch.nn.Module, name: str) -> Iterator[Any]:
+        def enter(_module: torch.nn.Module, _args: Any) -> None:
+            self._running.append(name)
+
+        def leave(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
+            self._running.pop()
+
+        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_hook(leave, always_call=True)
 
 
 class _Call:
@@ -170,31 +186,12 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
         raise InapplicableError(rewrite.applies_to_none(mode.left.values()))
 
 
-@contextmanager
-def rewriting_layers(model: torch.nn.Module, choose: Callable[[str], Rewrite | None]) -> Iterator[Rewriting]:
-    """Rewrites the convolutions of a model's modules, in this thread; those of others stay as they are.
-
-    Args:
-        choose: the rewrite for a module by its name in the model, None to leave it as it is. A function's
-            convolution is of the innermost module that calls it.
-    """
-    running: list[str] = []
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            for hook in _hooks(module, name, running):
-                stack.callback(hook.remove)
-        mode = Rewriting(choose, lambda: running[-1] if running else None)
-        yield stack.enter_context(mode)
+def rewriting_layers(rewrites: Mapping[str, Rewrite]) -> Rewriting:
+    """Rewrites the convolutions of some layers of the models that it follows, by their names."""
+    return Rewriting(rewrites.get)
 
 
-def _hooks(module: torch.nn.Module, name: str, running: list[str]) -> Iterable[Any]:
-    """Hooks that keep the names of the modules that run, the innermost last."""
-
-    def enter(_module: torch.nn.Module, _args: Any) -> None:
-        running.append(name)
-
-    def leave(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        running.pop()
-
-    yield module.register_forward_pre_hook(enter)
-    yield module.register_forward_hook(leave, always_call=True)
+def rewriting_by_plan(plan: Iterable[tuple[str, str]]) -> Rewriting:
+    """The same by the names of algorithms; layers that a plan gives to a backend stay as they are."""
+    found = {layer: conv.find(name) for layer, name in plan}
+    return rewriting_layers({layer: each for layer, each in found.items() if isinstance(each, Rewrite)})

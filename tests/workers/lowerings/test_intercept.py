@@ -69,8 +69,11 @@ def test_what_a_rewrite_cannot_do_runs_as_it_is_and_says_why(net):
 def test_layers_are_rewritten_by_their_names(net):
     expected = net(IMAGE)
     chosen = {"first": conv.find("fft"), "": conv.find("im2col")}
-    with rewriting_layers(net, chosen.get) as mode:
+    with rewriting_layers(chosen) as mode:
+        hooks = mode.follow(net)
         got = net(IMAGE)
+    for hook in hooks:
+        hook.remove()
     assert torch.allclose(got, expected, rtol=0, atol=1e-10)
     assert mode.rewritten == {"first": 1, "": 1}  # the last layer has none
     assert not net.first._forward_hooks

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workers.knobs.conv.algorithm import DEVICE_KINDS, ConvAlgorithm
+from workers.knobs.conv.algorithm import ConvAlgorithm
 
 ALGORITHM = ConvAlgorithm(
     name="mixed",
     explanation="for each layer the cheapest algorithm with which the step stays in the budget",
-    device_kinds=DEVICE_KINDS,
+    device_kinds=("cuda",),
     python_lines=('with autofit.apply_conv_algo(model, "mixed", plan="plan.json"):  # around forward',),
     source="Oyama et al., 2018; Shah et al., Memory optimization for deep networks (MONeT), 2021",
 )
