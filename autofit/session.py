@@ -24,6 +24,7 @@ from autofit.errors import (
 )
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
+from autofit.out_of_reach import TrialsInReach
 from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate
@@ -106,7 +107,15 @@ def run(
                 spec=spec,
                 study=study,
                 curves=curves,
-                trials=CurveTrials(curves) if target.probe is None else measuring,
+                trials=CurveTrials(curves)
+                if target.probe is None
+                else TrialsInReach(
+                    measuring,
+                    curves,
+                    settings=space.settings,
+                    min_batch=space.min_batch,
+                    budget_bytes=target.budget.usable_bytes,
+                ),
                 emit=emit,
                 limits=_limits(settings, target, time.monotonic() - started),
             ).run()
@@ -115,7 +124,7 @@ def run(
         result = TuneResult(
             workload=workload.name,
             budget=target.budget,
-            device=trials[-1].device if trials and target.probe is not None else target.device,
+            device=next((trial.device for trial in reversed(trials) if trial.was_run), target.device),
             best=best,
             frontier=with_risks(
                 frontier.entries(),

@@ -18,6 +18,8 @@ PROTOCOL_VERSION = 4
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
 ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
+# Why a trial was not run, in the environment of its outcome, which is then a prediction.
+NOT_TRIED = "not_tried"
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
 # Convolution algorithms: those of a backend on CUDA, all by their names, and those that take a number.
@@ -358,6 +360,11 @@ class TrialOutcome:
         return Peaks(
             *(max((peak for peak in column if peak is not None), default=None) for column in columns)
         )
+
+    @property
+    def was_run(self) -> bool:
+        """Whether steps were taken, or tried; else it is a prediction."""
+        return self.evidence is not Evidence.PREDICTED
 
     @property
     def budgeted_bytes(self) -> int | None:

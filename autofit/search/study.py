@@ -295,6 +295,11 @@ class TuningStudy:
         """The number of trials that returned."""
         return len(self.outcomes())
 
+    @property
+    def num_measured(self) -> int:
+        """The number of those that were run, not answered by a prediction."""
+        return sum(record.outcome.was_run for record in self.outcomes())
+
     def _agenda(self) -> Agenda:
         trials = self._study.get_trials(deepcopy=False)
         outcomes = [

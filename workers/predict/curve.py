@@ -176,6 +176,11 @@ class PeakCurve:
         sizes = self._sizes_without_plans(batch_size, level)
         return peak_of_blocks(self._events, [block_bytes(size) for size in sizes])
 
+    def largest_estimate_bytes(self, batch_size: int) -> int:
+        """The largest of the sizes that are estimated, likely; convolution plans are not among them."""
+        calls = self._shapes(batch_size)[1]
+        return max((call.likely_bytes for call in calls if isinstance(call, Workspace)), default=0)
+
     def _sizes_without_plans(self, batch_size: int, level: Level) -> Sequence[int]:
         """The size of every allocation, estimated ones at a level, those that plans decide left out."""
         calls = self._shapes(batch_size)[1]

@@ -25,6 +25,7 @@ class ConvAlgorithm:
         explanation: one line for a list of choices.
         device_kinds: where it applies.
         python_lines: what a user adds to a training script to get it.
+        takes: what it takes beside its output, in words.
         source: of its formulas, where it has some.
     """
 
@@ -32,6 +33,7 @@ class ConvAlgorithm:
     explanation: str
     device_kinds: tuple[str, ...]
     python_lines: tuple[str, ...]
+    takes: str
     source: str = ""
 
     def lines_on(self, device_kind: str) -> tuple[str, ...]:  # noqa: ARG002 - a rewrite is the same on all

@@ -57,6 +57,7 @@ def algorithm(num_samples: int) -> Chunked:
     return Chunked(
         name=name,
         explanation=f"the backend's own algorithm on {num_samples} samples at a time",
+        takes=f"what the backend takes for {num_samples} samples, and their result",
         device_kinds=DEVICE_KINDS,
         python_lines=rewrite_lines(name),
         source="Oyama et al., Accelerating deep learning frameworks with micro-batches, 2018",

@@ -7,6 +7,7 @@ from workers.knobs.conv.policy import ConvPolicy
 POLICY = ConvPolicy(
     name="cudnn",
     explanation="cuDNN's first choice by heuristic; near the limit it moves to a smaller, slower plan",
+    takes="the workspace of its plan",
     device_kinds=("cuda",),
     python_lines=(
         "torch.backends.cudnn.benchmark = False  # the default",

@@ -13,6 +13,7 @@ def policy(cap_mib: int) -> ConvPolicy:
     return ConvPolicy(
         name=f"cudnn-capped:{cap_mib}",
         explanation=f"cuDNN's first choice among plans that need no more than {cap_mib} MiB of workspace",
+        takes=f"the workspace of its plan, {cap_mib} MiB at the most",
         device_kinds=("cuda",),
         workspace_cap_bytes=cap_mib * _MIB,
         python_lines=(f'os.environ["{CAP_VARIABLE}"] = "{cap_mib}"  # before torch is imported',),

@@ -72,6 +72,7 @@ def algorithm(num_pixels: int) -> ChunkedIm2col:
     return ChunkedIm2col(
         name=name,
         explanation=f"matrix products of {num_pixels} output pixels of one image at a time",
+        takes=f"columns, C·filter·pixels of {num_pixels} output pixels, and one image with its zeros",
         device_kinds=DEVICE_KINDS,
         python_lines=rewrite_lines(name),
         source="as im2col",

@@ -7,6 +7,7 @@ from workers.knobs.conv.algorithm import ConvAlgorithm
 ALGORITHM = ConvAlgorithm(
     name="mixed",
     explanation="for each layer the cheapest algorithm with which the step stays in the budget",
+    takes="what the algorithm of each layer takes",
     device_kinds=("cuda",),
     python_lines=('with autofit.apply_conv_algo(model, "mixed", plan="plan.json"):  # around forward',),
     source="Oyama et al., 2018; Shah et al., Memory optimization for deep networks (MONeT), 2021",

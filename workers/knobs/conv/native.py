@@ -8,6 +8,7 @@ from workers.knobs.conv.policy import ConvPolicy
 POLICY = ConvPolicy(
     name="native",
     explanation="PyTorch's own kernels, slow: columns of one sample at a time, on the CPU of the whole batch",
+    takes="columns, C·filter·output of one sample, on the CPU of the whole batch",
     device_kinds=DEVICE_KINDS,
     enabled=False,
     python_lines=("torch.backends.cudnn.enabled = False",),

@@ -7,6 +7,7 @@ from workers.knobs.conv.policy import ConvPolicy
 POLICY = ConvPolicy(
     name="onednn",
     explanation="oneDNN's own choice by processor and shape, PyTorch's default on the CPU",
+    takes="copies in its own layout, and scratch for each thread",
     device_kinds=("cpu",),
     python_lines=(),
     lines_on_cpu=("torch.backends.mkldnn.enabled = True  # the default",),
