@@ -152,7 +152,7 @@ class Tuner:
     def _trials_left(self) -> float:
         if self._limits.num_trials is None:
             return float("inf")
-        return self._limits.num_trials - self._study.num_trials - len(self._in_flight)
+        return self._limits.num_trials - self._study.num_measured - len(self._in_flight)
 
     def _start_trials(self) -> None:
         """Keeps every free worker busy."""

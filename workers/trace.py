@@ -56,6 +56,7 @@ class Convolution:
             dgrad of the convolution that has its output as input).
         element_bytes: size of one element of the input.
         dtype: PyTorch's name of the input's type, without `torch.`.
+        transposed: whether it was called as a transposed convolution.
     """
 
     conv_pass: ConvPass
@@ -69,6 +70,15 @@ class Convolution:
     dtype: str
     element_bytes: int
     channels_last: bool = False
+    transposed: bool = False
+
+    def of_samples(self, num_samples: int) -> Self:
+        """The same layer with so many samples."""
+        return dataclasses.replace(
+            self,
+            input_shape=(num_samples, *self.input_shape[1:]),
+            output_shape=(num_samples, *self.output_shape[1:]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 
 
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
-    """Predicts one configuration, that of `settings` with the only algorithm of its `conv_algos`."""
-    (conv_algo,) = settings.conv_algos
+    """Predicts one configuration."""
     predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return predictor.estimate(settings.knobs(conv_algo), card, batch_size)
+    knobs = settings.knobs(settings.one_conv_algo("an estimate"))
+    return predictor.estimate(knobs, card, batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:

@@ -14,7 +14,7 @@ from autofit.cli.options import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
 from autofit.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
 from autofit.units import format_bytes, parse_bytes
-from workers.knobs.conv import POLICIES
+from workers.knobs import conv
 from workers.models import BUILTINS
 
 MODELS_SCHEMA = "autofit.models/1"
@@ -48,14 +48,15 @@ def models(as_json: bool) -> None:
 def conv_algos(as_json: bool) -> None:
     """List the convolution algorithms."""
     if as_json:
-        _print_document(CONV_ALGOS_SCHEMA, conv_algos=_dictionaries(POLICIES.values()))
+        _print_document(CONV_ALGOS_SCHEMA, conv_algos=_dictionaries(conv.offered()))
         return
     from autofit.cli.output import headed, listing, styled
 
     table = headed(("--conv-algo", "left"), ("what it does", "left"))
-    for policy in POLICIES.values():
-        table.add_row(styled(policy.name, "bold"), f"{policy.explanation} ({', '.join(policy.device_kinds)})")
-        for line in policy.python_lines:
+    for algorithm in conv.offered():
+        where = ", ".join(algorithm.device_kinds)
+        table.add_row(styled(algorithm.name, "bold"), f"{algorithm.explanation} ({where})")
+        for line in (line for kind in algorithm.device_kinds[:1] for line in algorithm.lines_on(kind)):
             table.add_row("", styled(line, "cyan"))
     listing().print(table)
 

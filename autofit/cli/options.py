@@ -13,9 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.gpus import catalogue
+from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
-    CONV_ALGOS,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
@@ -91,7 +91,8 @@ def _complete_conv_algo(
 ) -> list[CompletionItem]:
     """The last name of a list; `all` stands alone."""
     before, comma, last = incomplete.rpartition(",")
-    names = CONV_ALGOS if comma else ("all", *CONV_ALGOS)
+    known = [algorithm.name for algorithm in conv.offered()]
+    names = known if comma else ["all", *known]
     return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
@@ -130,12 +131,18 @@ BATCH_SIZE = click.option(
 
 CONV_ALGOS_OPTION = setting(
     "conv-algo",
-    f"Convolution algorithms to choose from, of {', '.join(CONV_ALGOS)}.  [default: all]",
+    "Convolution algorithms to choose from; `autofit conv-algos` lists them.  "
+    "[default: what the device's backend has]",
     metavar="A,B,…|all",
     complete=_complete_conv_algo,
 )
 
-CONV_ALGO = setting("conv-algo", "Convolution algorithm.  [default: cudnn]", choices=CONV_ALGOS)
+CONV_ALGO = setting(
+    "conv-algo",
+    "Convolution algorithm; `autofit conv-algos` lists them.  [default: cudnn]",
+    metavar="A",
+    complete=_complete_conv_algo,
+)
 
 KNOBS = combined(
     setting(

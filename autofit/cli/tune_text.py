@@ -20,9 +20,8 @@ from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
+from workers.knobs import conv
 from workers.protocol import Evidence, Knobs, Verdict
-
-_DEFAULT_ALGO = "cudnn"
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -166,15 +165,13 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
             _speed(best),
         )
     )
-    default = next((e for e in result.frontier if e.knobs.conv_algo == _DEFAULT_ALGO), None)
-    if algo == _DEFAULT_ALGO or default is None:
+    name = conv.defaults(result.device.kind)[0]
+    default = next((e for e in result.frontier if e.knobs.conv_algo == name), None)
+    if algo == name or default is None:
         return
     reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
     faster = " and is usually far faster" if algo == "native" else ""
-    console.print(
-        f"PyTorch's default, {_DEFAULT_ALGO}, reaches {reached}{faster}; "
-        f"--conv-algo {_DEFAULT_ALGO} keeps to it."
-    )
+    console.print(f"PyTorch's default, {name}, reaches {reached}{faster}; --conv-algo {name} keeps to it.")
 
 
 def _fits(result: TuneResult, best: Best) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autofit.search.boundary import Boundary
-from workers.protocol import CONV_ALGOS, Knobs, TrialOutcome, Verdict
+from workers.knobs import conv
+from workers.protocol import Knobs, TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95
 
@@ -64,7 +65,7 @@ def best_of(
     ]
     return min(
         fitting,
-        key=lambda o: (-o.batch_size, o.step_seconds or 0.0, CONV_ALGOS.index(o.knobs.conv_algo)),
+        key=lambda o: (-o.batch_size, o.step_seconds or 0.0, conv.rank(o.knobs.conv_algo)),
         default=None,
     )
 

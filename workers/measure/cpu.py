@@ -87,12 +87,12 @@ def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
-    with steps.conditions(spec, device):
+    with steps.conditions(spec, device, progress.remarks) as rewriting:
         if spec.num_threads is not None:
             torch.set_num_threads(spec.num_threads)
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
-            trial = steps.Trial(workload, spec, device, meter, progress)
+            trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
             trial.take_steps()
             trial.follow_up()
         excess = beyond(spec.budget_bytes, progress)

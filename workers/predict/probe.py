@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from workers.errors import DataDependentError, UnsupportedError
-from workers.knobs import apply
+from workers.knobs import apply, conv
 from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_device, fake_gpu
@@ -98,13 +98,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     _install(spec)
     if spec.is_for_host and spec.num_threads is not None:
         torch.set_num_threads(spec.num_threads)
-    recorder = HostRecorder() if spec.is_for_host else Recorder()
+    algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
+    recorder = HostRecorder(algorithm) if spec.is_for_host else Recorder()
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(recorder.observe)
     workload = with_overrides(workload, spec.knobs, spec.mode)
     training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
-    with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
+    with (
+        _explained(),
+        apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
+        mode,
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         with fake_device.parameters_diverted(mode):

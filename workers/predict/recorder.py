@@ -133,12 +133,12 @@ class Recorder:
         """Records what a call took: its outputs, and what it took beside them."""
         scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
         held = self._take(scratch.before, operator, origin)
-        convolutions = iter(_convolutions(func, args, result))
+        calls = iter(convolutions(func, args, result))
         for leaf in tree_leaves(result):
             if not self._is_ours(leaf):
                 continue
             if self._allocate(leaf, operator, origin):
-                workspace = next(convolutions, None)
+                workspace = next(calls, None)
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)
         held += self._take(scratch.after, operator, origin)
@@ -373,10 +373,8 @@ def _with_category(allocation: Allocation, category: Category) -> Allocation:
     return dataclasses.replace(allocation, category=category)
 
 
-def _convolutions(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any
-) -> list[Convolution | None]:
-    """The workspaces that go with an operator's outputs, in the order of the outputs."""
+def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
+    """The convolutions that an operator's outputs are of, in the order of the outputs."""
     if func is aten.convolution.default:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
         shapes = (input, weight, result)
@@ -409,6 +407,7 @@ def _convolutions(
             dtype=str(input.dtype).removeprefix("torch."),
             element_bytes=input.element_size(),
             channels_last=convolution_format(input, weight) is not torch.contiguous_format,
+            transposed=transposed,
         )
         for conv_pass in passes
     ]
