@@ -10,6 +10,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.check import check
+from autofit.cli.compare import compare
 from autofit.cli.completion import completion
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
@@ -36,7 +37,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-for _command in (tune, estimate, check, models, gpus, conv_algos, doctor, completion):
+for _command in (tune, estimate, check, compare, models, gpus, conv_algos, doctor, completion):
     autofit.add_command(_command)
 
 
