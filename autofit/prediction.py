@@ -55,6 +55,7 @@ class Predictor:
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
         num_threads: of the trials there.
+        with_tensors: traces also list the tensors of a forward pass.
 
     Attributes:
         sources: the user's files that the workload used, path → digest; None as long as no worker
@@ -73,10 +74,12 @@ class Predictor:
         plans_elsewhere: PlanSources = offline_plan_source,
         for_host: bool = False,
         num_threads: int | None = None,
+        with_tensors: bool = False,
     ) -> None:
         self._plans = CardPlans(plans, plans_elsewhere)
         self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
         self._num_threads = num_threads
+        self._with_tensors = with_tensors
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -137,8 +140,11 @@ class Predictor:
         """
         trace = self.trace(knobs, batch_size)
         require_applicable(knobs, trace)
-        curve = PeakCurve([trace])
-        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False)
+        return self.curve_of(trace, knobs, card)
+
+    def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
+        """The curve of a trace, or of a part of it, which knows its batch size alone."""
+        return self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -158,6 +164,7 @@ class Predictor:
                     mode=self._mode,
                     architecture=self._architecture,
                     num_threads=self._num_threads,
+                    with_tensors=self._with_tensors,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error

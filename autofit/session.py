@@ -190,9 +190,15 @@ def _search(
     return result, predictor.sources
 
 
-def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:
+def local_predictor(
+    workload: WorkloadRef,
+    *,
+    mode: str | None = None,
+    emit: EventSink = ignore,
+    with_tensors: bool = False,
+) -> Predictor:
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
-    return Predictor(workload, checked(workers.run), mode=mode, emit=emit)
+    return Predictor(workload, checked(workers.run), mode=mode, emit=emit, with_tensors=with_tensors)
 
 
 def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:

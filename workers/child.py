@@ -120,19 +120,13 @@ def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
 
 def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
     verdict = Verdict.INVALID if isinstance(error, InvalidTrialError) else Verdict.FAILED
-    if isinstance(error, WorkerError):
-        told = TrialError(kind=error.kind, message=str(error))
-    elif isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
-        told = dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
-    else:
-        told = user_error(error)
     device = None
     if spec.probe is Probe.CUDA:
         from workers.measure import cuda
 
         device = cuda.device_at_hand()
     environment = {"exception": type(error).__name__}
-    return without_answer(spec, verdict, told, device=device, environment=environment)
+    return without_answer(spec, verdict, told(error), device=device, environment=environment)
 
 
 def _refused(message: str) -> TrialOutcome:
@@ -145,6 +139,15 @@ def _refused(message: str) -> TrialOutcome:
         knobs=Knobs(),
         error=TrialError(kind="protocol", message=message),
     )
+
+
+def told(error: BaseException) -> TrialError:
+    """What an exception says to the user of a workload."""
+    if isinstance(error, WorkerError):
+        return TrialError(kind=error.kind, message=str(error))
+    if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+        return dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
+    return user_error(error)
 
 
 def user_error(error: BaseException) -> TrialError:

@@ -188,6 +188,7 @@ class TrialSpec:
             CPU a profiled step.
         with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
             answer from traces at other sizes (see `workers.predict.warm_curves`).
+        with_tensors: whether that trace also lists the tensors of a forward pass.
     """
 
     workload: WorkloadRef
@@ -208,6 +209,7 @@ class TrialSpec:
     conv_plan: tuple[tuple[str, str], ...] = ()
     with_follow_up: bool = True
     with_trace: bool = True
+    with_tensors: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

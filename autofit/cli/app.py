@@ -10,6 +10,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.check import check
+from autofit.cli.compare import compare
 from autofit.cli.completion import completion
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
@@ -39,7 +40,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, check)
+_ANSWERS = (tune, estimate, check, compare)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit import api, gpus, session
 from autofit.checking import run_check
+from autofit.comparing import compare_workloads
 from autofit.report.check import CheckResult
+from autofit.report.compare import Comparison
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink
@@ -37,6 +39,18 @@ def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: 
     return run_check(settings, session.local_predictor(workload, mode=settings.mode, emit=emit), batch_size)
 
 
+def compare(
+    settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
+) -> Comparison:
+    """Holds forward passes of several workloads against each other."""
+    return compare_workloads(
+        workloads,
+        batch_size=batch_size,
+        card=api.card_named(None if settings.gpu is None else settings.gpu.key),
+        emit=emit,
+    )
+
+
 def examine() -> tuple[Check, ...]:
     """The checks of `autofit doctor`."""
     from autofit import doctor
@@ -51,5 +65,6 @@ class Backend:
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
+    compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

@@ -63,7 +63,7 @@ def _one_of(values: Iterable[str]) -> _Completer:
     return complete
 
 
-def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Built-in names; where none begins like this, the shell's own completion of files."""
     names = [
         CompletionItem(builtin.name, help=builtin.description)
@@ -96,15 +96,19 @@ def _complete_conv_algo(
     return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
+SAMPLE = combined(
+    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
+    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+)
+
 MODEL = combined(
     setting(
         "model",
         "A built-in's name (see `autofit models`), package.module:attribute or path/file.py:attribute.",
         metavar="MODEL",
-        complete=_complete_model,
+        complete=complete_model,
     ),
-    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
-    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+    SAMPLE,
 )
 
 GPU = setting(

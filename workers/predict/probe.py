@@ -27,6 +27,7 @@ from workers.predict.host_blocks import HostBlocks
 from workers.predict.host_recorder import HostRecorder
 from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder, is_users
+from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
@@ -100,7 +101,9 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         torch.set_num_threads(spec.num_threads)
     algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
     recorder = HostRecorder(algorithm) if spec.is_for_host else Recorder()
-    mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(recorder.observe)
+    tensors = TensorList(recorder) if spec.with_tensors else None
+    observe = recorder.observe if tensors is None else tensors.observe
+    mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     workload = with_overrides(workload, spec.knobs, spec.mode)
     training = workload.mode == "train"
     steps.seed(spec.seed)
@@ -121,7 +124,13 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         if training:
             optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
         step = _TracedStep(
-            spec, mode=mode, recorder=recorder, workload=workload, model=model, optimizer=optimizer
+            spec,
+            mode=mode,
+            recorder=recorder,
+            tensors=tensors,
+            workload=workload,
+            model=model,
+            optimizer=optimizer,
         )
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
@@ -137,6 +146,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         events=recorder.events(),
         marks=tuple(recorder.marks),
         versions={"torch": torch.__version__},
+        tensors=() if tensors is None else tuple(tensors.listed),
     )
 
 
@@ -149,6 +159,7 @@ class _TracedStep:
         *,
         mode: FakeDeviceMode,
         recorder: Recorder,
+        tensors: TensorList | None,
         workload: Workload,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
@@ -156,6 +167,7 @@ class _TracedStep:
         self._spec = spec
         self._mode = mode
         self._recorder = recorder
+        self._tensors = tensors
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
@@ -178,8 +190,15 @@ class _TracedStep:
         recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 
     def _take(self, batch: Any) -> None:
+        batch = apply.converted_batch(batch, self._spec.knobs)
+        if self._tensors is None or self._number > 1:
+            self._run(batch)
+            return
+        with self._tensors.of_pass(self._model, batch):
+            self._run(batch)
+
+    def _run(self, batch: Any) -> None:
         model, optimizer, knobs = self._model, self._optimizer, self._spec.knobs
-        batch = apply.converted_batch(batch, knobs)
         if optimizer is None:
             steps.infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
             return

@@ -100,10 +100,14 @@ class Recorder:
                 ordered += sorted(run, reverse=is_free)
         return tuple(ordered)
 
+    def allocation_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the allocation that a tensor lies in; None for one on another device."""
+        return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
+
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
         for tensor in tensors:
-            index = self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
+            index = self.allocation_of(tensor)
             if index is not None:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
