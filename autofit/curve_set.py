@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from autofit.host_prediction import HostCurve
 from autofit.predicted_curve import PredictedCurve
 from autofit.search.boundary import CachedCurve, Curve
+from autofit.search.conv_plan import ConvPlan
+from workers.predict.conditions import MIXED
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
 
 
@@ -75,6 +77,13 @@ class CurveSet:
         if knobs not in self._priors:
             self._priors[knobs] = CachedCurve(guide)
         return self._priors[knobs]
+
+    def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
+        """The plan of a size, for the setting that has one for every layer."""
+        curve = self._curves.get(knobs)
+        if curve is None or knobs.conv_algo != MIXED:
+            return None
+        return curve.conv_plan(batch_size, budget_bytes)
 
     def need(self, knobs: Knobs, batch_size: int) -> Need:
         """What a size of a setting that has a curve likely needs."""

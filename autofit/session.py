@@ -179,6 +179,9 @@ def _search(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        conv_plan=None
+        if best is None
+        else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
         notes=(*frontier.notes(), *notes),
         risk=settings.risk,
         objective=settings.objective,

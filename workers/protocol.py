@@ -328,6 +328,7 @@ class TrialOutcome:
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step.
+        conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
@@ -350,6 +351,7 @@ class TrialOutcome:
     num_ooms: int = 0
     context_bytes: int | None = None
     step_seconds: float | None = None
+    conv_cost: float | None = None
     wall_seconds: float = 0.0
     error: TrialError | None = None
     environment: dict[str, str] = field(default_factory=dict)

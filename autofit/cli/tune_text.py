@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autofit.cli import output
 from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
+from autofit.cli.conv_plan_text import print_plan
 from autofit.cli.measured_text import print_measured, rate
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
@@ -41,6 +42,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
             best = f"{result.best.batch_size} with {result.best.knobs.conv_algo}"
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
+    print_plan(console, result)
     print_measured(console, result)
     _why_not_larger(console, result)
     print_risks(console, result)

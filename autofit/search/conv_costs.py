@@ -6,6 +6,7 @@ times count instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workers.knobs import conv
@@ -56,6 +57,21 @@ class Rates:
             plain_flops=plain * clocks,
             bytes_per_second=card.memory_clock_khz * 1e3 * 2 * card.memory_bus_bits / 8,
         )
+
+
+def relative_cost(calls: Iterable[Convolution], conv_algo: str, rates: Rates) -> float:
+    """The time of calls by one algorithm, over that of the backend's own choice; 1 where there are none.
+
+    What a rewrite does not apply to is the backend's.
+    """
+    algorithm = conv.find(conv_algo)
+    default = conv.defaults("cuda")[0]
+    total = by_default = 0.0
+    for call in calls:
+        is_left = isinstance(algorithm, Rewrite) and algorithm.leaves(call) is not None
+        total += seconds(call, default if is_left else conv_algo, rates)
+        by_default += seconds(call, default, rates)
+    return total / by_default if by_default else 1.0
 
 
 def seconds(call: Convolution, conv_algo: str, rates: Rates) -> float:

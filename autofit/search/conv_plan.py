@@ -120,6 +120,7 @@ class ConvPlanner:
         self._conditions = conditions
         self._rates = rates
         self._level = level
+        self._known: dict[int, dict[Convolution, tuple[list[Option], int]]] = {}  # by batch size
 
     def within_workspace(self, batch_size: int, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
         """The cheapest plan none of whose workspaces exceeds a limit.
@@ -155,9 +156,13 @@ class ConvPlanner:
         return best
 
     def _layers(self, batch_size: int) -> dict[Convolution, tuple[list[Option], int]]:
-        found = self._curve.convolution_options(batch_size, self._conditions)
-        modules = self._curve.convolution_modules(batch_size)
-        return {layer: (options, len(modules[layer])) for layer, options in found.items()}
+        if batch_size not in self._known:
+            found = self._curve.convolution_options(batch_size, self._conditions)
+            modules = self._curve.convolution_modules(batch_size)
+            self._known = {
+                batch_size: {layer: (options, len(modules[layer])) for layer, options in found.items()}
+            }
+        return self._known[batch_size]
 
     def _plan(
         self, batch_size: int, limit_of: Callable[[Convolution], int], *, only: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autofit
-from autofit.errors import UsageError
+from autofit.errors import StorageError, UsageError
+from autofit.search.conv_plan import ConvPlan, LayerChoice
 from workers.lowerings.intercept import Rewriting
 
 IMAGES = torch.randn(2, 3, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -126,3 +128,34 @@ def test_a_bad_name_is_a_usage_error_before_anything_runs(net: Net, name: str, m
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(UsageError, match="got builtin"), autofit.apply_conv_algo(torch.conv2d, "fft"):
         pytest.fail("the block ran")
+
+
+def test_a_plan_gives_each_layer_its_own_and_is_read_from_its_file(net: Net, tmp_path: Path) -> None:
+    names = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Conv2d)]
+    choices = tuple(
+        LayerChoice(layer=name, algorithm=algorithm, workspace_bytes=0, cost=0.5)
+        for name, algorithm in zip(names, ("im2col", "onednn"), strict=False)
+    )
+    plan = ConvPlan(batch_size=2, layers=choices, peak_reserved_bytes=1, relative_cost=1.0)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    expected = net(IMAGES)
+    for given in (plan, tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        with autofit.apply_conv_algo(net, "mixed", plan=given):
+            got = net(IMAGES)
+        assert torch.allclose(got, expected, rtol=0, atol=1e-6)
+
+
+def test_a_plan_of_another_model_or_none_is_refused(net: Net, tmp_path: Path) -> None:
+    layer = LayerChoice(layer="elsewhere", algorithm="fft", workspace_bytes=0, cost=1.0)
+    plan = ConvPlan(batch_size=2, layers=(layer,), peak_reserved_bytes=1, relative_cost=1.0)
+    (tmp_path / "other.json").write_text('{"schema": "something else"}')
+    refused = [
+        ("mixed", plan, UsageError, "of another model: this one has no layer 'elsewhere'"),
+        ("mixed", None, UsageError, "mixed needs a plan"),
+        ("fft", plan, UsageError, "a plan is for mixed, not for fft"),
+        ("mixed", tmp_path / "other.json", UsageError, "holds no plan of convolutions"),
+        ("mixed", tmp_path / "missing.json", StorageError, "cannot read the plan"),
+    ]
+    for name, given, kind, said in refused:
+        with pytest.raises(kind, match=said), autofit.apply_conv_algo(net, name, plan=given):
+            pass

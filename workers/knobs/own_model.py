@@ -20,11 +20,19 @@ _MIB = 1024**2
 
 
 @contextmanager
-def algorithm_in_use(model: torch.nn.Module, algorithm: ConvAlgorithm) -> Iterator[Mapping[str, str]]:
+def algorithm_in_use(
+    model: torch.nn.Module,
+    algorithm: ConvAlgorithm,
+    *,
+    plan: tuple[tuple[str, str], ...] | None = None,
+) -> Iterator[Mapping[str, str]]:
     """Lets a model's convolutions be worked out by an algorithm.
 
     A policy is set for the whole process, because backends have but one; a rewrite concerns the model
     alone. Yields why layers were left to the backend, by their names, as they are met.
+
+    Args:
+        plan: layers with their algorithms, in place of one for all.
 
     Raises:
         UnsupportedError: the algorithm means nothing where the model is.
@@ -32,6 +40,10 @@ def algorithm_in_use(model: torch.nn.Module, algorithm: ConvAlgorithm) -> Iterat
             forward pass, where that shows.
     """
     kind = _kind_of(model)
+    if plan is not None:
+        with _plan_in_use(model, plan) as left:
+            yield left
+        return
     if kind not in algorithm.device_kinds:
         raise UnsupportedError(
             f"{algorithm.name} does not apply to {kind}, where the model is: "
@@ -41,9 +53,28 @@ def algorithm_in_use(model: torch.nn.Module, algorithm: ConvAlgorithm) -> Iterat
         with _policy(algorithm, kind):
             yield {}
         return
-    if not isinstance(algorithm, Rewrite):
-        raise UnsupportedError(f"{algorithm.name} needs a plan of the model's layers: name one algorithm")
+    assert isinstance(algorithm, Rewrite)
     with rewrites_in_use(model, lambda _layer: algorithm, algorithm.applies_to_none) as left:
+        yield left
+
+
+@contextmanager
+def _plan_in_use(model: torch.nn.Module, plan: tuple[tuple[str, str], ...]) -> Iterator[Mapping[str, str]]:
+    layers = dict(model.named_modules())
+    missing = [layer for layer, _ in plan if layer not in layers]
+    if missing:
+        raise UnsupportedError(f"the plan is of another model: this one has no layer {missing[0]!r}")
+    found = {layer: conv.find(name) for layer, name in plan}
+    rewrites = {layer: each for layer, each in found.items() if isinstance(each, Rewrite)}
+    if not rewrites:  # all is the backend's
+        yield {}
+        return
+
+    def none_of_them(reasons: Iterable[str]) -> str:
+        why = "; ".join(dict.fromkeys(reasons)) or "none of them ran"
+        return f"the plan rewrites no convolution of the model ({why}): make one for this model"
+
+    with rewrites_in_use(model, rewrites.get, none_of_them) as left:
         yield left
 
 

@@ -371,6 +371,11 @@ class PeakCurve:
 
         return mixed_convolutions.options(calls, under, "cuda")
 
+    def convolutions(self, batch_size: int) -> list[Convolution]:
+        """The convolutions of the traced steps at a batch size, one for each call."""
+        calls = self._shapes(batch_size)[1]
+        return [call for _, number in self._called if isinstance(call := calls[number], Convolution)]
+
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
         """For each different layer at a batch size the modules that call it."""
         calls = self._shapes(batch_size)[1]
