@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -113,6 +113,8 @@ def _search(
     algos = _conv_algos(settings, target)
     with suppress(OSError):  # the first prediction says it in words
         start_predictor(for_host=target.probe is Probe.CPU)
+    if target.probe is not None:
+        measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space = _search_space(settings, algos, predictor)
@@ -184,18 +186,25 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
 
 
 class _Measuring:
-    """The dispatcher of a search, connected once something asks for it."""
+    """The dispatcher of a search, connected once something asks for it, or while predictions are made."""
 
     def __init__(self, connect: Callable[[], Dispatcher]) -> None:
         self._connect = connect
-        self._dispatcher: Dispatcher | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-connect")
+        self._connecting: Future[Dispatcher] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.close()
+        self._pool.shutdown()
+        if self._connecting is not None and self._connecting.exception() is None:
+            self._connecting.result().close()
+
+    def begin_to_connect(self) -> None:
+        """Connects in a thread; whoever needs the dispatcher first hears of a failure."""
+        if self._connecting is None:
+            self._connecting = self._pool.submit(self._connect)
 
     def devices(self) -> Devices:
         return self._connected().devices()
@@ -207,9 +216,9 @@ class _Measuring:
         return self._connected().capacity(trial)
 
     def _connected(self) -> Dispatcher:
-        if self._dispatcher is None:
-            self._dispatcher = self._connect()
-        return self._dispatcher
+        self.begin_to_connect()
+        assert self._connecting is not None
+        return self._connecting.result()
 
 
 def _require_measurement(settings: TuneSettings, target: Target) -> None:

@@ -15,7 +15,10 @@ from typing import Any, Self
 
 PROTOCOL_VERSION = 4
 
-ALLOCATOR_PEAK = "allocator peak"  # the phase of a CPU trial that its budget is not for
+# The phases that follow a trial's steps.
+EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
+ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
+FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
 CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
@@ -173,6 +176,8 @@ class TrialSpec:
             interpreter's lock, or stops the process, silences it.
         snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
             opened in PyTorch's memory viewer; None writes none.
+        with_follow_up: whether what a training does between its epochs follows the steps, and on the
+            CPU a profiled step.
         with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
             answer from traces at other sizes (see `workers.predict.warm_curves`).
     """
@@ -192,6 +197,7 @@ class TrialSpec:
     seed: int = 0
     is_own_budget: bool = False
     snapshot_path: str | None = None
+    with_follow_up: bool = True
     with_trace: bool = True
 
     def __post_init__(self) -> None:

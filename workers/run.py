@@ -6,7 +6,7 @@ import atexit
 import dataclasses
 
 from workers.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
 # predictions leave nothing behind that a later one could see.
@@ -85,8 +85,14 @@ def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutco
 
 
 def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
-    """The same trial without its limit; of one that failed in its first step, that step alone."""
+    """The same trial without its limit, as far as the limited one came and one step further."""
     unlimited = dataclasses.replace(spec, budget_bytes=None)
-    if limited.num_steps_done > 0 or not limited.phase.startswith(("warm-up step", "step")):
+    if limited.phase in FOLLOW_UP:
         return unlimited
-    return dataclasses.replace(unlimited, num_warmup_steps=0, num_steps=1)
+    num_warmup_steps = min(spec.num_warmup_steps, limited.num_steps_done)
+    return dataclasses.replace(
+        unlimited,
+        num_warmup_steps=num_warmup_steps,
+        num_steps=min(spec.num_steps, limited.num_steps_done - num_warmup_steps + 1),
+        with_follow_up=False,
+    )

@@ -20,7 +20,16 @@ from workers.heart import Report, unheard
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
 from workers.outcomes import evidence_sought, processor_name
-from workers.protocol import ALLOCATOR_PEAK, Device, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import (
+    ALLOCATOR_PEAK,
+    CHECKPOINT,
+    EVALUATION,
+    Device,
+    Peaks,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
 from workers.workload import Workload, resolve
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -87,7 +96,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
             trial.take_steps()
             trial.follow_up()
         excess = beyond(spec.budget_bytes, progress)
-        if excess is None:
+        if excess is None and spec.with_follow_up:
             _note_allocator_peak(trial, spec, progress)
     return excess
 
@@ -258,8 +267,8 @@ def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
     peaks = {
         "first step": progress.first_step,
         "steps": progress.steady or Peaks(),
-        "evaluation": progress.evaluation,
-        "checkpoint": progress.checkpoint,
+        EVALUATION: progress.evaluation,
+        CHECKPOINT: progress.checkpoint,
     }
     sizes = {phase: peak.device_bytes or 0 for phase, peak in peaks.items()}
     worst = max(sizes, key=sizes.__getitem__)

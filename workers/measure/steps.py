@@ -17,7 +17,7 @@ from workers.heart import Report, unheard
 from workers.knobs import apply
 from workers.measure import after_steps, process_state
 from workers.optimizers import make_optimizer
-from workers.protocol import Device, Heartbeat, Peaks, TrialSpec
+from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
 from workers.workload import Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
@@ -213,11 +213,11 @@ class Trial:
         Running out of memory there raises as in a step. A workload that can do neither, such as a
         model that returns no loss in evaluation, is none the worse for it: the reason is a remark.
         """
-        if self._optimizer is None:
+        if self._optimizer is None or not self._spec.with_follow_up:
             return
         progress = self._progress
-        progress.evaluation = self._attempt("evaluation", self._evaluate)
-        progress.checkpoint = self._attempt("checkpoint", self._save)
+        progress.evaluation = self._attempt(EVALUATION, self._evaluate)
+        progress.checkpoint = self._attempt(CHECKPOINT, self._save)
 
     def step(self) -> None:
         """Takes one step, with a new batch."""
