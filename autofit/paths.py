@@ -28,13 +28,18 @@ def state_dir() -> Path:
     return Path(configured).expanduser() if configured else platformdirs.user_state_path("autofit")
 
 
+def studies_path() -> Path:
+    """The folder of the studies' journals; it is not created here."""
+    return state_dir() / "studies"
+
+
 def studies_dir() -> Path:
     """The folder of the studies' journals, created where it is missing.
 
     Raises:
         StorageError: when it cannot be created or written to.
     """
-    return _writable(state_dir() / "studies")
+    return _writable(studies_path())
 
 
 def traces_dir() -> Path:

@@ -55,8 +55,8 @@ class Predictor:
         num_threads: of the trials there.
 
     Attributes:
-        sources: the user's files that the workload was loaded from, path → SHA-256; None as long as
-            no worker has said so.
+        sources: the user's files that the workload used, path → digest; None as long as no worker
+            has said so.
     """
 
     def __init__(

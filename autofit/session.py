@@ -114,7 +114,7 @@ def run(
 def _search(
     settings: TuneSettings, workload: WorkloadRef, measuring: _Measuring, emit: EventSink
 ) -> tuple[TuneResult, dict[str, str] | None]:
-    """Predicts, tries and answers; with the answer come the files that the workload was loaded from."""
+    """Predicts, tries and answers; with the answer come the files that the workload used."""
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)

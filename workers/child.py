@@ -31,7 +31,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.sources import is_installed, loaded_sources
+from workers.sources import is_installed, used_files, watch
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
@@ -92,14 +92,14 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
         last_beat = beat
         report(beat)
 
+    if spec.probe is Probe.PREDICT:
+        watch()
     try:
         outcome = _run(spec, listened)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
         failed = _failed(spec, error)
         outcome = dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
-    return (
-        outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=loaded_sources())
-    )
+    return outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=used_files())
 
 
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:

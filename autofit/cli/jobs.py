@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -166,7 +166,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
-        click.echo(job.text, nl=False)
+        _print_answer(job, answer)
     return _exit_code([job])
 
 
@@ -247,6 +247,22 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
             console.print(text)
 
     yield show
+
+
+def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
+    """Prints the text of `tune`, as its driver did."""
+    from autofit.cli.tune_text import print_result
+    from autofit.report.result import TuneResult
+    from autofit.settings import resolve_settings
+
+    options = job.spec.options
+    settings = resolve_settings({name.replace("-", "_"): text for name, text in options.items()}, {}, None)
+    try:
+        print_result(TuneResult.from_dict(answer), settings, asked_memory=options.get("gpu-mem"))
+    except ValueError as error:
+        raise InfrastructureError(
+            f"{job.job_id} was answered by another autofit, whose text is unknown here ({error}): add --json"
+        ) from error
 
 
 def _known(job: JobRecord) -> str:

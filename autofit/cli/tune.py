@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
 import os
 import signal
 import sys
@@ -155,25 +153,16 @@ def tune(
         driver = None if job is None else stack.enter_context(_driving(job, given))
         settings = resolve_settings(given, os.environ, config)
         result = _search(backend, settings, quiet=quiet, sinks=() if driver is None else (driver,))
-        memory = given["gpu_mem"]
-        show = functools.partial(
-            _print_text, result, settings, asked_memory=memory if isinstance(memory, str) else None
-        )
         if driver is not None:
-            with contextlib.redirect_stdout(io.StringIO()) as text:
-                show()
-            driver.answer(result, text.getvalue())
+            driver.answer(result)
     if as_json:
         click.echo(result.to_json())
     else:
-        show()
+        from autofit.cli.tune_text import print_result
+
+        memory = given["gpu_mem"]
+        print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
     return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
-
-
-def _print_text(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
-    from autofit.cli.tune_text import print_result
-
-    print_result(result, settings, asked_memory=asked_memory)
 
 
 def _driving(

@@ -14,7 +14,7 @@ from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, RDBStorage
 
 from autofit.errors import StorageError, UsageError
-from autofit.paths import studies_dir
+from autofit.paths import studies_dir, studies_path
 from autofit.search.journal import JOURNAL_SUFFIX, open_journal
 
 WAIT_SECONDS = 60.0
@@ -160,6 +160,8 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
     if storage is not None and not is_journal(storage):
         return _open_database(storage, wait_seconds)
     path = journal_path(storage, study_name)
+    if storage is None:
+        studies_dir()  # which makes it
     try:
         backend = open_journal(path)
     except OSError as error:
@@ -173,9 +175,9 @@ def is_journal(storage: str | None) -> bool:
 
 
 def journal_path(storage: str | None, study_name: str) -> Path:
-    """The journal file that a storage names which is no database; see `open_storage`."""
+    """The journal file that a storage names which is no database, there or not; see `open_storage`."""
     if storage is None:
-        return studies_dir() / f"{study_name}{JOURNAL_SUFFIX}"
+        return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):
         return Path(storage).expanduser()
     raise UsageError(

@@ -29,9 +29,9 @@ class JobDriver:
         if isinstance(event, TuneStarted):
             self.queue.note_study(self.job, event.study)
 
-    def answer(self, result: TuneResult, text: str) -> None:
+    def answer(self, result: TuneResult) -> None:
         """Ends the job with what was found."""
-        self.queue.finish(self.job, result.to_dict(), text=text)
+        self.queue.finish(self.job, result.to_dict())
 
 
 @contextmanager

@@ -83,7 +83,6 @@ class JobRecord:
         stop_requested: whether somebody asked for its end, which a running driver may still be at.
         state_reason: a sentence, where it failed, was stopped, or is tried again.
         document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
-        text: what `tune` says of that result on a terminal.
         study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
         claimed_seconds: when a process took it to start its first driver; epoch.
@@ -98,7 +97,6 @@ class JobRecord:
     stop_requested: bool = False
     state_reason: str | None = None
     document: dict[str, Any] | None = field(default=None, repr=False)
-    text: str | None = field(default=None, repr=False)
     study: str | None = None
     ended_seconds: float | None = None
     claimed_seconds: float | None = None

@@ -40,7 +40,6 @@ _ATTEMPTS = "attempts"
 _STATE_REASON = "state_reason"
 _STOPPED = "stopped"
 _RESULT = "result"
-_TEXT = "text"
 _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
@@ -195,11 +194,8 @@ class JobQueue:
         self._set_attribute(self._known(job), _STOPPED, True)
 
     @_tried_again
-    def finish(self, job: JobRecord, document: dict[str, Any], *, text: str | None = None) -> bool:
+    def finish(self, job: JobRecord, document: dict[str, Any]) -> bool:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
-
-        Args:
-            text: the same for a person.
 
         Returns:
             Whether this call ended it: False where it was over.
@@ -208,8 +204,6 @@ class JobQueue:
         best = document["best"] if found else None
         trial = self._known(job)
         self._set_attribute(trial, _RESULT, document)
-        if text is not None:
-            self._set_attribute(trial, _TEXT, text)
         if not found:
             self._set_attribute(trial, _STATE_REASON, document["message"])
         self._set_attribute(trial, _ENDED, time.time())
@@ -326,7 +320,6 @@ def _record(trial: FrozenTrial) -> JobRecord:
         stop_requested=attributes.get(_STOPPED, False),
         state_reason=attributes.get(_STATE_REASON),
         document=attributes.get(_RESULT),
-        text=attributes.get(_TEXT),
         study=attributes.get(_STUDY),
         ended_seconds=attributes.get(_ENDED),
         claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),

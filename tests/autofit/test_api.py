@@ -312,7 +312,9 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
     assert [outcome.verdict for outcome in result.trials] == [Verdict.FITS]
 
 
-def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_process() -> None:
+def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_process(
+    state_dir: Path,
+) -> None:
     """The whole way with real children: prediction, parallel trials, a real limit, the soak."""
     options = {"model": f"{WORKLOADS}:grows", "device": "cpu", "gpu_mem": "1G", "threads": 1}
     settings = resolve_settings(options, {}, None)
@@ -332,8 +334,10 @@ def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_proc
     document = json.loads(result.to_json())
     assert document["best"]["soak_steps"] == 5
     assert len(document["trials"]) == document["num_trials"] <= 8
+    (kept,) = state_dir.glob("studies/answer-*.journal")
+    kept.unlink()  # so that the study answers
     again = search()
-    assert (again.best, again.trials) == (result.best, result.trials)
+    assert (again.best, again.trials, again.cached) == (result.best, result.trials, False)
 
 
 def test_a_workload_that_fails_ends_with_its_own_words_and_traceback(state_dir: Path) -> None:

@@ -216,7 +216,7 @@ def test_the_dashboards_queries_answer_with_the_numbers_of_the_results(night: Ni
         target = ("workload", job.spec.workload), ("gpu", job.spec.gpu or "cpu")
         budgets[target] = job.document["budget"]["usable_bytes"]
         best = job.document["best"]
-        peak = best["device_peak_bytes"] if job.spec.gpu is None else best["peak_reserved_bytes"]
+        peak = best["device_peak_bytes"] if job.spec.gpu is None else best["interval"]["high_bytes"]
         used[target] = peak / budgets[target]
         for entry in job.document["frontier"]:
             batches[*target, ("conv_algo", entry["knobs"]["conv_algo"])] = entry["largest_batch"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import http.server
 import json
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,6 @@ def add(queue: JobQueue) -> Callable[..., None]:
         *,
         gpu: str | None = None,
         fleet: str | None = None,
-        text: str = "the text of tune\n",
     ) -> None:
         spec = JobSpec(
             options={"model": "davenet", "gpu-mem": "16G"}, workload="davenet", gpu=gpu, fleet=fleet
@@ -57,7 +58,7 @@ def add(queue: JobQueue) -> Callable[..., None]:
         if document is not None:
             claimed = queue.claim_next()
             assert claimed is not None
-            queue.finish(queue.record_attempt(claimed, f"{job_id}.1"), document, text=text)
+            queue.finish(queue.record_attempt(claimed, f"{job_id}.1"), document)
 
     return add_one
 
@@ -78,12 +79,25 @@ def test_jobs_are_listed_with_their_answers(autofit: Autofit, add: Callable[...,
     assert [job["exit_code"] for job in document["jobs"]] == [0, 4, 3, None]
 
 
-def test_a_result_is_text_and_document_of_its_tune(autofit: Autofit, add: Callable[..., None]) -> None:
+def test_a_result_is_what_its_tune_said(
+    autofit: Autofit, add: Callable[..., None], results: types.SimpleNamespace
+) -> None:
+    found, nothing = results.answer(), results.nothing_fits()
+    add("a", found.to_dict())
+    add("b", nothing.to_dict())
+    for job, answer in (("a", found), ("b", nothing)):
+        tune = functools.partial(
+            autofit, "tune", "--model=davenet", "--gpu-mem=16G", tune=lambda *_, answer=answer: answer
+        )
+        assert autofit("result", job) == tune()
+        assert autofit("result", job, "--json").document == tune("--json").document
+
+
+def test_an_answer_of_another_autofit_is_shown_as_it_is(autofit: Autofit, add: Callable[..., None]) -> None:
     add("a", ANSWER)
-    add("b", NOTHING)
-    assert autofit("result", "a") == Finished(0, "the text of tune\n", "")
     assert autofit("result", "a", "--json").document == ANSWER
-    assert autofit("result", "b").code == 3
+    refused = autofit("result", "a")
+    assert (refused.code, "add --json" in refused.err) == (5, True)
 
 
 def test_a_failed_job_fails_as_its_tune_did(autofit: Autofit, add: Callable[..., None]) -> None:

@@ -38,7 +38,14 @@ def test_trials_that_end_in_any_order_come_to_what_the_sampler_and_decisive_read
             ended = rng.choice(list(running))
             knobs, batch_size = running.pop(ended)
             verdict = rng.choice(VERDICTS)
-            ask: Any = Ask(trial_number=ended, knobs=knobs, batch_size=batch_size, purpose=Any, num_steps=3)
+            ask: Any = Ask(
+                trial_number=ended,
+                knobs=knobs,
+                batch_size=batch_size,
+                purpose=Any,
+                num_steps=3,
+                asked_seconds=0.0,
+            )
             peak_bytes = rng.randint(1, 9) * 1000 * (1 if verdict is Verdict.FITS else 10)
             outcome = None if verdict is None else outcome_of(ask, peak_bytes, verdict=verdict)
             ledger.finish(ended, (knobs, batch_size), outcome, num_steps=3)
