@@ -40,7 +40,17 @@ def test_the_version_is_that_of_the_installed_package(autofit):
 def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):
     finished = autofit("--help")
     commands = [line.split()[0] for line in finished.out.split("Commands:")[1].splitlines() if line.strip()]
-    assert commands == ["tune", "estimate", "check", "models", "gpus", "conv-algos", "doctor", "completion"]
+    assert commands == [
+        "tune",
+        "estimate",
+        "check",
+        "compare",
+        "models",
+        "gpus",
+        "conv-algos",
+        "doctor",
+        "completion",
+    ]
     assert "\n  autofit tune --model davenet --gpu-mem 16G" in finished.out
     assert "..." not in finished.out.split("Commands:")[1]
 
