@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from autofit.card_plans import Card, CardPlans
 from autofit.chips import properties_for
@@ -22,6 +22,7 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
+from workers.predict.mixed_convolutions import Option
 from workers.protocol import (
     Device,
     Evidence,
@@ -30,7 +31,7 @@ from workers.protocol import (
     TrialOutcome,
     Verdict,
 )
-from workers.trace import Category, Trace
+from workers.trace import Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 _NUM_LARGEST = 8
@@ -220,6 +221,14 @@ class PredictedCurve:
         curve = self._at(batch_size)
         limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
         return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
+
+    def convolution_options(self, batch_size: int, names: Sequence[str]) -> dict[Convolution, list[Option]]:
+        """Each different layer with those of some convolution algorithms that apply to it."""
+        return self._at(batch_size).convolution_options(batch_size, self._conditions, names)
+
+    def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
+        """The modules that call each different layer."""
+        return self._at(batch_size).convolution_modules(batch_size)
 
     @property
     def trace_digest(self) -> str:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit import api, gpus, session
+from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
+from autofit.conv_layers import find_conv_layers
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
+from autofit.report.conv_layers import ConvLayers
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink
@@ -51,6 +54,13 @@ def compare(
     )
 
 
+def conv_layers(
+    workload: WorkloadRef, batch_size: int, card: Card | None, mode: str | None, emit: EventSink
+) -> ConvLayers:
+    """What each convolution algorithm takes for a model's layers."""
+    return find_conv_layers(workload, batch_size=batch_size, card=card, mode=mode, emit=emit)
+
+
 def examine() -> tuple[Check, ...]:
     """The checks of `autofit doctor`."""
     from autofit import doctor
@@ -66,5 +76,6 @@ class Backend:
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
+    conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

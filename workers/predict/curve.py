@@ -360,16 +360,20 @@ class PeakCurve:
         )
 
     def convolution_options(
-        self, batch_size: int, conditions: Conditions
+        self, batch_size: int, conditions: Conditions, names: Sequence[str] = ()
     ) -> dict[Convolution, list[mixed_convolutions.Option]]:
-        """The algorithms for each different layer at a batch size, with what they take."""
+        """The algorithms for each different layer at a batch size, with what they take.
+
+        Args:
+            names: of those to choose from; without any, the candidates for a plan.
+        """
         calls = self._shapes(batch_size)[1]
 
         def under(conv_algo: str) -> tuple[Workspace, ...]:
             one = dataclasses.replace(conditions, conv_algo=conv_algo)
             return demands(calls, one, one.sources[0], self._torch_release)
 
-        return mixed_convolutions.options(calls, under, "cuda")
+        return mixed_convolutions.options(calls, under, names or mixed_convolutions.candidates("cuda"))
 
     def convolutions(self, batch_size: int) -> list[Convolution]:
         """The convolutions of the traced steps at a batch size, one for each call."""

@@ -42,19 +42,27 @@ def layer_of(call: Convolution) -> Convolution:
     return dataclasses.replace(call, conv_pass=ConvPass.FPROP)
 
 
-def options(calls: Sequence[object], demands: Demands, device_kind: str) -> dict[Convolution, list[Option]]:
-    """Every layer with the algorithms that apply to it, the device's default first.
+def candidates(device_kind: str) -> tuple[str, ...]:
+    """What a layer may be given, the device's default first."""
+    return conv.defaults(device_kind)[0], *CANDIDATES
+
+
+def options(
+    calls: Sequence[object], demands: Demands, names: Sequence[str]
+) -> dict[Convolution, list[Option]]:
+    """Every layer with those of some algorithms that apply to it.
 
     Args:
         calls: those of a step, convolutions among them.
         demands: what all of `calls` take under an algorithm.
+        names: of the algorithms.
     """
     passes: dict[Convolution, list[int]] = {}
     for number, call in enumerate(calls):
         if isinstance(call, Convolution):
             passes.setdefault(layer_of(call), []).append(number)
     found: dict[Convolution, list[Option]] = {layer: [] for layer in passes}
-    for name in (conv.defaults(device_kind)[0], *CANDIDATES):
+    for name in names:
         algorithm = conv.find(name)
         spans = demands(name)
         for layer, numbers in passes.items():
@@ -68,7 +76,7 @@ def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[
     """What each call takes where every layer has the algorithm that likely takes least."""
     by_default = demands(conv.defaults(device_kind)[0])
     chosen: dict[Convolution, Workspace] = {}
-    for choices in options(calls, demands, device_kind).values():
+    for choices in options(calls, demands, candidates(device_kind)).values():
         chosen |= min(choices, key=lambda option: option.likely_bytes).spans
     return tuple(
         chosen[call] if isinstance(call, Convolution) else span
