@@ -32,7 +32,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     as_json: bool,
     **given: str | None,
 ) -> None:
-    """Compare the tensors of models' forward passes, and what they return.
+    """Compare the tensors and outputs of models.
 
     Lists every tensor in inference with its elements and its bytes, and which of them are views, which take
     no memory of their own; predicts the peaks (no GPU is needed); and runs all models once on the CPU, with

@@ -48,7 +48,7 @@ _SWITCH_SECONDS = 0.0005
     help="Admit queued jobs too, to the cluster with this dashboard, such as http://head:8265.",
 )
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
-    """Serve the metrics of all searches and jobs that a storage holds.
+    """Serve the metrics of a storage.
 
     The storage is the only source, so that a restart shows the same counts. Until it has been read
     once there are no counts; while it cannot be read it is tried again, and autofit_storage_up is 0.
