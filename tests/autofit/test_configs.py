@@ -90,6 +90,8 @@ def test_an_example_says_how_to_use_it(name: str) -> None:
 def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str, card: str | None) -> None:
     """Of the memory alone where the example measures on the CPU."""
     settings = read(name, card)
-    one = dataclasses.replace(settings, device="auto", probe="predict", conv_algos=settings.conv_algos[:1])
+    one = dataclasses.replace(
+        settings, device="auto", probe="predict", conv_algos=(settings.conv_algos or ("cudnn",))[:1]
+    )
     result = run_check(one, local_predictor(refer(settings.model)), 4)
     assert result.verdict is Answer.FITS
