@@ -20,7 +20,7 @@ from autofit.search.choice import Configuration
 from autofit.search.owner import Owner
 from autofit.search.records import num_steps_of, outcome_of, owner_of
 from autofit.search.space import BATCH_SIZE, SearchSpace
-from workers.protocol import Device, Knobs, TrialOutcome, Verdict
+from workers.protocol import NOT_TRIED, Device, Knobs, TrialOutcome, Verdict
 
 _NO_ENVIRONMENT: dict[str, str] = {}
 
@@ -43,7 +43,7 @@ class Ledger:
     Attributes:
         boundaries: of every setting, in the order of the space.
         known: the outcome that counts of each configuration, as `decisive` has it; of what it says
-            beside its size and its times nothing is kept.
+            beside its size and its times only why it was not tried is kept.
         running: the trials under way by number.
         num_returned: how many trials have an outcome, whatever it is.
         num_measured: how many of them were run, not answered by a prediction.
@@ -186,7 +186,7 @@ class Ledger:
             outcome,
             knobs=knobs,
             device=self._devices.setdefault(outcome.device, outcome.device),
-            environment=_NO_ENVIRONMENT,
+            environment=_reason(outcome),
             error=None,
             trace_json=None,
             log_tail="",
@@ -199,3 +199,10 @@ class Ledger:
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
         self._largest[knobs] = boundary.largest_fitting or 0
         self._changed[knobs] = None
+
+
+def _reason(outcome: TrialOutcome) -> dict[str, str]:
+    """Of what an outcome says of its circumstances, why it was not tried."""
+    return (
+        {NOT_TRIED: outcome.environment[NOT_TRIED]} if NOT_TRIED in outcome.environment else _NO_ENVIRONMENT
+    )

@@ -57,7 +57,7 @@ def test_the_text_names_the_knobs_that_are_not_the_default(autofit, results):
 def test_unless_told_it_is_pytorchs_default_algorithm(autofit, asked):
     predict, seen = asked
     autofit(*ESTIMATE, estimate=predict)
-    assert seen[0][0].conv_algos == ("cudnn",)
+    assert seen[0][0].one_conv_algo("an estimate") == "cudnn"
 
 
 def test_the_text_keeps_the_three_peaks_apart(autofit, asked):
