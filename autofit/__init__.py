@@ -12,6 +12,7 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 
 from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
+from autofit.applying import apply_conv_algo
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
@@ -30,6 +31,7 @@ __all__ = [
     "PredictedCurve",
     "TuneResult",
     "Workload",
+    "apply_conv_algo",
     "check",
     "errors",
     "estimate",

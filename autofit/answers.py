@@ -4,9 +4,10 @@
                                                        │ unchanged: the answer
                                                        └ changed, or no answer that can be read: a search
 
-A question is all that decides an answer and is known before anything is traced. What a workload
-imports and reads is known afterwards: the answer holds as long as those files are what they were. An entry is
-in the storage of the studies; one that cannot be read or written costs a warning and a search.
+A question is all that decides an answer and is known before anything is traced. Which files a
+workload imports and reads is known afterwards: the answer holds as long as they are what they were.
+An entry is in the storage of the studies; one that cannot be read or written costs a warning and a
+search.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from autofit.report.result import TuneResult
 from autofit.settings import TuneSettings
 from workers.outcomes import processor_name
 from workers.protocol import PROTOCOL_VERSION, WorkloadRef
-from workers.sources import digest_of
+from workers.sources import content_digest
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
@@ -80,11 +81,13 @@ class Question:
         parts: all that decides it, in JSON's types.
         roots: the folders that the workload is imported from: copies of it in other places, such as
             those that a cluster makes, ask the same.
+        own_file: the file of the workload, where it was given as one.
         storage, wait_seconds: of the settings.
     """
 
     parts: Mapping[str, Any]
     roots: tuple[str, ...]
+    own_file: str | None
     storage: str | None
     wait_seconds: float
 
@@ -135,6 +138,7 @@ def question(
     return Question(
         parts=json.loads(json.dumps(parts, default=str)),
         roots=roots,
+        own_file=workload.target.rpartition(":")[0] if workload.kind == "file" else None,
         storage=settings.storage,
         wait_seconds=settings.storage_wait_seconds,
     )
@@ -172,7 +176,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
     """Keeps an answer for the next time, if it is the whole answer and its workload's files are known.
 
     Args:
-        sources: the user's files that the workload was loaded from, path → SHA-256.
+        sources: the user's files that the workload used, path → digest; None where that is not known.
     """
     from autofit.search.storage import open_storage, quiet_optuna
 
@@ -181,7 +185,11 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
         return
     entry = {
         _RESULT: result.to_dict(),
-        _SOURCES: [_placed(path, digest, asked.roots) for path, digest in sorted(sources.items())],
+        _SOURCES: [
+            _placed(path, digest, asked.roots)
+            for path, digest in sorted(sources.items())
+            if path != asked.own_file  # whose digest is in the question
+        ],
         _QUESTION: asked.parts,
     }
     try:
@@ -237,7 +245,7 @@ def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
     for source in entry[_SOURCES]:
         root = source["root"]
         path = Path(source["path"]) if root is None else Path(asked.roots[root], source["path"])
-        if digest_of(path) != source["digest"]:
+        if content_digest(path) != source["digest"]:
             return None
     return dataclasses.replace(TuneResult.from_dict(entry[_RESULT]), cached=True)
 

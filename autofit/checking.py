@@ -39,10 +39,8 @@ def check_settings(options: Mapping[str, object]) -> TuneSettings:
     """
     if misplaced := sorted(options.keys() & _OF_A_SEARCH):
         raise UsageError(f"a check takes no {', '.join(misplaced)}: it predicts one configuration")
-    conv_algo = options.get("conv_algo") or "cudnn"
-    settings = resolve_settings({**options, "conv_algo": conv_algo, "probe": "predict"}, {}, None)
-    if len(settings.conv_algos) != 1:
-        raise UsageError("--conv-algo: a check is of one algorithm; name one of them")
+    settings = resolve_settings({**options, "probe": "predict"}, {}, None)
+    settings.one_conv_algo("a check")
     return settings
 
 
@@ -54,8 +52,8 @@ def run_check(settings: TuneSettings, predictor: Predictor, batch_size: int) -> 
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=_nothing_to_measure_on)
-    (conv_algo,) = settings.conv_algos
-    curve = predictor.curve_at(settings.knobs(conv_algo), target.card, batch_size)
+    knobs = settings.knobs(settings.one_conv_algo("a check"))
+    curve = predictor.curve_at(knobs, target.card, batch_size)
     return check_curve(curve, batch_size, target.budget, target.device)
 
 

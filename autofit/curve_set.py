@@ -6,11 +6,27 @@ import dataclasses
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from autofit.host_prediction import HostCurve
 from autofit.predicted_curve import PredictedCurve
 from autofit.search.boundary import CachedCurve, Curve
+from autofit.search.conv_plan import ConvPlan
+from workers.predict.conditions import MIXED
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a size is predicted to need.
+
+    Attributes:
+        likely_bytes: of what is held against the budget.
+        workspace_bytes: of it, what an operator takes beside its output.
+    """
+
+    likely_bytes: int
+    workspace_bytes: int
 
 
 class CurveSet:
@@ -61,6 +77,31 @@ class CurveSet:
         if knobs not in self._priors:
             self._priors[knobs] = CachedCurve(guide)
         return self._priors[knobs]
+
+    def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
+        """The plan of a size, for the setting that has one for every layer."""
+        curve = self._curves.get(knobs)
+        if curve is None or knobs.conv_algo != MIXED:
+            return None
+        return curve.conv_plan(batch_size, budget_bytes)
+
+    def need(self, knobs: Knobs, batch_size: int) -> Need:
+        """What a size of a setting that has a curve likely needs."""
+        host = self._host_curves.get(knobs)
+        if host is not None:
+            return Need(
+                likely_bytes=host(batch_size).likely_bytes, workspace_bytes=host.workspace_bytes(batch_size)
+            )
+        estimate = self._curves[knobs](batch_size)
+        return Need(likely_bytes=estimate.interval.likely_bytes, workspace_bytes=estimate.breakdown.workspace)
+
+    def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end of a prediction is beyond a budget; not so where there is no curve."""
+        curve = self._curves.get(knobs)
+        if curve is not None and curve.needs_traces:
+            return False
+        found = self._host_curves.get(knobs) if curve is None else curve
+        return found is not None and found.cannot_run(batch_size, budget_bytes)
 
 
 class CurveTrials:

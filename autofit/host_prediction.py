@@ -116,6 +116,14 @@ class HostCurve:
         peak = self(batch_size)
         return peak.likely_bytes if self._risk is Risk.LIKELY else peak.high_bytes
 
+    def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end is beyond a budget."""
+        return self(batch_size).low_bytes > budget_bytes
+
+    def workspace_bytes(self, batch_size: int) -> int:
+        """The most that an operator likely takes beside its output."""
+        return self._blocks.workspace_bytes(batch_size)
+
     def lower_bound_bytes(self, batch_size: int) -> int:
         """The same: blocks are given back at once, so that a peak never falls in the batch."""
         return self.peak_reserved_bytes(batch_size)

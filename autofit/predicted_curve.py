@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from autofit.card_plans import Card, CardPlans
+from autofit.chips import properties_for
 from autofit.confidence import Calibration, Residuals, Risk, classify
 from autofit.errors import UsageError
 from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
-from workers.predict.conditions import Conditions, Level
+from autofit.search.conv_costs import Rates, relative_cost
+from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from workers.predict.conditions import MIXED, Conditions, Level
 from workers.predict.curve import (
     TRACED_BATCH_SIZES,
     LiveAllocation,
@@ -18,6 +22,7 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
+from workers.predict.mixed_convolutions import Option
 from workers.protocol import (
     Device,
     Evidence,
@@ -26,7 +31,7 @@ from workers.protocol import (
     TrialOutcome,
     Verdict,
 )
-from workers.trace import Category, Trace
+from workers.trace import Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 _NUM_LARGEST = 8
@@ -166,6 +171,7 @@ class PredictedCurve:
             knobs=self._knobs,
             first_step=peaks,
             steady=peaks,
+            conv_cost=self.conv_cost(batch_size, budget_bytes),
             environment={**curve.trace.versions, "trace_sha256": self._digest(curve.trace)},
         )
 
@@ -174,6 +180,29 @@ class PredictedCurve:
         curve = self._at(batch_size)
         within_bytes = self._before_widening(curve, budget_bytes)
         return curve.verdict(batch_size, self._conditions, within_bytes, _LEVELS[self.risk])
+
+    def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
+        """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
+        curve = self._at(batch_size)
+        planner = ConvPlanner(curve, self._conditions, self._rates(curve), level=_LEVELS[self.risk])
+        return planner.within_budget(batch_size, self._before_widening(curve, budget_bytes))
+
+    def conv_cost(self, batch_size: int, budget_bytes: int) -> float:
+        """The predicted time of all convolutions, over that of the backend's own choice."""
+        curve = self._at(batch_size)
+        if self._knobs.conv_algo == MIXED:
+            plan = self.conv_plan(batch_size, budget_bytes)
+            return math.inf if plan is None else plan.relative_cost
+        return relative_cost(curve.convolutions(batch_size), self._knobs.conv_algo, self._rates(curve))
+
+    def _rates(self, curve: PeakCurve) -> Rates:
+        """What the card can do for tensors of the type that the step convolves."""
+        dtypes = [a.convolution.dtype for a in curve.trace.allocations if a.convolution is not None]
+        return Rates.of(
+            properties_for(self._card.architecture, self._card.name),
+            dtype=dtypes[0] if dtypes else "float32",
+            allow_tf32=self._knobs.tf32_in_convolutions,
+        )
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether even the low end fails under the budget, with all that the allocator can release."""
@@ -192,6 +221,14 @@ class PredictedCurve:
         curve = self._at(batch_size)
         limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
         return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
+
+    def convolution_options(self, batch_size: int, names: Sequence[str]) -> dict[Convolution, list[Option]]:
+        """Each different layer with those of some convolution algorithms that apply to it."""
+        return self._at(batch_size).convolution_options(batch_size, self._conditions, names)
+
+    def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
+        """The modules that call each different layer."""
+        return self._at(batch_size).convolution_modules(batch_size)
 
     @property
     def trace_digest(self) -> str:

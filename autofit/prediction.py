@@ -14,6 +14,8 @@ from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
 from autofit.service.events import EventSink, Progress, ignore
+from workers.knobs import conv
+from workers.knobs.conv import Rewrite
 from workers.predict.curve import (
     TRACED_BATCH_SIZES,
     BatchDependentEventsError,
@@ -53,10 +55,11 @@ class Predictor:
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
         num_threads: of the trials there.
+        with_tensors: traces also list the tensors of a forward pass.
 
     Attributes:
-        sources: the user's files that the workload was loaded from, path → SHA-256; None as long as
-            no worker has said so.
+        sources: the user's files that the workload used, path → digest; None as long as no worker
+            has said so.
     """
 
     def __init__(
@@ -71,10 +74,12 @@ class Predictor:
         plans_elsewhere: PlanSources = offline_plan_source,
         for_host: bool = False,
         num_threads: int | None = None,
+        with_tensors: bool = False,
     ) -> None:
         self._plans = CardPlans(plans, plans_elsewhere)
         self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
         self._num_threads = num_threads
+        self._with_tensors = with_tensors
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -93,10 +98,12 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        traced = traced_knobs(knobs)
+        traced = self._traced(knobs)
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
-        return self._predicted(knobs, card, self._curves[traced], risk, on_grid=True)
+        curve = self._curves[traced]
+        require_applicable(knobs, curve.at(TRACED_BATCH_SIZES[0]).trace)
+        return self._predicted(knobs, card, curve, risk, on_grid=True)
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks | None:
         """The blocks of a step on the CPU; None where every batch size would cost a trace.
@@ -104,7 +111,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        curve = self._trace_curve(traced_knobs(knobs))
+        curve = self._trace_curve(self._traced(knobs))
         return None if isinstance(curve, TracedCurve) else HostBlocks(curve)
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
@@ -113,7 +120,7 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
-        traced = traced_knobs(knobs)
+        traced = self._traced(knobs)
         curve = self._curves[traced]
         if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
             return True
@@ -131,8 +138,13 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        curve = PeakCurve([self.trace(knobs, batch_size)])
-        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False)
+        trace = self.trace(knobs, batch_size)
+        require_applicable(knobs, trace)
+        return self.curve_of(trace, knobs, card)
+
+    def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
+        """The curve of a trace, or of a part of it, which knows its batch size alone."""
+        return self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -141,7 +153,7 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        key = (traced_knobs(knobs), batch_size)
+        key = (self._traced(knobs), batch_size)
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -152,6 +164,7 @@ class Predictor:
                     mode=self._mode,
                     architecture=self._architecture,
                     num_threads=self._num_threads,
+                    with_tensors=self._with_tensors,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
@@ -186,8 +199,22 @@ class Predictor:
         except BatchDependentEventsError:
             return self._traced_curve(knobs)
 
+    def _traced(self, knobs: Knobs) -> Knobs:
+        return traced_knobs(knobs, for_host=self._architecture == HOST_ARCHITECTURE)
+
     def _traced_curve(self, knobs: Knobs) -> TracedCurve:
         return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))
+
+
+def require_applicable(knobs: Knobs, trace: Trace) -> None:
+    """Raises `UsageError` where the convolution algorithm works out none of a step's convolutions."""
+    rewrite = conv.find(knobs.conv_algo)
+    if not isinstance(rewrite, Rewrite):
+        return
+    calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
+    reasons = [rewrite.leaves(call) for call in calls]
+    if None not in reasons:
+        raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:
@@ -197,6 +224,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
+        UsageError: the convolution algorithm asked for applies to nothing in the workload.
     """
     if outcome.verdict.is_about_memory:
         return
@@ -204,6 +232,8 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     message = error.message if error is not None else f"the trial ended {outcome.verdict}"
     if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
         raise DispatchError(f"batch {outcome.batch_size}: {message}")
+    if error is not None and error.kind == "inapplicable":
+        raise UsageError(message)
     if error is not None and error.kind in ("environment", "protocol"):
         raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind

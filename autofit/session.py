@@ -24,6 +24,7 @@ from autofit.errors import (
 )
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
+from autofit.out_of_reach import TrialsInReach
 from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate
@@ -34,11 +35,11 @@ from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
-from autofit.settings import TuneSettings
+from autofit.settings import ALL_CONV_ALGOS, TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
 from workers.knobs import conv
-from workers.protocol import CONV_ALGOS, Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
+from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def run(
 def _search(
     settings: TuneSettings, workload: WorkloadRef, measuring: _Measuring, emit: EventSink
 ) -> tuple[TuneResult, dict[str, str] | None]:
-    """Predicts, tries and answers; with the answer come the files that the workload was loaded from."""
+    """Predicts, tries and answers; with the answer come the files that the workload used."""
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
@@ -144,7 +145,15 @@ def _search(
             spec=spec,
             study=study,
             curves=curves,
-            trials=CurveTrials(curves) if target.probe is None else measuring,
+            trials=CurveTrials(curves)
+            if target.probe is None
+            else TrialsInReach(
+                measuring,
+                curves,
+                settings=space.settings,
+                min_batch=space.min_batch,
+                budget_bytes=target.budget.usable_bytes,
+            ),
             emit=emit,
             limits=_limits(settings, target, time.monotonic() - started),
         ).run()
@@ -153,7 +162,7 @@ def _search(
     result = TuneResult(
         workload=workload.name,
         budget=target.budget,
-        device=trials[-1].device if trials and target.probe is not None else target.device,
+        device=next((trial.device for trial in reversed(trials) if trial.was_run), target.device),
         best=best,
         frontier=with_risks(
             frontier.entries(),
@@ -170,6 +179,9 @@ def _search(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        conv_plan=None
+        if best is None
+        else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
         notes=(*frontier.notes(), *notes),
         risk=settings.risk,
         objective=settings.objective,
@@ -181,9 +193,15 @@ def _search(
     return result, predictor.sources
 
 
-def local_predictor(workload: WorkloadRef, *, mode: str | None = None, emit: EventSink = ignore) -> Predictor:
+def local_predictor(
+    workload: WorkloadRef,
+    *,
+    mode: str | None = None,
+    emit: EventSink = ignore,
+    with_tensors: bool = False,
+) -> Predictor:
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
-    return Predictor(workload, checked(workers.run), mode=mode, emit=emit)
+    return Predictor(workload, checked(workers.run), mode=mode, emit=emit, with_tensors=with_tensors)
 
 
 def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
@@ -266,16 +284,19 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
 
 
 def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
-    """The algorithms to search: all that mean something on the device, unless some were named."""
-    applicable = conv.applicable(target.device.kind)
-    algos = tuple(name for name in settings.conv_algos if name in applicable)
-    if settings.conv_algos not in (CONV_ALGOS, algos):
-        misplaced = ", ".join(name for name in settings.conv_algos if name not in applicable)
+    """The algorithms to search."""
+    kind = target.device.kind
+    if settings.conv_algos is None:
+        return conv.defaults(kind)
+    if settings.conv_algos == ALL_CONV_ALGOS:
+        return conv.applicable(kind)
+    misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
+    if misplaced:
         raise UsageError(
-            f"--conv-algo {misplaced} does not apply to {target.device.kind}: "
-            f"leave it out, or choose from {', '.join(applicable)}"
+            f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
+            f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
         )
-    return algos
+    return settings.conv_algos
 
 
 def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:

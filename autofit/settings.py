@@ -33,15 +33,18 @@ from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
-    CONV_ALGOS,
+    CONV_ALGO_NAMES,
+    CONV_ALGOS_WITH_NUMBER,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PRECISIONS,
     Knobs,
+    split_conv_algo,
 )
 
+ALL_CONV_ALGOS = ("all",)
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")
 
@@ -82,7 +85,17 @@ def _items(value: Any, separator: str) -> list[Any]:
 
 def _conv_algos(value: Any) -> tuple[str, ...]:
     names = _items(value, ",")
-    return CONV_ALGOS if names == ["all"] else tuple(dict.fromkeys(map(_one_of(CONV_ALGOS), names)))
+    return ALL_CONV_ALGOS if names == list(ALL_CONV_ALGOS) else tuple(dict.fromkeys(map(_conv_algo, names)))
+
+
+def _conv_algo(value: Any) -> str:
+    if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
+        return str(_one_of(CONV_ALGO_NAMES)(value))
+    try:
+        family, number = split_conv_algo(str(value))
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("conv_algo ")) from None
+    return family if number is None else f"{family}:{number}"
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -191,7 +204,8 @@ class TuneSettings:
         num_classes: number of classes of the labels that go with it.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
-        conv_algos: the convolution algorithms to choose from.
+        conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
+            for those that the device's backend has of itself.
         precision, memory_format, optimizer, optimizer_impl, set_to_none: see `workers.protocol.Knobs`.
         mode: None leaves the workload's own.
         margin: share of the device's total that is kept free.
@@ -224,7 +238,7 @@ class TuneSettings:
     gpu: Gpu | None = None
     device: str = "auto"
     probe: str = "auto"
-    conv_algos: tuple[str, ...] = CONV_ALGOS
+    conv_algos: tuple[str, ...] | None = None
     precision: str = "fp32"
     memory_format: str = "contiguous"
     optimizer: str | None = None
@@ -274,6 +288,17 @@ class TuneSettings:
             raise UsageError(
                 "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
             )
+
+    def one_conv_algo(self, what: str) -> str:
+        """The convolution algorithm of what is about one configuration alone; PyTorch's default unless named.
+
+        Raises:
+            UsageError: several are named.
+        """
+        names = self.conv_algos or (Knobs().conv_algo,)
+        if len(names) != 1 or names == ALL_CONV_ALGOS:
+            raise UsageError(f"--conv-algo: {what} is of one algorithm; name one of them")
+        return names[0]
 
     def knobs(self, conv_algo: str = "cudnn") -> Knobs:
         """The knob setting that these settings and one of the algorithms make."""

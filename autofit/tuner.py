@@ -152,7 +152,7 @@ class Tuner:
     def _trials_left(self) -> float:
         if self._limits.num_trials is None:
             return float("inf")
-        return self._limits.num_trials - self._study.num_trials - len(self._in_flight)
+        return self._limits.num_trials - self._study.num_measured - len(self._in_flight)
 
     def _start_trials(self) -> None:
         """Keeps every free worker busy."""
@@ -160,9 +160,7 @@ class Tuner:
             ask = self._study.ask(num_workers=self._num_workers)
             if ask is None:
                 break
-            spec = dataclasses.replace(
-                self._spec, knobs=ask.knobs, batch_size=ask.batch_size, num_steps=ask.num_steps
-            )
+            spec = self._spec_of(ask)
             trial = _Trial(ask=ask, spec=spec, predicted_bytes=self._predicted_bytes(spec))
             self._emit(
                 TrialStarted(
@@ -174,6 +172,16 @@ class Tuner:
             )
             self._in_flight[self._trials.submit(spec)] = trial
         self._announce_workers(len(self._in_flight), self._num_workers or 0)
+
+    def _spec_of(self, ask: Ask) -> TrialSpec:
+        plan = self._curves.conv_plan(ask.knobs, ask.batch_size, self._budget_bytes)
+        return dataclasses.replace(
+            self._spec,
+            knobs=ask.knobs,
+            batch_size=ask.batch_size,
+            num_steps=ask.num_steps,
+            conv_plan=() if plan is None else plan.assignment,
+        )
 
     def _has_room(self) -> bool:
         """Asks the dispatcher, which may have to be connected, only once there is a trial for it."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.marks import CRD_FOLDER_VARIABLE
-from tests.workers.predict.plan_servers import servers
-from workers.predict import cudnn_plans
+pytest.register_assert_rewrite("tests.conformance.dispatcher")
+
+from tests.marks import CRD_FOLDER_VARIABLE  # noqa: E402 - what is asserted in is rewritten first
+from tests.workers.predict.plan_servers import servers  # noqa: E402
+from workers.predict import cudnn_plans  # noqa: E402
 
 # The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
 if "AUTOFIT_CRD_DIR" in os.environ:

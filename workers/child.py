@@ -31,7 +31,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.sources import is_installed, loaded_sources, reads_are_of, watch_reads
+from workers.sources import is_installed, used_files, watch
 from workers.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parent}/"
@@ -43,7 +43,6 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
     specs = received(specs_fd, outcomes_fd)
     with suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
-    watch_reads()
     heart = Heart(outcomes_fd)
     while spec := specs.get():
         heart.answer(answer(spec, heart.report).to_json())
@@ -86,8 +85,6 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
     except ImportError as error:
         message = f"PyTorch cannot be imported ({error}): install torch into this environment"
         return without_answer(spec, Verdict.FAILED, TrialError(kind="environment", message=message))
-    location = spec.workload.target.rpartition(":")[0]
-    reads_are_of(location)
     last_beat = Heartbeat(phase="start")
 
     def listened(beat: Heartbeat) -> None:
@@ -95,14 +92,14 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
         last_beat = beat
         report(beat)
 
+    if spec.probe is Probe.PREDICT:
+        watch()
     try:
         outcome = _run(spec, listened)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
         failed = _failed(spec, error)
         outcome = dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
-    if spec.probe is not Probe.PREDICT:
-        return outcome
-    return dataclasses.replace(outcome, sources=loaded_sources(location))
+    return outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=used_files())
 
 
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
@@ -123,19 +120,13 @@ def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
 
 def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
     verdict = Verdict.INVALID if isinstance(error, InvalidTrialError) else Verdict.FAILED
-    if isinstance(error, WorkerError):
-        told = TrialError(kind=error.kind, message=str(error))
-    elif isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
-        told = dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
-    else:
-        told = user_error(error)
     device = None
     if spec.probe is Probe.CUDA:
         from workers.measure import cuda
 
         device = cuda.device_at_hand()
     environment = {"exception": type(error).__name__}
-    return without_answer(spec, verdict, told, device=device, environment=environment)
+    return without_answer(spec, verdict, told(error), device=device, environment=environment)
 
 
 def _refused(message: str) -> TrialOutcome:
@@ -148,6 +139,15 @@ def _refused(message: str) -> TrialOutcome:
         knobs=Knobs(),
         error=TrialError(kind="protocol", message=message),
     )
+
+
+def told(error: BaseException) -> TrialError:
+    """What an exception says to the user of a workload."""
+    if isinstance(error, WorkerError):
+        return TrialError(kind=error.kind, message=str(error))
+    if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+        return dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
+    return user_error(error)
 
 
 def user_error(error: BaseException) -> TrialError:

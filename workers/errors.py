@@ -5,6 +5,7 @@
     └── WorkerError               carries the outcome's error kind -> FAILED
         ├── DataDependentError    "data-dependent"
         ├── UnsupportedError      "unsupported"
+        ├── InapplicableError     "inapplicable"
         └── DeviceError           "environment"
             └── BusyDeviceError
 
@@ -36,6 +37,12 @@ class UnsupportedError(WorkerError):
     """Something that this probe, this device or this PyTorch cannot do."""
 
     kind = "unsupported"
+
+
+class InapplicableError(WorkerError):
+    """A convolution algorithm that works out no convolution of the workload."""
+
+    kind = "inapplicable"
 
 
 class DeviceError(WorkerError):

@@ -18,9 +18,15 @@ PROTOCOL_VERSION = 4
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
 ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
+# Why a trial was not run, in the environment of its outcome, which is then a prediction.
+NOT_TRIED = "not_tried"
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
-CONV_ALGOS = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
+# Convolution algorithms: those of a backend on CUDA, all by their names, and those that take a number.
+CUDA_POLICIES = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
+CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1", "mixed")
+CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "chunked": "samples"}
+CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
@@ -68,7 +74,8 @@ class Knobs:
     """What may be varied beside the batch size.
 
     Attributes:
-        conv_algo: one of `CONV_ALGOS`.
+        conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its
+            number. `cudnn` is PyTorch's default, which on the CPU is oneDNN.
         precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
@@ -91,7 +98,7 @@ class Knobs:
     set_to_none: bool = True
 
     def __post_init__(self) -> None:
-        _require_one_of("conv_algo", self.conv_algo, CONV_ALGOS)
+        split_conv_algo(self.conv_algo)
         _require_one_of("precision", self.precision, PRECISIONS)
         _require_one_of("memory_format", self.memory_format, MEMORY_FORMATS)
         if self.optimizer is not None:
@@ -176,10 +183,12 @@ class TrialSpec:
             interpreter's lock, or stops the process, silences it.
         snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
             opened in PyTorch's memory viewer; None writes none.
+        conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.
         with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
             answer from traces at other sizes (see `workers.predict.warm_curves`).
+        with_tensors: whether that trace also lists the tensors of a forward pass.
     """
 
     workload: WorkloadRef
@@ -197,8 +206,10 @@ class TrialSpec:
     seed: int = 0
     is_own_budget: bool = False
     snapshot_path: str | None = None
+    conv_plan: tuple[tuple[str, str], ...] = ()
     with_follow_up: bool = True
     with_trace: bool = True
+    with_tensors: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -224,6 +235,7 @@ class TrialSpec:
                 "workload": WorkloadRef.from_dict(data["workload"]),
                 "probe": Probe(data["probe"]),
                 "knobs": Knobs(**data["knobs"]),
+                "conv_plan": tuple(map(tuple, data["conv_plan"])),
             }
         )
 
@@ -316,11 +328,12 @@ class TrialOutcome:
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step.
+        conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
-        sources: of a prediction, the user's own files that its process had loaded or read, with what
-            `workers.sources.digest_of` told of them.
+        sources: of a prediction, the user's own files that its process had used, see `workers.sources`:
+            path → digest.
     """
 
     verdict: Verdict
@@ -338,6 +351,7 @@ class TrialOutcome:
     num_ooms: int = 0
     context_bytes: int | None = None
     step_seconds: float | None = None
+    conv_cost: float | None = None
     wall_seconds: float = 0.0
     error: TrialError | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -353,6 +367,11 @@ class TrialOutcome:
         return Peaks(
             *(max((peak for peak in column if peak is not None), default=None) for column in columns)
         )
+
+    @property
+    def was_run(self) -> bool:
+        """Whether steps were taken, or tried; else it is a prediction."""
+        return self.evidence is not Evidence.PREDICTED
 
     @property
     def budgeted_bytes(self) -> int | None:
@@ -388,6 +407,22 @@ class TrialOutcome:
                 "error": None if error is None else TrialError(**error),
             }
         )
+
+
+def split_conv_algo(name: str) -> tuple[str, int | None]:
+    """The family of a convolution algorithm and its number, None for one without: `chunked:8`.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    family, colon, digits = name.partition(":")
+    unit = CONV_ALGOS_WITH_NUMBER.get(family)
+    if unit is None:
+        _require_one_of("conv_algo", name, CONV_ALGO_NAMES)
+        return name, None
+    if not colon or not digits.isascii() or not digits.isdecimal() or int(digits) < 1:
+        raise ValueError(f"conv_algo {name} needs a number of {unit} of 1 or more, as in {family}:64")
+    return family, int(digits)
 
 
 def _require_one_of(field_name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workers.protocol import (
-    CONV_ALGOS,
+    CUDA_POLICIES,
     PRECISIONS,
     Knobs,
     Peaks,
@@ -80,7 +80,7 @@ _ROUNDS: tuple[tuple[int, Knobs], ...] = (
 )
 COMBINATIONS = tuple(
     Knobs(precision=precision, conv_algo=conv_algo)
-    for precision, conv_algo in itertools.product(PRECISIONS, CONV_ALGOS)
+    for precision, conv_algo in itertools.product(PRECISIONS, CUDA_POLICIES)
 )
 # By what a trial is recognised in an earlier row.
 _IDENTITY = ("workload", "batch_size", "mode", "knobs", "num_warmup_steps", "num_steps")

@@ -66,6 +66,9 @@ def parse_reference(
     if text in BUILTINS:
         return WorkloadRef(kind="builtin", target=text)
     location, colon, attribute = text.rpartition(":")
+    sizes = [name for name in BUILTINS if name.partition(":")[0] == location]
+    if sizes:
+        raise UnknownWorkloadError(f"there is no {text}: choose from {', '.join(sizes)}")
     if not colon:
         raise UnknownWorkloadError(_without_attribute(text))
     if not all(part.isidentifier() for part in attribute.split(".")):

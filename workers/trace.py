@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -16,6 +17,7 @@ from typing import Any, Self
 from workers.protocol import Knobs
 
 TRACE_SCHEMA = "autofit.trace/2"
+FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
 class Category(StrEnum):
@@ -56,6 +58,7 @@ class Convolution:
             dgrad of the convolution that has its output as input).
         element_bytes: size of one element of the input.
         dtype: PyTorch's name of the input's type, without `torch.`.
+        transposed: whether it was called as a transposed convolution.
     """
 
     conv_pass: ConvPass
@@ -69,6 +72,15 @@ class Convolution:
     dtype: str
     element_bytes: int
     channels_last: bool = False
+    transposed: bool = False
+
+    def of_samples(self, num_samples: int) -> Self:
+        """The same layer with so many samples."""
+        return dataclasses.replace(
+            self,
+            input_shape=(num_samples, *self.input_shape[1:]),
+            output_shape=(num_samples, *self.output_shape[1:]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +129,43 @@ class Allocation:
     span_bytes: tuple[int, int] | None = None
 
 
+class Role(StrEnum):
+    """What a listed tensor is to the forward pass."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTensor:
+    """A tensor of one forward pass, with memory of its own or as a view of another's.
+
+    Attributes:
+        name: a parameter's or buffer's own; `input:0` of the batch; of what an operator returns the path of
+            the module, the operator and the number of its result: `features.0/convolution:0`.
+        storage: the number of the allocation that it lies in; tensors with the same share it.
+        element_bytes: size of one element.
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    element_bytes: int
+    storage: int
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """By its shape, whatever memory it lies in."""
+        return self.num_elements * self.element_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
@@ -135,6 +184,7 @@ class Trace:
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
         versions: of what shaped the trace (torch, the recorder).
+        tensors: of the first step's forward pass, in their order, where the list was asked for.
     """
 
     workload: str
@@ -146,6 +196,7 @@ class Trace:
     events: tuple[int, ...]
     marks: tuple[Mark, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    tensors: tuple[ListedTensor, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -181,7 +232,16 @@ class Trace:
             "events": self.events,
             "marks": [[m.position, m.name] for m in self.marks],
         }
+        if self.tensors:
+            document["tensors"] = [dataclasses.asdict(tensor) for tensor in self.tensors]
         return json.dumps(document, separators=(",", ":"))
+
+    def until(self, mark: str) -> Self:
+        """The same up to the last mark of that name, if there is one; what is alive there is never freed."""
+        named = (each.position for each in self.marks if each.name == mark)
+        position = max(named, default=len(self.events))
+        marks = tuple(each for each in self.marks if each.position <= position)
+        return dataclasses.replace(self, events=self.events[:position], marks=marks)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -208,6 +268,7 @@ class Trace:
             events=tuple(data["events"]),
             marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
             versions=data["versions"],
+            tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
         )
 
 
@@ -254,6 +315,10 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         scratch=None if scratch is None else _scratch(scratch, strings),
         span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
     )
+
+
+def _listed_tensor(data: dict[str, Any]) -> ListedTensor:
+    return ListedTensor(**{**data, "role": Role(data["role"]), "shape": tuple(data["shape"])})
 
 
 def _scratch(row: list[Any], strings: list[str]) -> Scratch:

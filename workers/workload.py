@@ -55,6 +55,7 @@ __all__ = [
     "check_loss",
     "parse_reference",
     "resolve",
+    "tensors_of",
     "with_overrides",
 ]
 
@@ -328,7 +329,7 @@ def check_batch(batch: object, batch_size: int) -> None:
     Raises:
         InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit.
     """
-    shapes = [tuple(tensor.shape) for tensor in _tensors(batch, {})]
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
     if any(batch_size in shape for shape in shapes):
         return
     if not shapes:
@@ -340,6 +341,11 @@ def check_batch(batch: object, batch_size: int) -> None:
         f"make_batch ignores the batch size: asked for {batch_size}, got shapes {shown}; "
         "use its first argument as a dimension"
     )
+
+
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a batch or of a model's output, wherever it holds them."""
+    return _tensors(value, {})
 
 
 def _tensors(value: object, seen: dict[int, object]) -> Iterator[torch.Tensor]:

@@ -47,7 +47,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if state_bytes and settings.optimizer != "sgd":
         yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
-    if not on_cpu and "native" not in settings.conv_algos:
+    if not on_cpu and not any(entry.knobs.conv_algo == "native" for entry in result.frontier):
         yield "--conv-algo native, whose workspace does not grow with the batch; it is slow"
     if on_cpu:
         yield "a larger --gpu-mem"

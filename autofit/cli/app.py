@@ -10,11 +10,13 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.check import check
+from autofit.cli.compare import compare
 from autofit.cli.completion import completion
+from autofit.cli.conv_algos import conv_algos
 from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
 from autofit.cli.jobs import jobs, logs, result, status, stop, wait
-from autofit.cli.lists import conv_algos, gpus, models
+from autofit.cli.lists import gpus, models
 from autofit.cli.serve import serve
 from autofit.cli.submit import submit
 from autofit.cli.tune import SearchInterruptedError, tune
@@ -39,7 +41,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, check)
+_ANSWERS = (tune, estimate, check, compare)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -9,7 +9,6 @@ import click
 from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
-from autofit.errors import UsageError
 from autofit.settings import resolve_settings
 
 _METHODS = ("simulate",)
@@ -43,9 +42,8 @@ def estimate(
 
     No GPU is needed. Without --gpu an sm_80 card is likely, and the interval spans all architectures.
     """
-    settings = resolve_settings({**given, "conv_algo": given["conv_algo"] or "cudnn"}, {}, None)
-    if len(settings.conv_algos) != 1:
-        raise UsageError("--conv-algo: an estimate is of one algorithm; name one of them")
+    settings = resolve_settings(given, {}, None)
+    settings.one_conv_algo("an estimate")
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr

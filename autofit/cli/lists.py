@@ -1,4 +1,4 @@
-"""`autofit models`, `gpus`, `conv-algos`: what there is to choose from."""
+"""`autofit models` and `gpus`: what there is to choose from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from autofit.cli.options import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
 from autofit.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
 from autofit.units import format_bytes, parse_bytes
-from workers.knobs.conv import POLICIES
 from workers.models import BUILTINS
 
 MODELS_SCHEMA = "autofit.models/1"
 GPUS_SCHEMA = "autofit.gpus/1"
-CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 
 _WIDTH_WITH_BYTES = 110
 
@@ -29,7 +27,7 @@ _WIDTH_WITH_BYTES = 110
 def models(as_json: bool) -> None:
     """List the built-in workloads."""
     if as_json:
-        _print_document(MODELS_SCHEMA, models=_dictionaries(BUILTINS.values()))
+        print_document(MODELS_SCHEMA, models=_dictionaries(BUILTINS.values()))
         return
     from autofit.cli.output import headed, listing, styled
 
@@ -41,23 +39,6 @@ def models(as_json: bool) -> None:
     console = listing()
     console.print(table)
     console.print("\nYour own: package.module:attribute or path/file.py:attribute")
-
-
-@click.command("conv-algos")
-@JSON
-def conv_algos(as_json: bool) -> None:
-    """List the convolution algorithms."""
-    if as_json:
-        _print_document(CONV_ALGOS_SCHEMA, conv_algos=_dictionaries(POLICIES.values()))
-        return
-    from autofit.cli.output import headed, listing, styled
-
-    table = headed(("--conv-algo", "left"), ("what it does", "left"))
-    for policy in POLICIES.values():
-        table.add_row(styled(policy.name, "bold"), f"{policy.explanation} ({', '.join(policy.device_kinds)})")
-        for line in policy.python_lines:
-            table.add_row("", styled(line, "cyan"))
-    listing().print(table)
 
 
 @click.command()
@@ -72,7 +53,7 @@ def gpus(backend: Backend, memory: str | None, as_json: bool) -> None:
     cards = tuple(catalogue().values()) if memory is None else _sold_as(memory)
     local = _local(backend)
     if as_json:
-        _print_document(GPUS_SCHEMA, gpus=_dictionaries(cards), local=_dictionaries(local))
+        print_document(GPUS_SCHEMA, gpus=_dictionaries(cards), local=_dictionaries(local))
         return
     _print_cards(cards, local)
 
@@ -136,5 +117,6 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(item) for item in items]
 
 
-def _print_document(schema: str, **content: object) -> None:
+def print_document(schema: str, **content: object) -> None:
+    """Prints a list's one JSON document."""
     click.echo(json.dumps({"schema": schema, **content}, indent=2, ensure_ascii=False))

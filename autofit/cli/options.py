@@ -13,9 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.gpus import catalogue
+from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
-    CONV_ALGOS,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
@@ -63,7 +63,7 @@ def _one_of(values: Iterable[str]) -> _Completer:
     return complete
 
 
-def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Built-in names; where none begins like this, the shell's own completion of files."""
     names = [
         CompletionItem(builtin.name, help=builtin.description)
@@ -91,19 +91,24 @@ def _complete_conv_algo(
 ) -> list[CompletionItem]:
     """The last name of a list; `all` stands alone."""
     before, comma, last = incomplete.rpartition(",")
-    names = CONV_ALGOS if comma else ("all", *CONV_ALGOS)
+    known = [algorithm.name for algorithm in conv.offered()]
+    names = known if comma else ["all", *known]
     return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
+
+SAMPLE = combined(
+    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
+    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+)
 
 MODEL = combined(
     setting(
         "model",
         "A built-in's name (see `autofit models`), package.module:attribute or path/file.py:attribute.",
         metavar="MODEL",
-        complete=_complete_model,
+        complete=complete_model,
     ),
-    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
-    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+    SAMPLE,
 )
 
 GPU = setting(
@@ -130,12 +135,18 @@ BATCH_SIZE = click.option(
 
 CONV_ALGOS_OPTION = setting(
     "conv-algo",
-    f"Convolution algorithms to choose from, of {', '.join(CONV_ALGOS)}.  [default: all]",
+    "Convolution algorithms to choose from; `autofit conv-algos` lists them.  "
+    "[default: what the device's backend has]",
     metavar="A,B,…|all",
     complete=_complete_conv_algo,
 )
 
-CONV_ALGO = setting("conv-algo", "Convolution algorithm.  [default: cudnn]", choices=CONV_ALGOS)
+CONV_ALGO = setting(
+    "conv-algo",
+    "Convolution algorithm; `autofit conv-algos` lists them.  [default: cudnn]",
+    metavar="A",
+    complete=_complete_conv_algo,
+)
 
 KNOBS = combined(
     setting(

@@ -76,5 +76,7 @@ class ProgressLine:
 
 def _told(outcome: TrialOutcome) -> str:
     peak_bytes = outcome.budgeted_bytes
+    if not outcome.was_run and peak_bytes is not None:
+        return f"batch {outcome.batch_size} is not tried: predicted to need {format_bytes(peak_bytes)}"
     peak = "" if peak_bytes is None else f", peak {format_bytes(peak_bytes)}"
     return f"batch {outcome.batch_size}: {outcome.verdict}{peak}, {outcome.wall_seconds:.1f} s"

@@ -18,15 +18,16 @@ _CUDNN = (
 _BEYOND = {
     "cudnn": _CUDNN,
     "cudnn-deterministic": _CUDNN,
+    "cudnn-capped": _CUDNN,
     "cudnn-benchmark": (
         "benchmark mode does not fall back quietly: it would thrash",
         "benchmark mode does not fall back quietly: it would thrash or run out of memory",
     ),
-    "native": (
-        "there is no smaller plan: it would thrash",
-        "there is no smaller plan: it would run out of memory",
-    ),
 }
+_NO_PLANS = (
+    "there is no smaller plan: it would thrash",
+    "there is no smaller plan: it would run out of memory",
+)
 
 
 def print_risks(console: Console, result: TuneResult) -> None:
@@ -57,5 +58,5 @@ def _between(entry: FrontierEntry) -> str:
     if likely <= safe:
         return ""
     sizes = f"at {likely}" if likely == safe + 1 else f"from {safe + 1} to {likely}"
-    still_runs, fails = _BEYOND[entry.knobs.conv_algo]
+    still_runs, fails = _BEYOND.get(entry.knobs.conv_algo.partition(":")[0], _NO_PLANS)
     return f"{sizes} {still_runs if entry.likely_still_runs else fails}"

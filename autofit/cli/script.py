@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workers.knobs.conv import POLICIES
+from workers.knobs import conv
 from workers.protocol import Knobs
 
 _TF32_LINES = {
@@ -40,8 +40,7 @@ def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: b
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
     """
-    if device_kind == "cuda":
-        yield from POLICIES[knobs.conv_algo].python_lines
+    yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
     conversions = _conversions(knobs)

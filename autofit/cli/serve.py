@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import click
 
@@ -13,6 +14,8 @@ from autofit.service.submission import STORAGE_VARIABLE
 
 _ADMIT_SECONDS = 5.0
 _END_SECONDS = 5.0
+# Python's own 5 ms: a scrape would wait so long at each of its steps while the storage is read.
+_SWITCH_SECONDS = 0.0005
 
 
 @click.command()
@@ -45,7 +48,7 @@ _END_SECONDS = 5.0
     help="Admit queued jobs too, to the cluster with this dashboard, such as http://head:8265.",
 )
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
-    """Serve the metrics of all searches and jobs that a storage holds.
+    """Serve the metrics of a storage.
 
     The storage is the only source, so that a restart shows the same counts. Until it has been read
     once there are no counts; while it cannot be read it is tried again, and autofit_storage_up is 0.
@@ -66,6 +69,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     from autofit.service.watch import StorageWatch
 
     storage = job_storage(storage)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     served, counted = CollectorRegistry(), CollectorRegistry()
     reader = reader_of(storage, emit=Metrics(counted), log=_log)
     watch = StorageWatch(reader, registry=served, on_first_read=lambda: served.register(counted), log=_log)

@@ -29,6 +29,7 @@ from autofit.cli.options import (
 )
 from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
+from autofit.paths import write_atomically
 from autofit.report.result import TuneResult
 from autofit.search.choice import Objective
 from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
@@ -129,14 +130,22 @@ class SearchInterruptedError(AutofitError):
 @CONFIG
 @QUIET
 @JSON
+@click.option(
+    "--conv-plan",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there the algorithm of each layer, where mixed is the best.",
+)
 @click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
 @click.pass_obj
 def tune(
     backend: Backend,
     /,
+    *,
     config: Path | None,
     quiet: bool,
     as_json: bool,
+    conv_plan: Path | None,
     job: str | None,
     **given: str | bool | None,
 ) -> ExitCode:
@@ -155,6 +164,8 @@ def tune(
         result = _search(backend, settings, quiet=quiet, sinks=() if driver is None else (driver,))
         if driver is not None:
             driver.answer(result)
+    if conv_plan is not None:
+        _write_plan(result, conv_plan)
     if as_json:
         click.echo(result.to_json())
     else:
@@ -163,6 +174,14 @@ def tune(
         memory = given["gpu_mem"]
         print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
     return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
+
+
+def _write_plan(result: TuneResult, path: Path) -> None:
+    if result.conv_plan is None:
+        best = "nothing fits" if result.best is None else f"the best is {result.best.knobs.conv_algo}"
+        click.echo(f"no plan is written to {path}: {best}, name mixed with --conv-algo", err=True)
+        return
+    write_atomically(path, result.conv_plan.to_json())
 
 
 def _driving(

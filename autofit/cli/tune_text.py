@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autofit.cli import output
 from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
+from autofit.cli.conv_plan_text import print_plan
 from autofit.cli.measured_text import print_measured, rate
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
@@ -20,9 +21,8 @@ from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
+from workers.knobs import conv
 from workers.protocol import Evidence, Knobs, Verdict
-
-_DEFAULT_ALGO = "cudnn"
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -42,6 +42,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
             best = f"{result.best.batch_size} with {result.best.knobs.conv_algo}"
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
+    print_plan(console, result)
     print_measured(console, result)
     _why_not_larger(console, result)
     print_risks(console, result)
@@ -166,15 +167,13 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
             _speed(best),
         )
     )
-    default = next((e for e in result.frontier if e.knobs.conv_algo == _DEFAULT_ALGO), None)
-    if algo == _DEFAULT_ALGO or default is None:
+    name = conv.defaults(result.device.kind)[0]
+    default = next((e for e in result.frontier if e.knobs.conv_algo == name), None)
+    if algo == name or default is None:
         return
     reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
     faster = " and is usually far faster" if algo == "native" else ""
-    console.print(
-        f"PyTorch's default, {_DEFAULT_ALGO}, reaches {reached}{faster}; "
-        f"--conv-algo {_DEFAULT_ALGO} keeps to it."
-    )
+    console.print(f"PyTorch's default, {name}, reaches {reached}{faster}; --conv-algo {name} keeps to it.")
 
 
 def _fits(result: TuneResult, best: Best) -> str:

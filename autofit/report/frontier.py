@@ -12,7 +12,7 @@ from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, Objective, best_of, knee_of
 from autofit.units import format_bytes
-from workers.protocol import Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",
@@ -165,6 +165,13 @@ class Frontier:
 
     def _reason(self, fails: TrialOutcome) -> str:
         peak_bytes = fails.budgeted_bytes
+        if peak_bytes is not None and NOT_TRIED in fails.environment:
+            what_takes_it = fails.environment[NOT_TRIED]
+            return (
+                f"batch {fails.batch_size} is predicted to need {format_bytes(peak_bytes)} "
+                f"of the {format_bytes(self._budget_bytes)}: not tried"
+                f"{what_takes_it and f'; {what_takes_it}'}"
+            )
         what = "memory" if fails.device.kind == "cpu" else "reserved memory"
         if fails.evidence is Evidence.PREDICTED:
             assert peak_bytes is not None

@@ -12,6 +12,7 @@ from autofit.confidence import Risk
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
 from autofit.search.choice import Knee, Objective
+from autofit.search.conv_plan import ConvPlan
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"
@@ -104,6 +105,7 @@ class TuneResult:
         trials: the outcomes in the study, in their order.
         estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
+        conv_plan: the algorithm of every layer, where the best has one for each.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
         architectures: those that predictions span, the likely one first; of a named card its own.
@@ -127,6 +129,7 @@ class TuneResult:
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
+    conv_plan: ConvPlan | None = None
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
     architectures: tuple[str, ...] = ()
@@ -153,6 +156,7 @@ class TuneResult:
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "cards": [dataclasses.asdict(card) for card in self.cards],
+            "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "notes": list(self.notes),
             "num_trials": len(self.trials),
             "trials": [dataclasses.asdict(trial) for trial in self.trials],

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autofit.search.boundary import Boundary
-from workers.protocol import CONV_ALGOS, Knobs, TrialOutcome, Verdict
+from workers.knobs import conv
+from workers.protocol import Knobs, TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95
 
@@ -51,7 +52,8 @@ def best_of(
 ) -> TrialOutcome | None:
     """The best configuration that fits; None where none does.
 
-    By batch: the largest, of equals the one with the shorter measured step, else the first policy.
+    By batch: the largest, of equals the one with the shorter step, measured or else predicted, and of
+    those the first algorithm.
     By throughput: the one with most samples a second, of equals the larger; where no step was
     timed, by batch.
     """
@@ -64,7 +66,12 @@ def best_of(
     ]
     return min(
         fitting,
-        key=lambda o: (-o.batch_size, o.step_seconds or 0.0, CONV_ALGOS.index(o.knobs.conv_algo)),
+        key=lambda o: (
+            -o.batch_size,
+            o.step_seconds or 0.0,
+            o.conv_cost or 1.0,
+            conv.rank(o.knobs.conv_algo),
+        ),
         default=None,
     )
 

@@ -46,6 +46,7 @@ class Ledger:
             beside its size and its times nothing is kept.
         running: the trials under way by number.
         num_returned: how many trials have an outcome, whatever it is.
+        num_measured: how many of them were run, not answered by a prediction.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Ledger:
         self.known: dict[Configuration, TrialOutcome] = {}
         self.running: dict[int, Running] = {}
         self.num_returned = 0
+        self.num_measured = 0
         self._known_from: dict[Configuration, int] = {}  # the number of that trial
         self._num_running: collections.Counter[Configuration] = collections.Counter()
         self._num_steps: dict[Configuration, int] = {}
@@ -108,6 +110,7 @@ class Ledger:
         self.withdraw(configuration)
         if outcome is not None:
             self.num_returned += 1
+            self.num_measured += outcome.was_run
             if outcome.verdict.is_about_memory:
                 self._learn(number, configuration, outcome)
                 done = max(num_steps, self._num_steps.get(configuration, 0))

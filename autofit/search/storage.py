@@ -175,7 +175,7 @@ def is_journal(storage: str | None) -> bool:
 
 
 def journal_path(storage: str | None, study_name: str) -> Path:
-    """The journal file, made or not, that a storage names which is no database; see `open_storage`."""
+    """The journal file that a storage names which is no database, there or not; see `open_storage`."""
     if storage is None:
         return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):

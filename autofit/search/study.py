@@ -339,6 +339,11 @@ class TuningStudy:
         """The number of trials that returned, as far as it is known here."""
         return self._ledger.num_returned
 
+    @property
+    def num_measured(self) -> int:
+        """The number of those that were run, not answered by a prediction."""
+        return self._ledger.num_measured
+
     def _ask(self, num_workers: int | None) -> Ask | None:
         self._catch_up()
         while (planned := self._plan()) is not None:

@@ -159,7 +159,8 @@ class StorageReader:
         if study is None:
             study = StudyReader(backend, study_id, name, record, emit=self._emit, log=self._log)
         self._studies[name] = study
-        self._changed_at[name] = self._clock()
+        seconds_ago = max(time.time() - record.opened.opened_seconds, 0.0)
+        self._changed_at[name] = self._clock() - seconds_ago
         study.open(record)
 
     def _due(self) -> Iterator[str]:

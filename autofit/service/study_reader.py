@@ -62,6 +62,7 @@ class StudyReader:
         self._in_flight: set[int] = set()
         self._workers = WorkersChanged(study=name, num_busy=0, num_idle=0)
         self._has_unreadable = False
+        self._was_read = False
 
     @property
     def has_unfinished(self) -> bool:
@@ -101,7 +102,10 @@ class StudyReader:
             self._emit(self._compared)
 
     def read(self, backend: BaseStorage) -> bool:
-        """Reads what is new, and says whether anything was.
+        """Reads what is new.
+
+        Returns:
+            Whether anything has happened since it was read before; False the first time.
 
         Raises:
             KeyError: the study has been deleted.
@@ -118,7 +122,8 @@ class StudyReader:
         changed = {knobs: self._ledger.boundaries[knobs] for knobs in self._ledger.take_changed()}
         for moved in self._findings.moved(changed, self._ledger.known):
             self._emit(moved)
-        return bool(news)
+        was_read, self._was_read = self._was_read, True
+        return was_read and bool(news)
 
     def announce(self) -> None:
         """Says which trials are under way; those whose coordinator is gone are not."""

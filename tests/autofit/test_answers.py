@@ -26,7 +26,7 @@ from autofit.service.events import Event, TuneFinished, TuneStarted
 from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import Device, Evidence, Knobs
 from workers.run import close_predictor
-from workers.sources import digest_of
+from workers.sources import content_digest
 from workers.workload import parse_reference
 
 GIB = 1024**3
@@ -84,7 +84,7 @@ class Asking:
     @property
     def sources(self) -> dict[str, str]:
         files = (self.workload, self.neighbour)
-        return {str(file): digest for file in files if (digest := digest_of(file)) is not None}
+        return {str(file): digest for file in files if (digest := content_digest(file)) is not None}
 
     def question(
         self,

@@ -12,8 +12,7 @@ from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
 from autofit.search.choice import Objective
-from autofit.settings import TuneSettings, chosen_cards, resolve_settings
-from workers.protocol import CONV_ALGOS
+from autofit.settings import ALL_CONV_ALGOS, TuneSettings, chosen_cards, resolve_settings
 
 GIB = 1024**3
 
@@ -110,7 +109,7 @@ def test_a_setting_converts_alike_from_call_environment_and_file(
         ("input = [3, 224, 224]", "input_shape", (3, 224, 224)),
         ('input = "40×1024"', "input_shape", (40, 1024)),
         ('conv-algo = ["native", "cudnn", "native"]', "conv_algos", ("native", "cudnn")),
-        ('conv-algo = "all"', "conv_algos", CONV_ALGOS),
+        ('conv-algo = "all"', "conv_algos", ALL_CONV_ALGOS),
         ("margin = 0.05", "margin", Decimal("0.05")),
         ("reserve = 0", "reserve_bytes", 0),
         ("fresh = true", "fresh", True),
@@ -128,7 +127,7 @@ def test_what_is_not_given_anywhere_has_its_default() -> None:
     assert settings() == TuneSettings(model="davenet")
     default = TuneSettings(model="davenet")
     assert (default.max_batch, default.margin, default.metrics_host) == (65536, Decimal("0.03"), "127.0.0.1")
-    assert (default.device, default.probe, default.conv_algos) == ("auto", "auto", CONV_ALGOS)
+    assert (default.device, default.probe, default.conv_algos) == ("auto", "auto", None)
 
 
 # ── precedence ──────────────────────────────────────────────────────────────────────────────────
@@ -175,6 +174,13 @@ def test_a_card_in_the_call_puts_aside_the_memory_in_the_file_and_the_other_way_
         ({"device": "tpu"}, ["--device: 'tpu' is not one of auto, cuda, cpu"]),
         ({"optimizer": "addam"}, ["--optimizer: 'addam'", "Did you mean adam"]),
         ({"conv_algo": "cudnn,winograd"}, ["--conv-algo: 'winograd' is not one of"]),
+        ({"conv_algo": "cuddn"}, ["--conv-algo: 'cuddn' is not one of", "Did you mean cudnn?"]),
+        (
+            {"conv_algo": "chunked"},
+            ["--conv-algo: chunked needs a number of samples of 1 or more, as in chunked:64"],
+        ),
+        ({"conv_algo": "chunked:0"}, ["--conv-algo: chunked:0 needs a number of samples"]),
+        ({"conv_algo": "fft:3"}, ["--conv-algo: 'fft:3' is not one of"]),
         ({"conv_algo": []}, ["--conv-algo: [] is not a list of values"]),
         ({"input": "3x224x"}, ["--input: '3x224x' is not the shape of one sample", "3x224x224"]),
         ({"input": 7}, ["--input: 7 is not the shape"]),

@@ -21,19 +21,21 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import multiprocessing
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import psutil
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.search.searches import record_opening
 from autofit.search.space import SearchSpace
 from autofit.search.storage import open_storage, quiet_optuna
 from autofit.search.study import TuningStudy
@@ -177,7 +179,7 @@ def fill(storage: str, num_trials: int, num_jobs: int, num_studies: int) -> None
 
 
 def told(storage: str, name: str, choices: dict[str, tuple[str, ...]]) -> None:
-    """Makes a study with one trial, asked for and told as the tuner does."""
+    """Makes a study with one trial, asked for and told as the tuner does, an hour ago."""
     space = SearchSpace(choices=choices, max_batch=65536)
     study = TuningStudy.open(
         space,
@@ -209,6 +211,11 @@ def told(storage: str, name: str, choices: dict[str, tuple[str, ...]]) -> None:
             environment={"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.20", "threads": "8"},
         )
         study.tell(ask.trial_number, outcome, predicted_bytes=11 * ask.batch_size * _MIB)
+        opened = dataclasses.replace(study.opened, opened_seconds=study.opened.opened_seconds - 3600)
+    storage_of_it = open_storage(storage, name)
+    backend = storage_of_it.backend
+    record_opening(backend, backend.get_study_id_from_name(name), opened)
+    storage_of_it.close()
 
 
 def copied(template: FrozenTrial, *, batch_size: int) -> FrozenTrial:
@@ -284,25 +291,30 @@ def served(storage: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def telling(storage: str) -> Iterator[None]:
-    """Trials are told meanwhile, of the large study."""
-    stop = threading.Event()
+    """Another process tells trials of the large study meanwhile."""
+    processes = multiprocessing.get_context("spawn")
+    begun, stop = processes.Event(), processes.Event()
+    writer = processes.Process(target=tell_until, args=(storage, begun, stop))
+    writer.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
 
-    def write() -> None:
+
+def tell_until(storage: str, begun: Event, stop: Event) -> None:
+    """Tells a trial twenty times a second."""
+    with quiet_optuna():
         opened = open_storage(storage, _LARGE)
         study_id = opened.backend.get_study_id_from_name(_LARGE)
-        (template,) = opened.backend.get_all_trials(study_id, deepcopy=False)[-1:]
+        first = opened.backend.get_trial_id_from_study_id_trial_number(study_id, 0)
+        template = copied(opened.backend.get_trial(first), batch_size=7)
+        begun.set()
         while not stop.wait(0.05):
-            opened.backend.create_new_trial(study_id, copied(template, batch_size=7))
+            opened.backend.create_new_trial(study_id, template)
         opened.close()
-
-    with quiet_optuna():
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 def table(rows: list[Row]) -> str:

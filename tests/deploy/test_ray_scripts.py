@@ -121,7 +121,9 @@ def test_drivers_know_the_storage_from_the_heads_environment(answer: dict[str, A
     assert answer["storage"] == STORAGE
 
 
-@pytest.mark.parametrize(("token", "status"), [(None, 401), ("another", 403), (TOKEN, 200)])
+@pytest.mark.parametrize(
+    ("token", "status"), [(None, 401), ("another", 403), (TOKEN, 200)], ids=["none", "another", "the token"]
+)
 def test_jobs_are_taken_from_who_has_the_token(
     address: str, dashboard_port: int, token: str | None, status: int
 ) -> None:

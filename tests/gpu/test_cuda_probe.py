@@ -9,7 +9,7 @@ import torch
 
 from workers.measure.card import Card
 from workers.protocol import (
-    CONV_ALGOS,
+    CUDA_POLICIES,
     OPTIMIZER_IMPLS,
     PRECISIONS,
     Evidence,
@@ -179,7 +179,7 @@ def test_a_users_error_names_the_card_too():
     assert outcome.device.name == torch.cuda.get_device_name(0)
 
 
-@pytest.mark.parametrize("conv_algo", CONV_ALGOS)
+@pytest.mark.parametrize("conv_algo", CUDA_POLICIES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_conv_algo_runs_in_every_precision(conv_algo, precision):
     outcome = run(spec_of("convolution", knobs=Knobs(conv_algo=conv_algo, precision=precision)))

@@ -108,7 +108,7 @@ def test_a_conv_algo_that_does_not_apply_is_unsupported():
     outcome = answer(json.dumps(spec))
     assert outcome.verdict is Verdict.FAILED
     assert outcome.error.kind == "unsupported"
-    assert "use cudnn" in outcome.error.message
+    assert "use onednn, native" in outcome.error.message
 
 
 @pytest.mark.parametrize("text", ["{}", "no json", '{"schema":"autofit.trial-spec/0","batch_size":1}', "[]"])

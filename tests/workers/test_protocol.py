@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.protocol import (
+    CONV_ALGO_NAMES,
     CONV_ALGOS,
     MEMORY_FORMATS,
     MODES,
@@ -37,7 +38,7 @@ seconds = st.none() | st.floats(min_value=0, max_value=1e6)
 peaks = st.builds(Peaks, sizes, sizes, sizes)
 knobs = st.builds(
     Knobs,
-    conv_algo=st.sampled_from(CONV_ALGOS),
+    conv_algo=st.sampled_from([*CONV_ALGOS, "chunked:8", "cudnn-capped:64"]),
     precision=st.sampled_from(PRECISIONS),
     memory_format=st.sampled_from(MEMORY_FORMATS),
     optimizer=st.none() | st.sampled_from(OPTIMIZERS),
@@ -128,7 +129,7 @@ def test_a_message_of_another_version_is_refused_by_name():
 @pytest.mark.parametrize(
     ("knob", "value", "choices"),
     [
-        ("conv_algo", "fft", "cudnn, cudnn-benchmark, cudnn-deterministic, native"),
+        ("conv_algo", "winograd", ", ".join(CONV_ALGO_NAMES)),
         ("precision", "fp8", "fp32, ieee-fp32, tf32, amp-fp16, amp-bf16, bf16"),
         ("memory_format", "nhwc", "contiguous, channels_last"),
         ("optimizer_impl", "apex", "default, foreach, fused, loop"),

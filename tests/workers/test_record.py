@@ -11,7 +11,7 @@ import torch
 
 from workers import record
 from workers.protocol import (
-    CONV_ALGOS,
+    CUDA_POLICIES,
     PRECISIONS,
     Device,
     Evidence,
@@ -71,7 +71,7 @@ def test_no_trial_is_planned_twice_and_models_without_convolutions_get_no_conv_a
     keys = [(spec.workload.target, spec.batch_size, spec.knobs) for spec in specs]
     assert len(set(keys)) == len(keys)
     assert {spec.knobs.conv_algo for spec in specs if spec.workload.target == "gpt2"} == {"cudnn"}
-    assert {spec.knobs.conv_algo for spec in specs} == set(CONV_ALGOS)
+    assert {spec.knobs.conv_algo for spec in specs} == set(CUDA_POLICIES)
     assert {spec.probe for spec in specs} == {Probe.CUDA}
 
 
@@ -147,7 +147,7 @@ def test_every_model_is_planned_in_every_precision_with_every_policy_that_applie
     for model in record.BATCH_SIZES:
         for knobs in record.COMBINATIONS:
             assert ((model, knobs) in planned) == record.applies(model, knobs)
-    assert len(record.COMBINATIONS) == len(PRECISIONS) * len(CONV_ALGOS)
+    assert len(record.COMBINATIONS) == len(PRECISIONS) * len(CUDA_POLICIES)
 
 
 def test_recording_goes_on_after_a_trial_that_failed():

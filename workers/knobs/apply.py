@@ -1,6 +1,6 @@
 """Applies knobs to PyTorch for the length of a trial, and puts every flag back.
 
-    flags       TF32 and cuDNN's policy               applied
+    flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       bfloat16, channels last               converted_model, before it goes to the device
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
@@ -21,6 +21,8 @@ from torch.nn.parameter import is_lazy
 
 from workers.errors import UnsupportedError
 from workers.knobs import conv
+from workers.knobs.conv import ConvAlgorithm, Rewrite, mixed
+from workers.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.protocol import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -28,18 +30,22 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the n
 
 
 @contextmanager
-def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Sets the flags of the convolution policy and of the precision.
+def applied(
+    knobs: Knobs, device_kind: str, conv_plan: tuple[tuple[str, str], ...] = ()
+) -> Iterator[Rewriting | None]:
+    """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
+
+    Yields what rewrites them, None where nothing does.
+
+    Args:
+        conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
 
     Raises:
-        UnsupportedError: the convolution policy means nothing on this kind of device.
+        UnsupportedError: the convolution algorithm means nothing on this kind of device.
+        InapplicableError: after the block, it worked out none of the convolutions called.
     """
-    policy = conv.POLICIES[knobs.conv_algo]
-    if device_kind not in policy.device_kinds:
-        raise UnsupportedError(
-            f"conv_algo {policy.name} does not apply to {device_kind}: "
-            f"use {', '.join(conv.applicable(device_kind))}"
-        )
+    algorithm = algorithm_on(knobs, device_kind)
+    policy = conv.policy_of(algorithm, device_kind)
     # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
     with (
         torch.backends.cudnn.flags(
@@ -48,9 +54,36 @@ def applied(knobs: Knobs, device_kind: str) -> Iterator[None]:
             deterministic=policy.deterministic,
             allow_tf32=knobs.tf32_in_convolutions,
         ),
+        onednn(enabled=policy.enabled),
         _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
+        _rewriting(algorithm, conv_plan) as mode,
     ):
-        yield
+        yield mode
+
+
+def _rewriting(
+    algorithm: ConvAlgorithm, conv_plan: tuple[tuple[str, str], ...]
+) -> AbstractContextManager[Rewriting | None]:
+    if isinstance(algorithm, Rewrite):
+        return rewriting(algorithm)
+    return rewriting_by_plan(conv_plan) if algorithm is mixed.ALGORITHM else nullcontext()
+
+
+def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
+    """The convolution algorithm of a knob setting; on the CPU `cudnn`, the knob's default, is oneDNN.
+
+    Raises:
+        UnsupportedError: it means nothing on this kind of device.
+    """
+    is_default = knobs.conv_algo == Knobs().conv_algo
+    algorithm = conv.find(conv.defaults(device_kind)[0] if is_default else knobs.conv_algo)
+    # A plan may be applied anywhere; it is made for cards.
+    if device_kind not in algorithm.device_kinds and algorithm is not mixed.ALGORITHM:
+        raise UnsupportedError(
+            f"conv_algo {algorithm.name} does not apply to {device_kind}: "
+            f"use {', '.join(conv.applicable(device_kind))}"
+        )
+    return algorithm
 
 
 def autocast_factory(knobs: Knobs, device_kind: str) -> Callable[[], AbstractContextManager[object]]:
@@ -130,6 +163,18 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: d
     for name, item in vars(value).items():
         object.__setattr__(instance, name, _mapped(item, convert, made))
     return instance
+
+
+@contextmanager
+def onednn(*, enabled: bool) -> Iterator[None]:
+    """Lets PyTorch use oneDNN on the CPU, or not; PyTorch's own context also sets what it does not name."""
+    before = torch.backends.mkldnn.enabled
+    flags: Any = torch.backends.mkldnn
+    flags.enabled = enabled
+    try:
+        yield
+    finally:
+        flags.enabled = before
 
 
 @contextmanager

@@ -87,12 +87,12 @@ def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
-    with steps.conditions(spec, device):
+    with steps.conditions(spec, device, progress.remarks) as rewriting:
         if spec.num_threads is not None:
             torch.set_num_threads(spec.num_threads)
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
-            trial = steps.Trial(workload, spec, device, meter, progress)
+            trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
             trial.take_steps()
             trial.follow_up()
         excess = beyond(spec.budget_bytes, progress)
@@ -110,7 +110,7 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
     progress.enter(ALLOCATOR_PEAK)
     try:
         _demand_time(spec, progress)
-        with data_limit(_limit_of_extra_step()):
+        with data_limit(limit_of_machine()):
             trial.drop_gradients()
             allocated_bytes = allocator_peak_bytes(trial.step)
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
@@ -126,8 +126,8 @@ def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
         raise TimeoutError("the deadline is too near for one step more")
 
 
-def _limit_of_extra_step() -> int | None:
-    """What keeps that step from taking the machine down: half of what the machine still has."""
+def limit_of_machine() -> int | None:
+    """What keeps this process from taking the machine down: half of what the machine still has."""
     held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
     if held_bytes is None or available_bytes is None:
         return None

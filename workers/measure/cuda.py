@@ -113,8 +113,8 @@ def _run(
     """Runs the trial and returns how memory ran out, None where it did not."""
     device = torch.device("cuda", 0)
     try:
-        with steps.conditions(spec, device):
-            trial = steps.Trial(workload, spec, device, meter, progress)
+        with steps.conditions(spec, device, progress.remarks) as rewriting:
+            trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
             trial.take_steps()
             learned.environment |= history_digest(meter.history())
             learned.context_bytes = meter.context_bytes()

@@ -15,6 +15,7 @@ import torch
 from workers.errors import InvalidTrialError
 from workers.heart import Report, unheard
 from workers.knobs import apply
+from workers.lowerings.intercept import Rewriting
 from workers.measure import after_steps, process_state
 from workers.optimizers import make_optimizer
 from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
@@ -150,25 +151,52 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
     Raises:
         InvalidTrialError: the steps did not do the work.
     """
-    with conditions(spec, device):
-        trial = Trial(workload, spec, device, meter, progress)
+    with conditions(spec, device, progress.remarks) as rewriting:
+        trial = Trial(workload, spec, device, meter, progress, rewriting=rewriting)
         trial.take_steps()
         trial.follow_up()
 
 
 @contextmanager
-def conditions(spec: TrialSpec, device: torch.device) -> Iterator[None]:
-    """Seeds the generators and sets the flags of the knobs; after the block all is as before."""
-    with process_state.kept(device), apply.applied(spec.knobs, device.type):
+def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[Rewriting | None]:
+    """Seeds the generators and applies the knobs; after the block all is as before.
+
+    Yields what rewrites convolutions, if anything does.
+
+    Args:
+        remarks: is told what the convolution algorithm left to the backend.
+
+    Raises:
+        InapplicableError: after the block, the convolution algorithm did nothing.
+    """
+    with (
+        process_state.kept(device),
+        apply.applied(spec.knobs, device.type, spec.conv_plan) as rewriting,
+    ):
         seed(spec.seed)
-        yield
+        yield rewriting
+    if rewriting is not None and rewriting.left:
+        remarks["conv_algo"] = (
+            f"left to the backend where {'; '.join(dict.fromkeys(rewriting.left.values()))}"
+        )
 
 
 class Trial:
-    """A workload built on a device, to be stepped under its `conditions`."""
+    """A workload built on a device, to be stepped under its `conditions`.
+
+    Args:
+        rewriting: what they yielded.
+    """
 
     def __init__(
-        self, workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress
+        self,
+        workload: Workload,
+        spec: TrialSpec,
+        device: torch.device,
+        meter: Meter,
+        progress: Progress,
+        *,
+        rewriting: Rewriting | None,
     ) -> None:
         workload = with_overrides(workload, spec.knobs, spec.mode)
         self._workload, self._spec, self._device = workload, spec, device
@@ -179,6 +207,8 @@ class Trial:
         training = workload.mode == "train"
         model = apply.converted_model(workload.build_model(), spec.knobs)
         self._model = model.to(device).train(training)
+        if rewriting is not None:
+            rewriting.follow(self._model)
         self._optimizer: torch.optim.Optimizer | None = None
         if training:
             self._optimizer = make_optimizer(

@@ -112,5 +112,35 @@ BUILTINS = {
             sample="a sequence of 35 words",
             optimizer="sgd",
         ),
+        *(
+            BuiltinWorkload(
+                name=f"big-filter:{size}",
+                description=f"three filters of {size}×{size} over frames of one channel; batch = frames",
+                source="a question on TensorFlow's memory for large filters, 2017",
+                module="workers.models.big_filter",
+                attribute=f"big_filter_{size}",
+                sample="a 1×321×481 frame",
+                optimizer="sgd",
+            )
+            for size in (5, 7, 135)
+        ),
+        BuiltinWorkload(
+            name="conv1x1",
+            description="a linear map of each step as a 1×1 convolution, 32 to 512",
+            source="a comparison of the memory of 1×1 convolution and matrix product",
+            module="workers.models.pointwise",
+            attribute="conv1x1",
+            sample="a sequence of 1000 steps",
+            optimizer="sgd",
+        ),
+        BuiltinWorkload(
+            name="matmul1x1",
+            description="the same map as a matrix product, with one copy of the filter a sample",
+            source="a comparison of the memory of 1×1 convolution and matrix product",
+            module="workers.models.pointwise",
+            attribute="matmul1x1",
+            sample="a sequence of 1000 steps",
+            optimizer="sgd",
+        ),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,12 +10,14 @@ from typing import Protocol
 
 from workers.allocator import AllocatorSettings
 from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.knobs import conv
+from workers.knobs.conv import ConvPolicy, Rewrite, mixed
+from workers.predict import mixed_convolutions
 from workers.predict.corrections import CORRECTION_NAMES
 from workers.predict.formula_plans import FormulaPlans
 from workers.predict.plans import PlanSource
 from workers.predict.scratch import Platform, scratch_bytes
 from workers.predict.workspace import (
-    NATIVE,
     NO_WORKSPACE,
     Workspace,
     certain,
@@ -23,6 +26,8 @@ from workers.predict.workspace import (
     workspace,
 )
 from workers.trace import Convolution, Scratch
+
+MIXED = mixed.ALGORITHM.name
 
 # Whatever a trace leaves to be sized when it is replayed.
 Call = Convolution | tuple[str, Scratch] | Workspace
@@ -78,7 +83,7 @@ class Conditions:
     """What decides a replay beside the batch size.
 
     Attributes:
-        conv_algo: the backend policy, of `workers.protocol.CONV_ALGOS`.
+        conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.knobs.conv`).
         architecture: `sm_XY` of the card.
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
             be asked: the likely peak is then the mean of theirs, the ends span them. Without any,
@@ -102,19 +107,26 @@ class Conditions:
     torch_release: tuple[int, int] | None = None
 
     @property
+    def policy(self) -> ConvPolicy:
+        """The backend's; what a rewrite leaves to the backend is by its default."""
+        return conv.policy_of(conv.find(self.conv_algo), "cuda")
+
+    @property
     def workspace_source(self) -> str:
         """Where the workspaces of convolutions are from, in words."""
-        if self.conv_algo == NATIVE:
+        if not self.policy.enabled:
             return "PyTorch's own kernels"
         name = self.sources[0].name
-        if self.elsewhere is None or self.elsewhere.name == name:
-            return name
-        return f"{name}; other architectures: {self.elsewhere.name}"
+        if self.elsewhere is not None and self.elsewhere.name != name:
+            name = f"{name}; other architectures: {self.elsewhere.name}"
+        if isinstance(conv.find(self.conv_algo), Rewrite):
+            return f"what {self.conv_algo} takes; what it leaves to cuDNN: {name}"
+        return name
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
         """Whose plans are replayed, one after the other."""
-        if self.conv_algo == NATIVE:
+        if not self.policy.enabled:
             return (FormulaPlans(self.architecture),)  # not asked
         return self.plans or (FormulaPlans(self.architecture),)
 
@@ -128,6 +140,34 @@ def demands(
         source: of the plans on the conditions' own card.
         torch_release: of the trace.
     """
+    rewrite = conv.find(conditions.conv_algo)
+    if rewrite.name == MIXED:
+
+        def under(conv_algo: str) -> tuple[Workspace, ...]:
+            return demands(calls, dataclasses.replace(conditions, conv_algo=conv_algo), source, torch_release)
+
+        return mixed_convolutions.least(calls, under, "cuda")
+    if not isinstance(rewrite, Rewrite):
+        return _of_backend(calls, conditions, source, torch_release)
+    parts = [_part(call, rewrite) for call in calls]
+    asked = [call for _, call in parts if call is not None]
+    backend = dataclasses.replace(conditions, conv_algo=conditions.policy.name)
+    found = iter(_of_backend(asked, backend, source, torch_release))
+    return tuple(
+        certain(own_bytes) if call is None else next(found).plus(own_bytes) for own_bytes, call in parts
+    )
+
+
+def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
+    """What a rewrite takes itself for a call, and the call that it leaves to the backend."""
+    if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
+        return 0, call
+    return rewrite.own_bytes(call), rewrite.handed_on(call)
+
+
+def _of_backend(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
     found = _on_its_card(calls, conditions, source, torch_release)
     if conditions.elsewhere is None:
         return found
@@ -140,12 +180,16 @@ def _on_its_card(
     platform = Platform(
         int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
     )
+    policy = conditions.policy
+    # cuDNN knows of no transposed convolutions: they are gradients of others.
+    plain = [
+        dataclasses.replace(call, transposed=False) if isinstance(call, Convolution) else call
+        for call in calls
+    ]
     asked = [
         call
-        for call in calls
-        if isinstance(call, Convolution)
-        and conditions.conv_algo != NATIVE
-        and goes_to_cudnn(call, platform.capability)
+        for call in plain
+        if isinstance(call, Convolution) and policy.enabled and goes_to_cudnn(call, platform.capability)
     ]
     plans = dict(zip(asked, source.plans(asked), strict=True))
 
@@ -163,10 +207,10 @@ def _on_its_card(
             return workspace(
                 call,
                 plans[call],
-                conditions.conv_algo,
+                policy,
                 allow_tf32=conditions.allow_tf32,
                 knows_the_order=source.knows_the_order,
             )
         return native_workspace(call)
 
-    return tuple(map(demand, calls))
+    return tuple(map(demand, plain))

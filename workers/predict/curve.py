@@ -8,10 +8,11 @@ Workspaces follow from such shapes. No torch is needed here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.allocator import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
+from workers.predict import mixed_convolutions
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
 from workers.predict.plans import PlanSource
@@ -29,9 +30,12 @@ _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
-def traced_knobs(knobs: Knobs) -> Knobs:
-    """The knob setting whose traces do for this one: convolution policies share theirs."""
-    return dataclasses.replace(knobs, conv_algo="cudnn")
+def traced_knobs(knobs: Knobs, *, for_host: bool = False) -> Knobs:
+    """The knob setting whose traces do for this one: on cards convolution algorithms share theirs.
+
+    What they take beside outputs is worked out at a replay; on the CPU it is in the trace.
+    """
+    return knobs if for_host else dataclasses.replace(knobs, conv_algo="cudnn")
 
 
 class BatchDependentEventsError(ValueError):
@@ -171,6 +175,11 @@ class PeakCurve:
         """
         sizes = self._sizes_without_plans(batch_size, level)
         return peak_of_blocks(self._events, [block_bytes(size) for size in sizes])
+
+    def largest_estimate_bytes(self, batch_size: int) -> int:
+        """The largest of the sizes that are estimated, likely; convolution plans are not among them."""
+        calls = self._shapes(batch_size)[1]
+        return max((call.likely_bytes for call in calls if isinstance(call, Workspace)), default=0)
 
     def _sizes_without_plans(self, batch_size: int, level: Level) -> Sequence[int]:
         """The size of every allocation, estimated ones at a level, those that plans decide left out."""
@@ -349,6 +358,67 @@ class PeakCurve:
             breakdown=breakdown,
             live=tuple(sorted(live, key=lambda one: one.num_bytes, reverse=True)),
         )
+
+    def convolution_options(
+        self, batch_size: int, conditions: Conditions, names: Sequence[str] = ()
+    ) -> dict[Convolution, list[mixed_convolutions.Option]]:
+        """The algorithms for each different layer at a batch size, with what they take.
+
+        Args:
+            names: of those to choose from; without any, the candidates for a plan.
+        """
+        calls = self._shapes(batch_size)[1]
+
+        def under(conv_algo: str) -> tuple[Workspace, ...]:
+            one = dataclasses.replace(conditions, conv_algo=conv_algo)
+            return demands(calls, one, one.sources[0], self._torch_release)
+
+        return mixed_convolutions.options(calls, under, names or mixed_convolutions.candidates("cuda"))
+
+    def convolutions(self, batch_size: int) -> list[Convolution]:
+        """The convolutions of the traced steps at a batch size, one for each call."""
+        calls = self._shapes(batch_size)[1]
+        return [call for _, number in self._called if isinstance(call := calls[number], Convolution)]
+
+    def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
+        """For each different layer at a batch size the modules that call it."""
+        calls = self._shapes(batch_size)[1]
+        names: dict[Convolution, dict[str, None]] = {}
+        for index, number in self._called:
+            call = calls[number]
+            if isinstance(call, Convolution):
+                module = self._allocations[index].module
+                names.setdefault(mixed_convolutions.layer_of(call), {})[module] = None
+        return {layer: tuple(modules) for layer, modules in names.items()}
+
+    def live_at_convolutions(self, batch_size: int, level: Level) -> dict[Convolution, int]:
+        """The most bytes that are alive, without workspaces, where each different call has its own."""
+        calls = self._shapes(batch_size)[1]
+        called = {index: calls[number] for index, number in self._called}
+        sizes = self._sizes_without_plans(batch_size, level)
+        live_bytes, most = 0, dict[Convolution, int]()
+        for event in self._events:
+            live_bytes += sizes[event] if event >= 0 else -sizes[~event]
+            call = called.get(event)
+            if isinstance(call, Convolution):
+                most[call] = max(live_bytes, most.get(call, 0))
+        return most
+
+    def reserved_with(
+        self,
+        batch_size: int,
+        conditions: Conditions,
+        workspaces: Mapping[Convolution, int],
+        level: Level,
+    ) -> int:
+        """The reserved peak where convolutions take what they are given, the rest a level of what it does."""
+        calls = self._shapes(batch_size)[1]
+        spans = self._demands(batch_size, conditions, conditions.sources[0])
+        sizes = tuple(
+            workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
+            for call, span in zip(calls, spans, strict=True)
+        )
+        return self._replay(batch_size, sizes, conditions).peak_reserved_bytes
 
     def _largest_workspace(self, batch_size: int, workspaces: _Sizes) -> int:
         """The largest of convolutions; other calls may take something beside their outputs too."""

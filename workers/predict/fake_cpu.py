@@ -41,7 +41,7 @@ class FakeCpuMode(FakeDeviceMode):
             self._in_step = False
 
     def taken_in(self, batch: Any) -> Any:
-        return apply.mapped(batch, self.placed)
+        return apply.mapped(batch, lambda tensor: self.placed(tensor).requires_grad_(tensor.requires_grad))
 
     def __torch_dispatch__(
         self,

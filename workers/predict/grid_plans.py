@@ -7,7 +7,6 @@ where the kernels change.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from workers.predict.plans import PassedOn, Plan, PlanSource
@@ -36,7 +35,9 @@ class GridPlans(PassedOn):
         return [self._known[key] for key in keys]
 
     def _ask(self, wanted: dict[tuple[object, ...], tuple[Convolution, int]]) -> None:
-        missing = {key: of_samples(*call) for key, call in wanted.items() if key not in self._known}
+        missing = {
+            key: call.of_samples(size) for key, (call, size) in wanted.items() if key not in self._known
+        }
         if missing:
             self._known |= zip(missing, self._source.plans(list(missing.values())), strict=True)
 
@@ -64,15 +65,6 @@ def neighbours(num_samples: int) -> tuple[int, int]:
     if num_samples in (power, middle):
         return num_samples, num_samples
     return (power, middle) if num_samples < middle else (middle, 2 * power)
-
-
-def of_samples(call: Convolution, num_samples: int) -> Convolution:
-    """The same layer with so many samples."""
-    return dataclasses.replace(
-        call,
-        input_shape=(num_samples, *call.input_shape[1:]),
-        output_shape=(num_samples, *call.output_shape[1:]),
-    )
 
 
 def _interpolated(

@@ -49,6 +49,10 @@ class HostBlocks:
         """The same, where oneDNN takes the most that is known of it."""
         return self._curve.live_bytes(batch_size, Level.HIGH, block_bytes)
 
+    def workspace_bytes(self, batch_size: int) -> int:
+        """The most that an operator likely takes beside its output."""
+        return self._curve.largest_estimate_bytes(batch_size)
+
 
 def block_bytes(num_bytes: int) -> int:
     """What a tensor of so many bytes takes."""

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from workers.predict import host_scratch
+from workers.errors import InapplicableError
+from workers.knobs.conv import ConvAlgorithm, Rewrite
+from workers.predict import host_convolutions, host_scratch
 from workers.predict.recorder import Origin, Recorder
 from workers.predict.workspace import Workspace
 from workers.trace import Allocation, Category
@@ -16,10 +18,19 @@ from workers.trace import Allocation, Category
 class HostRecorder(Recorder):
     """A recorder of what the CPU's allocator is asked for; pass `observe` to `FakeCpuMode`.
 
-    What an operator takes beside its outputs is asked of `host_scratch`.
+    What an operator takes beside its outputs is asked of `host_scratch`, and of convolutions of
+    `host_convolutions`.
+
+    Args:
+        algorithm: works out convolutions.
     """
 
     _device_type = "cpu"
+
+    def __init__(self, algorithm: ConvAlgorithm) -> None:
+        super().__init__()
+        self._algorithm = algorithm
+        self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
         self,
@@ -31,9 +42,24 @@ class HostRecorder(Recorder):
         origin: Origin,
     ) -> None:
         leaves = tree_leaves(result)
+        known = host_convolutions.known(func, args, result, self._algorithm)
+        self._reasons += host_convolutions.reasons(func, args, result, self._algorithm)
+        if known is not None:
+            self._allocate_with(leaves, known, operator, origin)
+            return
         for one in host_scratch.passes(func, args):
             self._replay_pass(one, one.spans(args), leaves, operator, origin)
         self._allocate_all(leaves, operator, origin)
+
+    def close(self) -> None:
+        """Ends the recording.
+
+        Raises:
+            InapplicableError: the algorithm works out none of the step's convolutions.
+        """
+        super().close()
+        if isinstance(self._algorithm, Rewrite) and None not in self._reasons:
+            raise InapplicableError(self._algorithm.applies_to_none(filter(None, self._reasons)))
 
     def _replay_pass(
         self,
@@ -51,6 +77,18 @@ class HostRecorder(Recorder):
                 taken[event] = self._append(_scratch(spans[event], operator, origin))
             else:
                 self._give_back([taken[~event]])
+
+    def _allocate_with(
+        self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
+    ) -> None:
+        """Allocates outputs; what each takes beside it is taken after it, and given back at once."""
+        waiting = iter(spans)
+        for leaf in leaves:
+            if self._is_ours(leaf):
+                self._allocate(leaf, operator, origin)
+                span = next(waiting, None)
+                if span is not None:
+                    self._give_back([self._append(_scratch(span, operator, origin))])
 
     def _allocate_all(self, leaves: list[Any], operator: str, origin: Origin) -> None:
         for leaf in leaves:

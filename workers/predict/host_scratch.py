@@ -89,7 +89,18 @@ class Pass:
         Threads that share a larger batch may each sum up the gradients of weights; the largest
         block has room for that at its high end.
         """
-        batch_size = _batch_size(self.func, args)
+        return self._spans_of(args, _batch_size(self.func, args))
+
+    def peak(self, args: tuple[Any, ...], num_samples: int) -> Workspace:
+        """The most that its blocks come to at a time, in a call with so many samples."""
+        spans = self._spans_of(args, num_samples)
+        ends = []
+        for level in ("low_bytes", "likely_bytes", "high_bytes"):
+            sizes = [getattr(span, level) for span in spans]
+            ends.append(peak_of(sizes[e] if e >= 0 else -sizes[~e] for e in self.events if e is not None))
+        return between(*ends)
+
+    def _spans_of(self, args: tuple[Any, ...], batch_size: int) -> list[Workspace]:
         spans = [block.at(batch_size) for block in self.blocks]
         if self.func is aten.convolution_backward.default and 1 in self.outputs and spans:
             weight: Tensor = args[2]
@@ -100,7 +111,7 @@ class Pass:
 
 
 def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
-    """The passes of oneDNN's operators; of others none, for they take little beside outputs."""
+    """The passes of convolutions and oneDNN's layers; of others none, for they take little beside outputs."""
     if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
         return ()
     if func is not aten.convolution_backward.default:
@@ -136,6 +147,7 @@ def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int
     key = (
         func,
         torch.is_grad_enabled(),
+        torch.backends.mkldnn.enabled,
         tuple(_described(arg, dimensions.get(index)) for index, arg in enumerate(args)),
     )
     if key not in _known:

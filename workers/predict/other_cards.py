@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.predict.conditions import Call, Conditions, demands
-from workers.predict.grid_plans import layer, neighbours, of_samples
+from workers.predict.grid_plans import layer, neighbours
 from workers.predict.plans import PlanSource
-from workers.predict.workspace import NATIVE, Workspace
+from workers.predict.workspace import Workspace
 from workers.trace import Convolution
 
 _Key = tuple[object, ...]
@@ -73,7 +73,7 @@ class OtherCards:
         """
         ask = self._asking(conditions, torch_release)
         convolutions = [call for call in calls if isinstance(call, Convolution)]
-        if conditions.conv_algo != NATIVE:  # PyTorch's own kernels are the same on every card
+        if conditions.policy.enabled:  # PyTorch's own kernels are the same on every card
             self._learn(convolutions, _policy(conditions), ask)
         scratch = [call for call in calls if isinstance(call, tuple)]
         of_scratch = iter(ask(scratch))
@@ -81,7 +81,7 @@ class OtherCards:
         def ends(call: Call, likely: Workspace) -> _Ends:
             if isinstance(call, tuple):
                 return next(of_scratch)
-            if isinstance(call, Convolution) and conditions.conv_algo != NATIVE:
+            if isinstance(call, Convolution) and conditions.policy.enabled:
                 return self._between(call, _policy(conditions))
             return _Ends.of([likely])
 
@@ -109,7 +109,7 @@ class OtherCards:
     ) -> None:
         """Asks for the calls at the ends of the grid that are not known yet."""
         missing = {
-            key: of_samples(call, size)
+            key: call.of_samples(size)
             for call in calls
             for size in neighbours(call.input_shape[0])
             if (key := (policy, layer(call), size)) not in self._known

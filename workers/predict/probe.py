@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from workers.errors import DataDependentError, UnsupportedError
-from workers.knobs import apply
+from workers.knobs import apply, conv
 from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_device, fake_gpu
@@ -27,6 +27,7 @@ from workers.predict.host_blocks import HostBlocks
 from workers.predict.host_recorder import HostRecorder
 from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder, is_users
+from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
@@ -98,13 +99,21 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     _install(spec)
     if spec.is_for_host and spec.num_threads is not None:
         torch.set_num_threads(spec.num_threads)
-    recorder = HostRecorder() if spec.is_for_host else Recorder()
-    mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(recorder.observe)
+    algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
+    recorder = HostRecorder(algorithm) if spec.is_for_host else Recorder()
+    tensors = TensorList(recorder) if spec.with_tensors else None
+    observe = recorder.observe if tensors is None else tensors.observe
+    mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     workload = with_overrides(workload, spec.knobs, spec.mode)
     training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
-    with _explained(), mode, torch.autograd.set_multithreading_enabled(False):
+    with (
+        _explained(),
+        apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
+        mode,
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         with fake_device.parameters_diverted(mode):
@@ -115,7 +124,13 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         if training:
             optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
         step = _TracedStep(
-            spec, mode=mode, recorder=recorder, workload=workload, model=model, optimizer=optimizer
+            spec,
+            mode=mode,
+            recorder=recorder,
+            tensors=tensors,
+            workload=workload,
+            model=model,
+            optimizer=optimizer,
         )
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
@@ -131,6 +146,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         events=recorder.events(),
         marks=tuple(recorder.marks),
         versions={"torch": torch.__version__},
+        tensors=() if tensors is None else tuple(tensors.listed),
     )
 
 
@@ -143,6 +159,7 @@ class _TracedStep:
         *,
         mode: FakeDeviceMode,
         recorder: Recorder,
+        tensors: TensorList | None,
         workload: Workload,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
@@ -150,6 +167,7 @@ class _TracedStep:
         self._spec = spec
         self._mode = mode
         self._recorder = recorder
+        self._tensors = tensors
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
@@ -172,8 +190,15 @@ class _TracedStep:
         recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 
     def _take(self, batch: Any) -> None:
+        batch = apply.converted_batch(batch, self._spec.knobs)
+        if self._tensors is None or self._number > 1:
+            self._run(batch)
+            return
+        with self._tensors.of_pass(self._model, batch):
+            self._run(batch)
+
+    def _run(self, batch: Any) -> None:
         model, optimizer, knobs = self._model, self._optimizer, self._spec.knobs
-        batch = apply.converted_batch(batch, knobs)
         if optimizer is None:
             steps.infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
             return

@@ -100,10 +100,14 @@ class Recorder:
                 ordered += sorted(run, reverse=is_free)
         return tuple(ordered)
 
+    def allocation_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the allocation that a tensor lies in; None for one on another device."""
+        return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
+
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
         for tensor in tensors:
-            index = self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
+            index = self.allocation_of(tensor)
             if index is not None:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
@@ -133,12 +137,12 @@ class Recorder:
         """Records what a call took: its outputs, and what it took beside them."""
         scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
         held = self._take(scratch.before, operator, origin)
-        convolutions = iter(_convolutions(func, args, result))
+        calls = iter(convolutions(func, args, result))
         for leaf in tree_leaves(result):
             if not self._is_ours(leaf):
                 continue
             if self._allocate(leaf, operator, origin):
-                workspace = next(convolutions, None)
+                workspace = next(calls, None)
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)
         held += self._take(scratch.after, operator, origin)
@@ -373,10 +377,8 @@ def _with_category(allocation: Allocation, category: Category) -> Allocation:
     return dataclasses.replace(allocation, category=category)
 
 
-def _convolutions(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any
-) -> list[Convolution | None]:
-    """The workspaces that go with an operator's outputs, in the order of the outputs."""
+def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
+    """The convolutions that an operator's outputs are of, in the order of the outputs."""
     if func is aten.convolution.default:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
         shapes = (input, weight, result)
@@ -409,6 +411,7 @@ def _convolutions(
             dtype=str(input.dtype).removeprefix("torch."),
             element_bytes=input.element_size(),
             channels_last=convolution_format(input, weight) is not torch.contiguous_format,
+            transposed=transposed,
         )
         for conv_pass in passes
     ]

@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workers.knobs.conv.policy import ConvPolicy
 from workers.predict.plans import Plan
 from workers.trace import Convolution
 
-NATIVE = "native"
 # Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
 _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
@@ -36,6 +36,16 @@ class Workspace:
     worst_bytes: int
     choices_bytes: tuple[int, ...] = ()
 
+    def plus(self, num_bytes: int) -> Workspace:
+        """The same with so much more at every level."""
+        return Workspace(
+            self.low_bytes + num_bytes,
+            self.likely_bytes + num_bytes,
+            self.high_bytes + num_bytes,
+            self.worst_bytes + num_bytes,
+            tuple(size + num_bytes for size in self.choices_bytes),
+        )
+
     def choices_up_to(self, size_bytes: int) -> tuple[int, ...]:
         """What is tried in turn from a size on: a larger one is not to be had where that was not."""
         return (size_bytes, *(size for size in self.choices_bytes if size < size_bytes))
@@ -57,7 +67,7 @@ NO_WORKSPACE = certain(0)
 def workspace(
     call: Convolution,
     plans: Sequence[Plan],
-    conv_algo: str,
+    policy: ConvPolicy,
     *,
     allow_tf32: bool = True,
     knows_the_order: bool = True,
@@ -70,7 +80,7 @@ def workspace(
 
     Args:
         plans: of the call, in PyTorch's order.
-        conv_algo: one of the cuDNN policies of `workers.protocol.CONV_ALGOS`.
+        policy: one of cuDNN's.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         knows_the_order: whether PyTorch takes the first plan; else the high end is the largest.
     """
@@ -78,10 +88,11 @@ def workspace(
     sizes = [
         plan.workspace_bytes
         for plan in plans
-        if not (needs_ieee and plan.uses_tensor_cores)
-        and (plan.is_deterministic or conv_algo != "cudnn-deterministic")
+        if not (needs_ieee and plan.uses_tensor_cores) and (plan.is_deterministic or not policy.deterministic)
     ] or [plan.workspace_bytes for plan in plans]
-    if conv_algo == "cudnn-benchmark":
+    if policy.workspace_cap_bytes is not None:
+        sizes = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
+    if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
         return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), largest_first)
     high_bytes = sizes[0] if knows_the_order else max(sizes)

@@ -6,7 +6,7 @@ import pytest
 
 from autofit.errors import DriverError
 from autofit.gpus import LocalGpu, catalogue, find_gpu
-from workers.knobs.conv import POLICIES
+from workers.knobs import conv
 from workers.models import BUILTINS
 
 RTX_3090 = LocalGpu(
@@ -40,12 +40,14 @@ def test_the_document_of_models_has_them_all(autofit):
 
 def test_conv_algos_shows_the_lines_that_choose_each(autofit):
     finished = autofit("conv-algos")
-    for policy in POLICIES.values():
+    for policy in conv.offered():
         assert policy.name in finished.out
         assert all(line in finished.out for line in policy.python_lines)
     document = autofit("conv-algos", "--json").document
     assert document["schema"] == "autofit.conv-algos/1"
-    assert [policy["name"] for policy in document["conv_algos"]] == list(POLICIES)
+    assert [policy["name"] for policy in document["conv_algos"]] == [
+        algorithm.name for algorithm in conv.offered()
+    ]
 
 
 def test_gpus_puts_each_card_on_one_line_that_is_never_cut(autofit):

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.conformance.dispatcher")
-
-from autofit.dispatch import Dispatcher  # noqa: E402 - the module below is rewritten first
-from tests.conformance.dispatcher import TrialFolder  # noqa: E402
-from tests.marks import marking  # noqa: E402
-from workers.protocol import TrialOutcome  # noqa: E402
+from autofit.dispatch import Dispatcher
+from tests.conformance.dispatcher import TrialFolder
+from tests.marks import marking
+from workers.protocol import TrialOutcome
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from autofit.search.boundary import CachedCurve
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler
 from autofit.search.space import SearchSpace
-from workers.protocol import CONV_ALGOS, Knobs
+from workers.protocol import CUDA_POLICIES, Knobs
 
 MAX_BATCH = 300
 
@@ -27,7 +27,7 @@ def silence() -> Iterator[None]:
 
 @pytest.fixture
 def four_settings() -> SearchSpace:
-    return SearchSpace(choices={"conv_algo": CONV_ALGOS}, max_batch=MAX_BATCH)
+    return SearchSpace(choices={"conv_algo": CUDA_POLICIES}, max_batch=MAX_BATCH)
 
 
 def table(peaks: dict[Knobs, list[int]]) -> Callable[[Knobs, int], int]:
@@ -114,7 +114,7 @@ def test_the_inner_sampler_chooses_the_setting(four_settings: SearchSpace, budge
 
 def test_a_product_of_knobs_is_searched_to_its_last_combination(budget_bytes: int) -> None:
     space = SearchSpace(
-        choices={"conv_algo": CONV_ALGOS, "precision": ("fp32", "amp-bf16"), "optimizer": ("sgd", "adam")},
+        choices={"conv_algo": CUDA_POLICIES, "precision": ("fp32", "amp-bf16"), "optimizer": ("sgd", "adam")},
         max_batch=MAX_BATCH,
     )
     sampler = BoundarySampler(space, budget_bytes=budget_bytes, seed=0)

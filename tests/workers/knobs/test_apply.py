@@ -11,7 +11,7 @@ import torch
 
 from workers.errors import UnsupportedError
 from workers.knobs import apply, conv
-from workers.protocol import CONV_ALGOS, PRECISIONS, Knobs
+from workers.protocol import CUDA_POLICIES, PRECISIONS, Knobs
 
 
 def flags():
@@ -48,7 +48,7 @@ def test_a_conv_algo_sets_its_flags_and_restores_them(conv_algo, enabled, benchm
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("conv_algo", CONV_ALGOS)
+@pytest.mark.parametrize("conv_algo", CUDA_POLICIES)
 def test_tf32_is_in_convolutions_only_unless_the_precision_is_about_it(conv_algo, precision):
     convolutions, products = {"ieee-fp32": (False, False), "tf32": (True, True)}.get(precision, (True, False))
     before = flags()
@@ -73,24 +73,27 @@ def test_flags_that_the_user_had_set_come_back_after_an_error():
         torch.backends.cudnn.benchmark = False
 
 
-@pytest.mark.parametrize("conv_algo", ["cudnn-benchmark", "cudnn-deterministic", "native"])
+@pytest.mark.parametrize("conv_algo", ["cudnn-benchmark", "cudnn-deterministic", "cudnn-capped:64"])
 def test_what_does_not_apply_to_the_cpu_is_refused_with_what_does(conv_algo):
-    with pytest.raises(UnsupportedError, match="use cudnn"), apply.applied(Knobs(conv_algo=conv_algo), "cpu"):
+    with (
+        pytest.raises(UnsupportedError, match="use onednn, native"),
+        apply.applied(Knobs(conv_algo=conv_algo), "cpu"),
+    ):
         pass
 
 
-def test_every_conv_algo_of_the_protocol_is_described():
-    assert tuple(conv.POLICIES) == CONV_ALGOS
-    assert conv.applicable("cuda") == CONV_ALGOS
-    assert conv.applicable("cpu") == ("cudnn",)
+def test_native_on_the_cpu_is_pytorch_without_onednn():
+    with apply.applied(Knobs(conv_algo="native"), "cpu"):
+        assert not torch.backends.mkldnn.enabled
+    assert torch.backends.mkldnn.enabled
 
 
-@pytest.mark.parametrize("name", CONV_ALGOS)
+@pytest.mark.parametrize("name", CUDA_POLICIES)
 def test_the_lines_to_paste_do_what_the_knob_does(name):
-    policy = conv.POLICIES[name]
+    policy = conv.find(name)
     before = flags()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False):
-        exec("\n".join(policy.python_lines), {"torch": torch})
+        exec("\n".join(policy.lines_on("cuda")), {"torch": torch})
         pasted = flags()
     with apply.applied(Knobs(conv_algo=name), "cuda"):
         assert flags() == pasted

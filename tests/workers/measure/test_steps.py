@@ -426,3 +426,22 @@ def test_a_checkpoint_writes_every_tensor_and_keeps_none():
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     assert after_steps.save_checkpoint(model, optimizer) == file.getbuffer().nbytes
+
+
+def test_a_plan_of_convolutions_is_applied_to_the_layers_it_names():
+    workload = workload_of(
+        build_model=lambda: torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.Conv2d(3, 2, 1)),
+        make_batch=lambda size, device: torch.ones(size, 2, 6, 6, device=device),
+    )
+    spec = TrialSpec(
+        workload=WorkloadRef(kind="builtin", target="unused"),
+        batch_size=2,
+        probe=Probe.CPU,
+        knobs=Knobs(conv_algo="mixed"),
+        conv_plan=(("0", "im2col"), ("1", "onednn")),
+    )
+    with steps.conditions(spec, CPU, {}) as rewriting:
+        assert rewriting is not None
+        trial = steps.Trial(workload, spec, CPU, CountingMeter(), steps.Progress(), rewriting=rewriting)
+        trial.take_steps()
+    assert rewriting.rewritten == {"0": 4}

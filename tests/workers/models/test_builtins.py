@@ -20,6 +20,11 @@ NUM_PARAMETERS = {
     # Its paper gives no widths: a look-up, 30 gated layers, 29 shortcuts, 30 skips, two layers of output.
     "wavenet": 256 * 64 + 30 * (2 * 64 + 1) * 128 + 29 * (64 + 1) * 64 + 30 * (64 + 1) * 256 + 2 * 257 * 256,
     "lstm": 66_034_000,
+    "big-filter:5": 3 * 5 * 5,
+    "big-filter:7": 3 * 7 * 7,
+    "big-filter:135": 3 * 135 * 135,
+    "conv1x1": 32 * 512,
+    "matmul1x1": 32 * 512,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from workers.knobs.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
 from workers.predict.grid_plans import GridPlans
 from workers.predict.plan_table import PlanTable, encoded, held_tables, load_table
 from workers.predict.plans import Plan
@@ -85,9 +86,9 @@ def test_plans_that_no_policy_takes_are_left_out():
     assert [plan.workspace_bytes for plan in found] == [0, 2 * both_bytes(call)]
 
 
-@pytest.mark.parametrize("conv_algo", ["cudnn", "cudnn-benchmark", "cudnn-deterministic"])
+@pytest.mark.parametrize("policy", [cudnn.POLICY, cudnn_benchmark.POLICY, cudnn_deterministic.POLICY])
 @pytest.mark.parametrize("allow_tf32", [True, False])
-def test_every_policy_gets_the_workspace_that_the_whole_list_gives(conv_algo: str, allow_tf32: bool):
+def test_every_policy_gets_the_workspace_that_the_whole_list_gives(policy: ConvPolicy, allow_tf32: bool):
     call = convolution()
     size = both_bytes(call)
     plans = (
@@ -100,8 +101,8 @@ def test_every_policy_gets_the_workspace_that_the_whole_list_gives(conv_algo: st
         Plan(7, 0),
     )
 
-    whole = workspace(call, plans, conv_algo, allow_tf32=allow_tf32)
-    ours = workspace(call, plans_in(table((call, plans)), call), conv_algo, allow_tf32=allow_tf32)
+    whole = workspace(call, plans, policy, allow_tf32=allow_tf32)
+    ours = workspace(call, plans_in(table((call, plans)), call), policy, allow_tf32=allow_tf32)
 
     assert (ours.likely_bytes, ours.high_bytes) == (whole.likely_bytes, whole.high_bytes)
     assert ours.worst_bytes == pytest.approx(whole.worst_bytes, rel=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, variant
+from workers.knobs.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_deterministic
 from workers.predict.plans import Plan
 from workers.predict.workspace import (
     NO_WORKSPACE,
@@ -18,7 +19,8 @@ from workers.predict.workspace import (
 )
 from workers.trace import ConvPass
 
-CUDNN_POLICIES = ("cudnn", "cudnn-deterministic", "cudnn-benchmark")
+MIB = 2**20
+CUDNN, DETERMINISTIC, BENCHMARK = cudnn.POLICY, cudnn_deterministic.POLICY, cudnn_benchmark.POLICY
 PLANS = (
     Plan(38, 500, uses_tensor_cores=True),
     Plan(46, 900, uses_tensor_cores=True, is_deterministic=False),
@@ -29,45 +31,52 @@ PLANS = (
 
 
 def test_the_first_plan_is_likely_and_all_are_tried_in_order_when_memory_is_short():
-    assert workspace(CONVOLUTION, PLANS, "cudnn") == Workspace(0, 500, 500, 900, (500, 900, 300, 700, 0))
+    assert workspace(CONVOLUTION, PLANS, CUDNN) == Workspace(0, 500, 500, 900, (500, 900, 300, 700, 0))
 
 
 def test_where_the_order_is_unknown_the_high_end_is_the_largest():
-    needed = workspace(CONVOLUTION, PLANS, "cudnn", knows_the_order=False)
+    needed = workspace(CONVOLUTION, PLANS, CUDNN, knows_the_order=False)
     assert needed == Workspace(0, 500, 900, 900, (500, 900, 300, 700, 0))
 
 
 def test_without_tf32_fp32_has_no_plans_on_tensor_cores():
-    assert workspace(CONVOLUTION, PLANS, "cudnn", allow_tf32=False).choices_bytes == (300, 700, 0)
+    assert workspace(CONVOLUTION, PLANS, CUDNN, allow_tf32=False).choices_bytes == (300, 700, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_keeps_its_tensor_cores_without_tf32(dtype):
     call = variant(dtype=dtype, element_bytes=2)
-    assert workspace(call, PLANS, "cudnn", allow_tf32=False) == workspace(call, PLANS, "cudnn")
+    assert workspace(call, PLANS, CUDNN, allow_tf32=False) == workspace(call, PLANS, CUDNN)
 
 
 def test_the_deterministic_policy_passes_over_what_is_not():
-    needed = workspace(CONVOLUTION, PLANS, "cudnn-deterministic")
+    needed = workspace(CONVOLUTION, PLANS, DETERMINISTIC)
     assert needed == Workspace(0, 500, 500, 700, (500, 700, 0))
 
 
+def test_a_cap_leaves_the_plans_within_it_and_where_there_are_none_the_smallest():
+    capped = workspace(CONVOLUTION, [Plan(1, 3 * MIB), Plan(2, MIB), Plan(3, 0)], cudnn_capped.policy(1))
+    assert (capped.likely_bytes, capped.worst_bytes, capped.choices_bytes) == (MIB, MIB, (MIB, 0))
+    over = workspace(CONVOLUTION, [Plan(1, 5 * MIB), Plan(2, 2 * MIB)], cudnn_capped.policy(1))
+    assert over.likely_bytes == 2 * MIB
+
+
 def test_benchmarking_begins_with_the_largest_and_comes_down_by_size():
-    needed = workspace(CONVOLUTION, PLANS, "cudnn-benchmark")
+    needed = workspace(CONVOLUTION, PLANS, BENCHMARK)
     assert needed == Workspace(500, 900, 900, 900, (900, 700, 500, 300, 0))
 
 
 def test_where_no_plan_meets_the_policy_all_of_them_count():
     plans = (Plan(38, 500, uses_tensor_cores=True), Plan(46, 900, uses_tensor_cores=True))
-    assert workspace(CONVOLUTION, plans, "cudnn", allow_tf32=False) == workspace(CONVOLUTION, plans, "cudnn")
+    assert workspace(CONVOLUTION, plans, CUDNN, allow_tf32=False) == workspace(CONVOLUTION, plans, CUDNN)
 
 
 @pytest.mark.parametrize("knows_the_order", [True, False])
 @pytest.mark.parametrize("allow_tf32", [True, False])
-@pytest.mark.parametrize("conv_algo", CUDNN_POLICIES)
+@pytest.mark.parametrize("policy", [CUDNN, DETERMINISTIC, BENCHMARK, cudnn_capped.policy(1)])
 @pytest.mark.parametrize("plans", [PLANS, PLANS[::-1], PLANS[:1], PLANS[1:3]])
-def test_the_levels_are_in_order(plans, conv_algo, allow_tf32, knows_the_order):
-    needed = workspace(CONVOLUTION, plans, conv_algo, allow_tf32=allow_tf32, knows_the_order=knows_the_order)
+def test_the_levels_are_in_order(plans, policy, allow_tf32, knows_the_order):
+    needed = workspace(CONVOLUTION, plans, policy, allow_tf32=allow_tf32, knows_the_order=knows_the_order)
     assert 0 <= needed.low_bytes <= needed.likely_bytes <= needed.high_bytes <= needed.worst_bytes
     assert needed.likely_bytes == needed.choices_bytes[0]
     assert len(set(needed.choices_bytes)) == len(needed.choices_bytes)

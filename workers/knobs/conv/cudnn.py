@@ -7,7 +7,8 @@ from workers.knobs.conv.policy import ConvPolicy
 POLICY = ConvPolicy(
     name="cudnn",
     explanation="cuDNN's first choice by heuristic; near the limit it moves to a smaller, slower plan",
-    device_kinds=("cuda", "cpu"),  # on the CPU it is PyTorch's default there: oneDNN or its own kernels
+    takes="the workspace of its plan",
+    device_kinds=("cuda",),
     python_lines=(
         "torch.backends.cudnn.benchmark = False  # the default",
         "torch.backends.cudnn.deterministic = False  # the default",

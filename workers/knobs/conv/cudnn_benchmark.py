@@ -7,6 +7,8 @@ from workers.knobs.conv.policy import ConvPolicy
 POLICY = ConvPolicy(
     name="cudnn-benchmark",
     explanation="cuDNN times its plans in the first step, which needs the most memory, and keeps the fastest",
+    takes="the largest workspace among the plans that it times",
+    device_kinds=("cuda",),
     benchmark=True,
     python_lines=("torch.backends.cudnn.benchmark = True",),
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from workers.knobs.conv.algorithm import DEVICE_KINDS
 from workers.knobs.conv.policy import ConvPolicy
 
 POLICY = ConvPolicy(
     name="native",
-    explanation="PyTorch's own kernels; their workspace does not grow with the batch, and they are slow",
+    explanation="PyTorch's own kernels, slow: columns of one sample at a time, on the CPU of the whole batch",
+    takes="columns, C·filter·output of one sample, on the CPU of the whole batch",
+    device_kinds=DEVICE_KINDS,
     enabled=False,
     python_lines=("torch.backends.cudnn.enabled = False",),
+    lines_on_cpu=("torch.backends.mkldnn.enabled = False",),
 )

@@ -1,26 +1,28 @@
-"""What a convolution policy is."""
+"""Backend policies: how PyTorch lets a library choose convolution algorithms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workers.knobs.conv.algorithm import ConvAlgorithm
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvPolicy:
-    """A way of choosing convolution algorithms.
+class ConvPolicy(ConvAlgorithm):
+    """Global switches, which hold for every convolution.
 
     Attributes:
-        name: the value of the `conv_algo` knob.
-        explanation: one line for a list of choices.
-        device_kinds: where it applies.
-        enabled, benchmark, deterministic: the flags of `torch.backends.cudnn`.
-        python_lines: what a user adds to a training script to get it.
+        enabled: whether the backend is used: cuDNN on CUDA, oneDNN on the CPU.
+        benchmark, deterministic: the flags of `torch.backends.cudnn`.
+        workspace_cap_bytes: the largest workspace that cuDNN may take; None for no cap.
+        lines_on_cpu: what a user adds to a training script on the CPU; `python_lines` are CUDA's.
     """
 
-    name: str
-    explanation: str
-    device_kinds: tuple[str, ...] = ("cuda",)
     enabled: bool = True
     benchmark: bool = False
     deterministic: bool = False
-    python_lines: tuple[str, ...]
+    workspace_cap_bytes: int | None = None
+    lines_on_cpu: tuple[str, ...] = ()
+
+    def lines_on(self, device_kind: str) -> tuple[str, ...]:
+        return self.lines_on_cpu if device_kind == "cpu" else self.python_lines

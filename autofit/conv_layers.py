@@ -1,0 +1,124 @@
+"""The convolution layers of a model, with what each algorithm takes for them.
+
+On a card all follows from one trace. On the CPU what oneDNN and PyTorch's own kernels take is in
+their traces, one each, and what rewrites take themselves follows from the shapes of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import workers
+from autofit.card_plans import Card
+from autofit.prediction import Predictor
+from autofit.report.conv_layers import ConvLayer, ConvLayers, LayerWorkspace, why_not
+from autofit.service.events import EventSink, ignore
+from autofit.session import local_predictor
+from workers.knobs import conv
+from workers.knobs.conv import ConvPolicy, Rewrite
+from workers.predict.curve import PeakCurve
+from workers.predict.mixed_convolutions import layer_of
+from workers.predict.workspace import Workspace, between, certain
+from workers.protocol import HOST_ARCHITECTURE, Device, Knobs, WorkloadRef
+from workers.trace import Category, Convolution, Trace
+
+_OPERATORS = ("aten.convolution", "aten.convolution_backward")
+# What an algorithm takes for a layer that it applies to.
+_Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
+
+
+def find_conv_layers(
+    workload: WorkloadRef,
+    *,
+    batch_size: int,
+    card: Card | None,
+    mode: str | None = None,
+    emit: EventSink = ignore,
+) -> ConvLayers:
+    """The layers of a workload's step.
+
+    Args:
+        card: what is assumed; None for the CPU.
+        mode: `train`, `infer` or None for the workload's own.
+
+    Raises:
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    kind = "cpu" if card is None else "cuda"
+    names = tuple(n for n in conv.applicable(kind) if isinstance(conv.find(n), ConvPolicy | Rewrite))
+    predictor = local_predictor(workload, mode=mode, emit=emit)
+    trace = predictor.trace(Knobs(), batch_size)
+    if card is None:
+        host = Predictor(workload, workers.run, mode=trace.mode, emit=emit, for_host=True)
+        taken = _on_host(host, trace)
+    else:
+        taken = _on_card(predictor, trace, card, names)
+    return ConvLayers(
+        workload=trace.workload,
+        batch_size=batch_size,
+        mode=trace.mode,
+        device=Device(kind=kind, name=HOST_ARCHITECTURE if card is None else card.name),
+        names=names,
+        layers=tuple(
+            _layer(call, modules, names, taken)
+            for call, modules in PeakCurve([trace]).convolution_modules(batch_size).items()
+        ),
+    )
+
+
+def _layer(call: Convolution, modules: tuple[str, ...], names: Iterable[str], taken: _Taken) -> ConvLayer:
+    reasons = {name: reason for name in names if (reason := why_not(name, call)) is not None}
+    return ConvLayer(
+        call=call,
+        modules=modules,
+        workspaces={
+            name: LayerWorkspace.of(taken(name, call, modules)) for name in names if name not in reasons
+        },
+        reasons=reasons,
+    )
+
+
+def _on_card(predictor: Predictor, trace: Trace, card: Card, names: tuple[str, ...]) -> _Taken:
+    options = predictor.curve_of(trace, trace.knobs, card).convolution_options(trace.batch_size, names)
+
+    def taken(name: str, call: Convolution, _modules: tuple[str, ...]) -> Workspace:
+        (option,) = (option for option in options[call] if option.algorithm == name)
+        return _largest(option.spans.values())
+
+    return taken
+
+
+def _on_host(host: Predictor, trace: Trace) -> _Taken:
+    calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
+    known: dict[str, dict[str, Workspace]] = {}
+
+    def taken(name: str, call: Convolution, modules: tuple[str, ...]) -> Workspace:
+        algorithm = conv.find(name)
+        if isinstance(algorithm, Rewrite) and algorithm.handed_on(call) is None:
+            return _largest(certain(algorithm.own_bytes(each)) for each in calls if layer_of(each) == call)
+        if name not in known:
+            known[name] = _by_module(host.trace(Knobs(conv_algo=name), trace.batch_size))
+        return _largest(known[name].get(module, certain(0)) for module in modules)
+
+    return taken
+
+
+def _by_module(trace: Trace) -> dict[str, Workspace]:
+    """What the convolutions of a module have at a time beside their outputs, at the most."""
+    alive: dict[str, tuple[int, int, int]] = {}
+    most: dict[str, tuple[int, int, int]] = {}
+    for event in trace.events:
+        allocation = trace.allocations[event if event >= 0 else ~event]
+        if allocation.category is not Category.WORKSPACE or allocation.operator not in _OPERATORS:
+            continue
+        low, high = allocation.span_bytes or (allocation.num_bytes, allocation.num_bytes)
+        sign = 1 if event >= 0 else -1
+        before = alive.get(allocation.module, (0, 0, 0))
+        now = before[0] + sign * low, before[1] + sign * allocation.num_bytes, before[2] + sign * high
+        alive[allocation.module] = now
+        most[allocation.module] = max(now, most.get(allocation.module, now), key=lambda sizes: sizes[1])
+    return {module: between(*sizes) for module, sizes in most.items()}
+
+
+def _largest(spans: Iterable[Workspace]) -> Workspace:
+    return max(spans, key=lambda span: span.likely_bytes)

@@ -1,0 +1,138 @@
+"""Forward passes of several workloads beside each other, and their JSON document `autofit.compare/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from autofit.report.estimate import Estimate
+from workers.comparison import OutputComparison
+from workers.protocol import Device
+from workers.trace import Trace
+
+COMPARE_SCHEMA = "autofit.compare/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """A tensor of a forward pass.
+
+    Attributes:
+        name: see `workers.trace.ListedTensor`.
+        role: `parameter`, `buffer`, `input` or `output`.
+        num_bytes: by its shape.
+        storage_bytes: of the storage that it brought; 0 for a view.
+        view_of: the name of the tensor whose storage it is; None for one with a storage of its own.
+    """
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_elements: int
+    element_bytes: int
+    num_bytes: int
+    storage_bytes: int
+    view_of: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPass:
+    """One forward pass in inference.
+
+    Attributes:
+        tensors: parameters, buffers, the batch and what operators returned, the most elements first.
+        peak_allocated_bytes, peak_reserved_bytes: predicted, of the pass without the loss.
+        workspace_bytes: of the allocated peak, what operators take beside their outputs.
+    """
+
+    workload: str
+    tensors: tuple[TensorRow, ...]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    workspace_bytes: int
+
+    @classmethod
+    def of(cls, trace: Trace, estimate: Estimate) -> Self:
+        """From a trace that lists its tensors, and what the pass is predicted to need."""
+        return cls(
+            workload=trace.workload,
+            tensors=tuple(sorted(_rows(trace), key=lambda row: (-row.num_elements, row.name))),
+            peak_allocated_bytes=estimate.peak_allocated_bytes,
+            peak_reserved_bytes=estimate.peak_reserved_bytes,
+            workspace_bytes=estimate.breakdown.workspace,
+        )
+
+    @property
+    def views(self) -> tuple[TensorRow, ...]:
+        return tuple(row for row in self.tensors if row.view_of is not None)
+
+    @property
+    def nominal_bytes(self) -> int:
+        """Of all tensors by their shapes, as a list of them adds up."""
+        return sum(row.num_bytes for row in self.tensors)
+
+    @property
+    def storage_bytes(self) -> int:
+        """Of distinct storage: what the tensors take in all, were none of them freed."""
+        return sum(row.storage_bytes for row in self.tensors)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "nominal_bytes": self.nominal_bytes,
+            "storage_bytes": self.storage_bytes,
+            "num_views": len(self.views),
+        }
+
+
+def _rows(trace: Trace) -> Iterable[TensorRow]:
+    owners: dict[int, str] = {}
+    for tensor in trace.tensors:
+        owner = owners.setdefault(tensor.storage, tensor.name)
+        is_owner = owner == tensor.name
+        yield TensorRow(
+            name=tensor.name,
+            role=tensor.role,
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            num_elements=tensor.num_elements,
+            element_bytes=tensor.element_bytes,
+            num_bytes=tensor.num_bytes,
+            storage_bytes=trace.allocations[tensor.storage].num_bytes if is_owner else 0,
+            view_of=None if is_owner else owner,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Several workloads at one batch size.
+
+    Attributes:
+        device: the card that the peaks are predicted for.
+        outputs: what each but the first returns, beside what the first does.
+    """
+
+    batch_size: int
+    device: Device
+    passes: tuple[ForwardPass, ...]
+    outputs: tuple[OutputComparison, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        return {
+            "schema": COMPARE_SCHEMA,
+            "batch_size": self.batch_size,
+            "mode": "infer",
+            "device": dataclasses.asdict(self.device),
+            "models": [each.to_dict() for each in self.passes],
+            "outputs": [dataclasses.asdict(each) for each in self.outputs],
+            "versions": self.versions,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)

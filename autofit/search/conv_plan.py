@@ -1,0 +1,225 @@
+"""For every layer the cheapest convolution algorithm with which a step stays in its budget.
+
+The workspaces of a step's convolutions follow each other, never two at a time. So a limit on the
+whole step is a limit on each of its convolutions by itself: the budget less what is alive there.
+The cheapest algorithm within each layer's own limit is then the cheapest plan, and no integer
+program is needed, as it is where each layer keeps a workspace of its own (Oyama et al., 2018).
+What couples the layers all the same is the allocator, which keeps what it was given: a plan is
+replayed through it, and the limit lowered until its reserved peak is within the budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from autofit.errors import StorageError, UsageError
+from autofit.search.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
+from workers.predict.conditions import Conditions, Level
+from workers.predict.curve import PeakCurve
+from workers.predict.mixed_convolutions import Option
+from workers.predict.workspace import Workspace
+from workers.trace import Convolution
+
+PLAN_SCHEMA = "autofit.conv-plan/1"
+_NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes down to bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """What a layer is given.
+
+    Attributes:
+        layer: the name of the module that calls the convolution.
+        workspace_bytes: the most that any of its passes takes beside its output.
+        cost: predicted time of its passes, as a share of the whole plan's.
+    """
+
+    layer: str
+    algorithm: str
+    workspace_bytes: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPlan:
+    """An algorithm for every layer.
+
+    Attributes:
+        peak_reserved_bytes: of the step under the plan, at its high end.
+        relative_cost: predicted time of all convolutions, over that of the backend's own choice.
+    """
+
+    batch_size: int
+    layers: tuple[LayerChoice, ...]
+    peak_reserved_bytes: int
+    relative_cost: float
+
+    @property
+    def assignment(self) -> tuple[tuple[str, str], ...]:
+        """Layers with their algorithms."""
+        return tuple((choice.layer, choice.algorithm) for choice in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": PLAN_SCHEMA, **dataclasses.asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads a plan that was saved.
+
+        Raises:
+            StorageError: the file cannot be read.
+            UsageError: it holds no plan.
+        """
+        try:
+            data = dict(json.loads(path.read_text(encoding="utf-8")))
+            layers = tuple(LayerChoice(**layer) for layer in data.pop("layers"))
+            return {PLAN_SCHEMA: cls}[data.pop("schema")](layers=layers, **data)
+        except OSError as error:
+            raise StorageError(f"cannot read the plan {path}: {error.strerror}; check the path") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"{path} holds no plan of convolutions: give a file that --conv-plan wrote"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """An option of a layer with what it costs there: a plan of the backend's, or a rewrite."""
+
+    algorithm: str
+    sizes: Mapping[Convolution, int]
+    cost: float
+
+    @property
+    def workspace_bytes(self) -> int:
+        return max(self.sizes.values())
+
+
+class ConvPlanner:
+    """Plans the convolutions of a step on a card.
+
+    Args:
+        curve: of the step.
+        conditions: of the card; their convolution algorithm does not matter.
+        rates: what the card can do.
+        level: of what is not certain.
+    """
+
+    def __init__(
+        self, curve: PeakCurve, conditions: Conditions, rates: Rates, *, level: Level = Level.HIGH
+    ) -> None:
+        self._curve = curve
+        self._conditions = conditions
+        self._rates = rates
+        self._level = level
+        self._known: dict[int, dict[Convolution, tuple[list[Option], int]]] = {}  # by batch size
+
+    def within_workspace(self, batch_size: int, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
+        """The cheapest plan none of whose workspaces exceeds a limit.
+
+        A layer that no algorithm gets within it has the one that takes least.
+
+        Args:
+            only: the one algorithm there is; layers that it does not apply to are the backend's.
+        """
+        return self._plan(batch_size, lambda _call: limit_bytes, only=only)
+
+    def within_budget(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
+        """The cheapest plan under which the step's reserved peak is within a budget; None for none."""
+        live = self._curve.live_at_convolutions(batch_size, self._level)
+
+        def under(total_bytes: int) -> ConvPlan:
+            return self._plan(batch_size, lambda call: total_bytes - live[call])
+
+        best = under(budget_bytes)
+        if best.peak_reserved_bytes <= budget_bytes:
+            return best
+        low, high = min(live.values(), default=0), budget_bytes
+        best = under(low)
+        if best.peak_reserved_bytes > budget_bytes:
+            return None
+        for _ in range(_NUM_ATTEMPTS):
+            middle = (low + high) // 2
+            plan = under(middle)
+            if plan.peak_reserved_bytes <= budget_bytes:
+                low, best = middle, min(plan, best, key=lambda each: each.relative_cost)
+            else:
+                high = middle
+        return best
+
+    def _layers(self, batch_size: int) -> dict[Convolution, tuple[list[Option], int]]:
+        if batch_size not in self._known:
+            found = self._curve.convolution_options(batch_size, self._conditions)
+            modules = self._curve.convolution_modules(batch_size)
+            self._known = {
+                batch_size: {layer: (options, len(modules[layer])) for layer, options in found.items()}
+            }
+        return self._known[batch_size]
+
+    def _plan(
+        self, batch_size: int, limit_of: Callable[[Convolution], int], *, only: str | None = None
+    ) -> ConvPlan:
+        modules = self._curve.convolution_modules(batch_size)
+        picked: dict[Convolution, _Pick] = {}
+        default_cost = 0.0
+        for layer, (options, count) in self._layers(batch_size).items():
+            picks = [pick for option in _restricted(options, only) for pick in self._picks(option)]
+            fitting = [p for p in picks if all(size <= limit_of(call) for call, size in p.sizes.items())]
+            picked[layer] = (
+                min(fitting, key=lambda pick: pick.cost)
+                if fitting
+                else min(picks, key=lambda pick: pick.workspace_bytes)
+            )
+            default_cost += _first(options, self._rates) * count
+        total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
+        sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
+        return ConvPlan(
+            batch_size=batch_size,
+            layers=tuple(
+                LayerChoice(
+                    layer=module,
+                    algorithm=picked[layer].algorithm,
+                    workspace_bytes=picked[layer].workspace_bytes,
+                    cost=picked[layer].cost / total,
+                )
+                for module, layer in _in_order(modules)
+            ),
+            peak_reserved_bytes=self._curve.reserved_with(batch_size, self._conditions, sizes, self._level),
+            relative_cost=total / default_cost,
+        )
+
+    def _picks(self, option: Option) -> Iterator[_Pick]:
+        """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
+        cost = sum(seconds(call, option.algorithm, self._rates) for call in option.spans)
+        first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
+        yield _Pick(option.algorithm, first, cost)
+        smallest = {call: _smallest(span) for call, span in option.spans.items()}
+        if smallest != first:
+            yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN)
+
+
+def _restricted(options: Sequence[Option], only: str | None) -> Sequence[Option]:
+    if only is None:
+        return options
+    return [option for option in options if option.algorithm == only] or options[:1]
+
+
+def _smallest(span: Workspace) -> int:
+    return min((span.low_bytes, *span.choices_bytes))
+
+
+def _first(options: Sequence[Option], rates: Rates) -> float:
+    """What a layer's passes cost by the backend's own choice."""
+    return sum(seconds(call, options[0].algorithm, rates) for call in options[0].spans)
+
+
+def _in_order(modules: Mapping[Convolution, Sequence[str]]) -> list[tuple[str, Convolution]]:
+    return [(module, layer) for layer, names in modules.items() for module in names]

@@ -1,0 +1,117 @@
+"""Plans of convolution algorithms: within their limits, and never dearer than one algorithm for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import workers
+from autofit import api
+from autofit.chips import properties_for
+from autofit.errors import StorageError, UsageError
+from autofit.prediction import Predictor
+from autofit.search.conv_costs import Rates, relative_cost
+from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from workers.knobs.conv.mixed import CANDIDATES
+from workers.predict.conditions import Conditions
+from workers.predict.curve import PeakCurve
+from workers.protocol import Knobs
+
+MIB = 2**20
+BATCH_SIZE = 16
+RATES = Rates.of(properties_for("sm_80"), dtype="float32", allow_tf32=True)
+NET = """
+import torch
+from workers.workload import Workload
+
+def build():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 7, padding=3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, padding=1),
+        torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 1), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1),
+    )
+
+net = Workload(build_model=build, optimizer="sgd", loss=lambda model, batch: model(batch).square().mean(),
+               make_batch=lambda size, device: torch.ones(size, 3, 64, 64, device=device))
+"""
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
+    folder = tmp_path_factory.mktemp("net")
+    (folder / "net.py").write_text(NET)
+    return PeakCurve(
+        [Predictor(api.refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)]
+    )
+
+
+@pytest.fixture
+def planner(curve: PeakCurve) -> ConvPlanner:
+    return ConvPlanner(curve, Conditions(), RATES)
+
+
+def largest(plan: ConvPlan) -> int:
+    return max(choice.workspace_bytes for choice in plan.layers)
+
+
+@pytest.mark.parametrize("limit_mib", [0, 1, 4, 16, 64, 256, 1024])
+def test_within_a_workspace_no_single_algorithm_is_cheaper(planner: ConvPlanner, limit_mib: int) -> None:
+    limit_bytes = limit_mib * MIB
+    plan = planner.within_workspace(BATCH_SIZE, limit_bytes)
+    for name in ("cudnn", *CANDIDATES):
+        alone = planner.within_workspace(BATCH_SIZE, limit_bytes, only=name)
+        if largest(alone) <= limit_bytes:
+            assert plan.relative_cost <= alone.relative_cost + 1e-12
+            assert largest(plan) <= limit_bytes
+
+
+def test_every_layer_has_an_algorithm_and_its_share_of_the_time(planner: ConvPlanner) -> None:
+    plan = planner.within_workspace(BATCH_SIZE, 64 * MIB)
+    assert [layer for layer, _ in plan.assignment] == ["0", "2", "4", "6"]
+    assert sum(choice.cost for choice in plan.layers) == pytest.approx(1.0)
+
+
+def test_within_a_budget_the_reserved_peak_is_and_more_memory_never_costs_time(planner: ConvPlanner) -> None:
+    least = planner.within_workspace(BATCH_SIZE, 0).peak_reserved_bytes
+    budgets = [least + extra * MIB for extra in (0, 4, 16, 64, 256)]
+    plans = [plan for budget in budgets if (plan := planner.within_budget(BATCH_SIZE, budget)) is not None]
+    assert len(plans) == len(budgets)
+    assert all(plan.peak_reserved_bytes <= budget for plan, budget in zip(plans, budgets, strict=True))
+    costs = [plan.relative_cost for plan in plans]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == pytest.approx(1.0)
+
+
+def test_what_no_plan_fits_has_none(planner: ConvPlanner) -> None:
+    assert planner.within_budget(BATCH_SIZE, MIB) is None
+
+
+def test_the_plan_of_a_setting_that_is_mixed_takes_least(curve: PeakCurve) -> None:
+    peaks = {
+        name: curve.reserved_bytes(BATCH_SIZE, Conditions(conv_algo=name))
+        for name in ("mixed", "cudnn", *CANDIDATES)
+    }
+    assert peaks["mixed"] == min(peaks.values())
+
+
+def test_a_plan_survives_its_file(planner: ConvPlanner, tmp_path: Path) -> None:
+    plan = planner.within_workspace(BATCH_SIZE, 16 * MIB)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert ConvPlan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "autofit.conv-plan/2", "layers": []}'])
+def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match="holds no plan of convolutions"):
+        ConvPlan.load(tmp_path / "plan.json")
+    with pytest.raises(StorageError, match="cannot read the plan"):
+        ConvPlan.load(tmp_path / "missing.json")
+
+
+def test_native_kernels_cost_more_and_the_default_costs_one(curve: PeakCurve) -> None:
+    calls = curve.convolutions(BATCH_SIZE)
+    assert relative_cost(calls, "cudnn", RATES) == 1.0
+    assert relative_cost(calls, "native", RATES) > 1.0
+    assert relative_cost([], "native", RATES) == 1.0
+    assert relative_cost(calls, "matmul-1x1", RATES) >= 1.0

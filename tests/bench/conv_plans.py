@@ -1,0 +1,83 @@
+"""What a mixed plan costs against its workspace: `python tests/bench/conv_plans.py`.
+
+For each model, on a card, the predicted time of all convolutions of a training step under a limit on
+any workspace, over that of cuDNN's own choice; beside it the best single algorithm within the same limit.
+The times are a roofline's (`autofit.search.conv_costs`): they order algorithms, nothing was run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
+
+import workers
+from autofit import api, plan_sources
+from autofit.chips import properties_for
+from autofit.prediction import Predictor
+from autofit.search.conv_costs import Rates
+from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from workers.knobs.conv.mixed import CANDIDATES
+from workers.predict.conditions import Conditions
+from workers.predict.curve import PeakCurve
+from workers.protocol import Knobs
+
+MIB = 2**20
+LIMITS_MIB = (0, 1, 4, 16, 64, 128, 256, 512, 1024, 2048)
+SINGLE = ("cudnn", *CANDIDATES)
+
+
+def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
+    """The planner of a model's training step on a card."""
+    card = api.card_named(gpu)
+    plan_sources.prepare(card.architecture)
+    trace = Predictor(api.refer(model), workers.run).trace(Knobs(), batch_size)
+    conditions = Conditions(
+        architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
+    )
+    rates = Rates.of(properties_for(card.architecture, gpu), dtype="float32", allow_tf32=True)
+    return ConvPlanner(PeakCurve([trace]), conditions, rates)
+
+
+def is_within(plan: ConvPlan, limit_bytes: int) -> bool:
+    return all(choice.workspace_bytes <= limit_bytes for choice in plan.layers)
+
+
+def print_curve(model: str, gpu: str, batch_size: int) -> bool:
+    """Prints a model's table and returns whether a mixed plan never loses."""
+    plans = planner(model, gpu, batch_size)
+    print(f"\n{model}, batch {batch_size}, {gpu}\n")
+    print("| workspace up to, MiB | mixed | its largest, MiB | algorithms | best single | which |")
+    print("|---|---|---|---|---|---|")
+    never_loses = True
+    for limit_mib in LIMITS_MIB:
+        limit_bytes = limit_mib * MIB
+        mixed = plans.within_workspace(batch_size, limit_bytes)
+        alone = {name: plans.within_workspace(batch_size, limit_bytes, only=name) for name in SINGLE}
+        within = {name: plan for name, plan in alone.items() if is_within(plan, limit_bytes)}
+        largest = max(choice.workspace_bytes for choice in mixed.layers) / MIB
+        names = ", ".join(dict.fromkeys(choice.algorithm for choice in mixed.layers))
+        best, told = min(
+            ((plan.relative_cost, name) for name, plan in within.items()), default=(None, "none")
+        )
+        never_loses = never_loses and (best is None or mixed.relative_cost <= best + 1e-9)
+        shown = "–" if best is None else f"{best:.3f}"
+        print(f"| {limit_mib} | {mixed.relative_cost:.3f} | {largest:.1f} | {names} | {shown} | {told} |")
+    return never_loses
+
+
+def main() -> int:
+    """Prints a curve for each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="vgg16,resnet50")
+    parser.add_argument("--gpu", default="a100-40g")
+    parser.add_argument("--batch-size", type=int, default=64)
+    options = parser.parse_args()
+    results = [print_curve(model, options.gpu, options.batch_size) for model in options.models.split(",")]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""How an FFT convolution is cut into tiles, and how long its transforms are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+# Beyond this length a tile costs less than the whole, unless the filter fills it.
+_LENGTH = 512
+_FILTERS_IN_A_TILE = 2
+_FAST_FACTORS = (2, 3, 5, 7)  # those that MKL, pocketfft and cuFFT all have kernels for
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Tiles of the dense output of a convolution, all of one size.
+
+    Attributes:
+        sides: output pixels of a tile, in each dimension a multiple of the stride unless it is the only one.
+        lengths: of the transforms, which hold a tile and what the filters see around it.
+        corners: the first output pixel of every tile.
+    """
+
+    sides: tuple[int, ...]
+    lengths: tuple[int, ...]
+    corners: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_points(self) -> int:
+        """Of one transform."""
+        return math.prod(self.lengths)
+
+    @property
+    def num_frequencies(self) -> int:
+        """Complex numbers of one transform's result, half of them by the symmetry of real input."""
+        return math.prod((*self.lengths[:-1], self.lengths[-1] // 2 + 1))
+
+
+def tiling(padded: tuple[int, ...], extents: tuple[int, ...], stride: tuple[int, ...]) -> Tiling:
+    """The tiles for an input of such a shape, zeros included, and filters that reach so far."""
+    sides, lengths, firsts = [], [], []
+    for size, extent, step in zip(padded, extents, stride, strict=True):
+        num_outputs = size - extent + 1
+        longest = max(_LENGTH, fast_length(_FILTERS_IN_A_TILE * extent))
+        side, length = num_outputs, fast_length(size)
+        if size > longest and longest - extent + 1 >= step:
+            side, length = (longest - extent + 1) // step * step, longest
+        sides.append(side)
+        lengths.append(length)
+        firsts.append(range(0, num_outputs, side))
+    return Tiling(tuple(sides), tuple(lengths), tuple(itertools.product(*firsts)))
+
+
+def fast_length(size: int) -> int:
+    """The next length that has small factors alone."""
+    return next(length for length in itertools.count(size) if _is_fast(length))
+
+
+def _is_fast(length: int) -> bool:
+    for factor in _FAST_FACTORS:
+        while length % factor == 0:
+            length //= factor
+    return length == 1

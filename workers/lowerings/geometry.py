@@ -1,0 +1,58 @@
+"""The numbers of a convolution beside its tensors, and the lengths that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """A forward convolution; one number for each spatial dimension.
+
+    Attributes:
+        padding: zeros on both sides.
+        groups: of channels, which see nothing of each other.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def num_dimensions(self) -> int:
+        return len(self.stride)
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.padding)
+
+    def extents(self, filter_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """How far a filter reaches, with the gaps of its dilation."""
+        return tuple(d * (size - 1) + 1 for size, d in zip(filter_shape, self.dilation, strict=True))
+
+    def padded(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The spatial shape of an input with its zeros."""
+        return tuple(size + 2 * p for size, p in zip(input_shape, self.padding, strict=True))
+
+    def output(self, input_shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The spatial shape of the output."""
+        reaches = zip(self.padded(input_shape), self.extents(filter_shape), self.stride, strict=True)
+        return tuple((size - extent) // stride + 1 for size, extent, stride in reaches)
+
+
+def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
+    """A copy of the spatial dimensions with zeros on both sides; the image itself where there are none."""
+    if not any(padding):
+        return image
+    both_sides = [p for p in reversed(padding) for _ in range(2)]
+    return torch.nn.functional.pad(image, both_sides)
+
+
+def box(slices: Iterable[slice]) -> Any:
+    """The index of a box in the last dimensions of a tensor."""
+    return (..., *slices)
