@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--drivers", type=int, default=2)
     parser.add_argument("--run", choices=[*BACKENDS, "none"], default="sqlite")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster has to be ended
     with tempfile.TemporaryDirectory(prefix="service-load-") as folder:
         os.environ["AUTOFIT_STATE_DIR"] = folder
         document = autofit.tune(_MODEL, gpu_mem="8G", conv_algo="native", probe="predict").to_dict()
