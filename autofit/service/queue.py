@@ -26,6 +26,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
 from autofit.search.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir
@@ -80,6 +81,8 @@ class JobQueue:
     @classmethod
     def open(cls, storage: str | None) -> Self:
         """Opens a storage, see `open_storage`; None is a journal in the state directory."""
+        if storage is None:
+            studies_dir()  # which makes it
         url = storage or str(journal_path(None, JOBS_STUDY))
         with quiet_optuna():
             return cls(open_storage(url, JOBS_STUDY), url=url)

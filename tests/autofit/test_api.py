@@ -376,7 +376,7 @@ def test_the_keywords_are_the_knobs() -> None:
         (lambda: autofit.tune(SMALL, gpu_mem="16Q"), UsageError, "16Q"),
         (lambda: autofit.tune(SMALL, gpu_memory="16G"), UsageError, "gpu_mem"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", gpu="t4"), UsageError, "contradict"),
-        (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="native"), UsageError, "native"),
+        (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="cudnn"), UsageError, "onednn"),
         (lambda: autofit.tune(SMALL, gpu="t4", objective="throughput"), UsageError, "measured steps"),
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
@@ -385,7 +385,7 @@ def test_the_keywords_are_the_knobs() -> None:
         (lambda: autofit.peak_curve(SMALL, optimizer_impl="apex"), UsageError, "foreach, fused, loop"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", memory_format="nhwc"), UsageError, "channels_last"),
         (lambda: autofit.estimate(SMALL, batch_size=8, gpu="rtx-309"), UnknownGpuError, "rtx-3090"),
-        (lambda: autofit.peak_curve(SMALL, conv_algo="fft"), UsageError, "cudnn-benchmark"),
+        (lambda: autofit.peak_curve(SMALL, conv_algo="winograd"), UsageError, "cudnn-benchmark"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_next_step(call: Any, error: type[Exception], words: str) -> None:

@@ -26,7 +26,7 @@ def returning(result):
 
 def test_every_setting_is_an_option_of_the_same_name():
     names = {option.lstrip("-") for param in tune.params for option in param.opts}
-    assert names - {"config", "json", "quiet", "q", "job"} == set(settings_module._OPTIONS)
+    assert names - {"config", "conv-plan", "json", "quiet", "q", "job"} == set(settings_module._OPTIONS)
 
 
 def test_what_is_typed_reaches_the_search_converted(autofit, results):

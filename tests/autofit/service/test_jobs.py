@@ -136,7 +136,7 @@ def test_a_job_brings_its_folder_and_leaves_its_answer_in_the_storage(
     waited = cluster.autofit("wait", job_id, "--json")
     assert (waited.code, waited.document["jobs"][0]["state"]) == (0, "succeeded"), waited.err
     shown = cluster.autofit("result", job_id, RAY_API_SERVER_ADDRESS="http://127.0.0.1:1")
-    logs = cluster.autofit("logs", job_id)
+    logs = cluster.autofit("logs", "-f", job_id)
     assert shown.out in logs.out
     assert "fits at batch 64 in 1.00 GiB" in shown.out
     document = queue.record(job_id).document
