@@ -9,7 +9,7 @@ from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.card_plans import Card, CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
-from autofit.errors import DispatchError, InfrastructureError, UsageError, WorkloadFailedError
+from autofit.errors import AutofitError, DispatchError, InfrastructureError, UsageError, WorkloadFailedError
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
@@ -178,6 +178,21 @@ class Predictor:
             _keep(trace)
         return self._traces[key]
 
+    def why_inapplicable(self, knobs: Knobs) -> str | None:
+        """Why a setting's convolution algorithm works out nothing of the step; None where it does.
+
+        Of what cannot be traced nothing is said: a trial will tell.
+        """
+        if not isinstance(conv.find(knobs.conv_algo), Rewrite):
+            return None
+        try:
+            require_applicable(knobs, self.trace(knobs, TRACED_BATCH_SIZES[0]))
+        except UsageError as error:
+            return error.message
+        except AutofitError:
+            return None
+        return None
+
     def _predicted(
         self, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve, risk: Risk, *, on_grid: bool
     ) -> PredictedCurve:
@@ -209,8 +224,8 @@ class Predictor:
 def require_applicable(knobs: Knobs, trace: Trace) -> None:
     """Raises `UsageError` where the convolution algorithm works out none of a step's convolutions."""
     rewrite = conv.find(knobs.conv_algo)
-    if not isinstance(rewrite, Rewrite):
-        return
+    if not isinstance(rewrite, Rewrite) or trace.knobs.conv_algo == knobs.conv_algo:
+        return  # on the CPU the algorithm is in the trace, which could not be made without it
     calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
     reasons = [rewrite.leaves(call) for call in calls]
     if None not in reasons:

@@ -126,7 +126,7 @@ def _search(
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
-    space = _search_space(settings, algos, predictor)
+    space, left_out = _search_space(settings, algos, predictor)
     if target.probe is Probe.CPU:
         curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
     else:
@@ -182,7 +182,7 @@ def _search(
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *notes),
+        notes=(*frontier.notes(), *left_out, *notes),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -299,16 +299,29 @@ def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
     return settings.conv_algos
 
 
-def _search_space(settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor) -> SearchSpace:
+def _search_space(
+    settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
+) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space, and which of `all` algorithms are left out of it.
+
+    Raises:
+        UsageError: an algorithm that was named applies to nothing in the workload.
+    """
     from autofit.search.space import SearchSpace
 
     fixed = settings.knobs()
-    return SearchSpace(
-        choices={"conv_algo": algos},
+    min_batch = _smallest_batch(predictor, fixed, settings.max_batch)  # and whether it runs at all
+    reasons = {name: predictor.why_inapplicable(settings.knobs(name)) for name in algos}
+    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
+    if left_out and settings.conv_algos != ALL_CONV_ALGOS:
+        raise UsageError(next(iter(left_out.values())))
+    space = SearchSpace(
+        choices={"conv_algo": tuple(name for name in algos if name not in left_out)},
         fixed=fixed,
-        min_batch=_smallest_batch(predictor, fixed, settings.max_batch),
+        min_batch=min_batch,
         max_batch=settings.max_batch,
     )
+    return space, tuple(f"left out: {reason.rpartition(':')[0]}" for reason in left_out.values())
 
 
 def _smallest_batch(predictor: Predictor, knobs: Knobs, max_batch: int) -> int:

@@ -447,3 +447,30 @@ def test_a_call_changes_nothing_of_the_process_that_makes_it(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+def test_of_all_algorithms_those_that_apply_to_nothing_are_left_out_with_the_reason() -> None:
+    result = autofit.tune(SMALL, gpu_mem="6G", conv_algo="all", max_batch=2)
+    names = [entry.knobs.conv_algo for entry in result.frontier]
+    assert {"cudnn", "im2col", "fft"} <= set(names)
+    assert "matmul-1x1" not in names
+    assert (
+        "left out: matmul-1x1 applies to no convolution of the workload (its filter is 3×3, not one point)"
+        in result.notes
+    )
+
+
+@pytest.mark.parametrize("device", [{}, {"device": "cpu"}])
+def test_an_algorithm_that_was_named_and_applies_to_nothing_ends_the_search_before_it_begins(
+    device: dict[str, str],
+) -> None:
+    options = {"model": SMALL, "gpu_mem": "6G", "conv_algo": "im2col,matmul-1x1", "max_batch": 2, **device}
+    events: list[Event] = []
+    with pytest.raises(UsageError, match=r"matmul-1x1 applies to no convolution .* choose another"):
+        session.run(
+            resolve_settings(options, {}, None),
+            api.refer(SMALL),
+            emit=events.append,
+            connect=lambda *_: InlineDispatcher(),
+        )
+    assert not any(isinstance(event, TrialStarted) for event in events)
