@@ -16,11 +16,11 @@ ALGORITHM = ConvAlgorithm(
 # What a layer may be given beside the device's default: few enough that all are looked at.
 CANDIDATES = (
     "im2col",
-    "im2col-chunked:1024",
-    "im2col-chunked:16384",
+    "im2col-chunked:4096",
     "fft",
     "matmul-1x1",
     "chunked:1",
     "chunked:4",
+    "chunked:8",
     "chunked:16",
 )
