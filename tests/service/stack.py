@@ -105,7 +105,7 @@ def finished(process: subprocess.Popen[str]) -> Finished:
 
 def serve(client: Client, cluster: RayCluster, log: Path) -> tuple[Daemon, str]:
     """`autofit serve` on a free port, which admits jobs too; and where its metrics are."""
-    arguments = ["serve", "--port=0", "--interval=0.5", f"--address={cluster.jobs_address}"]
+    arguments = ["serve", "--port=0", "--interval=1", f"--address={cluster.jobs_address}"]
     daemon = Daemon(
         [sys.executable, "-P", "-m", "autofit.cli", *arguments], log=log, environment=client.environment
     )
@@ -122,6 +122,7 @@ def prometheus(cluster: RayCluster, metrics_url: str, folder: Path) -> Prometheu
     host = metrics_url.removeprefix("http://").removesuffix("/metrics")
     jobs["autofit"]["static_configs"] = [{"targets": [host]}]
     jobs["ray"]["file_sd_configs"] = [{"files": [str(cluster.service_discovery)]}]
+    jobs["ray"]["scrape_interval"] = "5s"  # each costs Ray's agents more than ours
     config["scrape_configs"] = [jobs["autofit"], jobs["ray"]]
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
