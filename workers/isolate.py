@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from workers.child_process import ChildProcess
+from workers.knobs import conv
 from workers.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 from workers.supervision import HungError, Supervision, TooMuchMemoryError
@@ -41,7 +42,9 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
     if spec.probe is Probe.PREDICT:
         return dict(NO_GPU)
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
-    return {**threads, **(NO_GPU | STEADY_MALLOC if spec.probe is Probe.CPU else {})}
+    if spec.probe is Probe.CPU:
+        return threads | NO_GPU | STEADY_MALLOC
+    return threads | dict(conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda").variables)
 
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:

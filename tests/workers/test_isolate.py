@@ -10,7 +10,7 @@ import pytest
 
 from workers import child_process
 from workers.isolate import Child, environment_of
-from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import Knobs, Probe, TrialSpec, Verdict, WorkloadRef
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 
@@ -110,6 +110,11 @@ def test_a_process_that_cannot_be_started_is_a_lost_trial(monkeypatch, tmp_path)
 )
 def test_only_cpu_trials_pin_malloc_and_only_cuda_trials_see_a_gpu(probe, num_threads, given):
     assert environment_of(spec_of("healthy", probe=probe, num_threads=num_threads)) == given
+
+
+def test_what_a_backend_reads_when_it_is_loaded_is_set_before():
+    spec = spec_of("healthy", probe=Probe.CUDA, knobs=Knobs(conv_algo="cudnn-capped:64"))
+    assert environment_of(spec) == {"CUDNN_CONV_WSCAP_DBG": "64"}
 
 
 def test_the_supervisors_own_environment_is_left_as_it_is():

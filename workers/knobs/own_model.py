@@ -13,10 +13,7 @@ import torch
 from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import conv
 from workers.knobs.conv import ConvAlgorithm, ConvPolicy, Rewrite
-from workers.knobs.conv.cudnn_capped import CAP_VARIABLE
 from workers.lowerings.intercept import Rewriting
-
-_MIB = 1024**2
 
 
 @contextmanager
@@ -125,8 +122,8 @@ def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
         with _attributes(torch.backends.mkldnn, enabled=policy.enabled):
             yield
         return
-    if policy.workspace_cap_bytes is not None:
-        _require_cap(policy.name, str(policy.workspace_cap_bytes // _MIB))
+    for variable, value in policy.variables:
+        _require_variable(policy.name, variable, value)
     with _attributes(
         torch.backends.cudnn,
         enabled=policy.enabled,
@@ -136,11 +133,11 @@ def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
         yield
 
 
-def _require_cap(name: str, cap_mib: str) -> None:
-    if os.environ.get(CAP_VARIABLE) != cap_mib:
+def _require_variable(name: str, variable: str, value: str) -> None:
+    if os.environ.get(variable) != value:
         raise UnsupportedError(
-            f"cuDNN reads the cap of {name} when it is loaded: start Python with {CAP_VARIABLE}={cap_mib} in "
-            "its environment"
+            f"{name} is set before its library is loaded: start Python with {variable}={value} in the "
+            "environment"
         )
 
 

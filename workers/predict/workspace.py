@@ -6,6 +6,7 @@ the plans themselves come from a `PlanSource`. PyTorch's own kernels need column
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,8 +91,17 @@ def workspace(
         for plan in plans
         if not (needs_ieee and plan.uses_tensor_cores) and (plan.is_deterministic or not policy.deterministic)
     ] or [plan.workspace_bytes for plan in plans]
-    if policy.workspace_cap_bytes is not None:
-        sizes = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
+    needed = _taken(sizes, policy, knows_the_order=knows_the_order)
+    if policy.workspace_cap_bytes is None:
+        return needed
+    within = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
+    capped = _taken(within, policy, knows_the_order=knows_the_order)
+    # A cap is promised for cuDNN's older interface: that plans keep to it is not known (`cudnn_capped`).
+    return dataclasses.replace(capped, high_bytes=needed.high_bytes, worst_bytes=needed.worst_bytes)
+
+
+def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
+    """What PyTorch takes of plans with these workspaces, in its order."""
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
         return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), largest_first)

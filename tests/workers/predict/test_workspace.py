@@ -54,11 +54,19 @@ def test_the_deterministic_policy_passes_over_what_is_not():
     assert needed == Workspace(0, 500, 500, 700, (500, 700, 0))
 
 
-def test_a_cap_leaves_the_plans_within_it_and_where_there_are_none_the_smallest():
+def test_a_cap_makes_the_plans_within_it_likely_and_where_there_are_none_the_smallest():
     capped = workspace(CONVOLUTION, [Plan(1, 3 * MIB), Plan(2, MIB), Plan(3, 0)], cudnn_capped.policy(1))
-    assert (capped.likely_bytes, capped.worst_bytes, capped.choices_bytes) == (MIB, MIB, (MIB, 0))
+    assert (capped.likely_bytes, capped.choices_bytes) == (MIB, (MIB, 0))
     over = workspace(CONVOLUTION, [Plan(1, 5 * MIB), Plan(2, 2 * MIB)], cudnn_capped.policy(1))
     assert over.likely_bytes == 2 * MIB
+
+
+def test_that_cudnn_keeps_to_a_cap_is_not_relied_on():
+    plans = [Plan(1, 3 * MIB), Plan(2, 5 * MIB), Plan(3, MIB)]
+    capped, free = (workspace(CONVOLUTION, plans, policy) for policy in (cudnn_capped.policy(1), CUDNN))
+    assert (
+        (capped.high_bytes, capped.worst_bytes) == (free.high_bytes, free.worst_bytes) == (3 * MIB, 5 * MIB)
+    )
 
 
 def test_benchmarking_begins_with_the_largest_and_comes_down_by_size():

@@ -15,6 +15,7 @@ class ConvPolicy(ConvAlgorithm):
         enabled: whether the backend is used: cuDNN on CUDA, oneDNN on the CPU.
         benchmark, deterministic: the flags of `torch.backends.cudnn`.
         workspace_cap_bytes: the largest workspace that cuDNN may take; None for no cap.
+        variables: of the environment, which the backend reads when it is loaded.
         lines_on_cpu: what a user adds to a training script on the CPU; `python_lines` are CUDA's.
     """
 
@@ -22,6 +23,7 @@ class ConvPolicy(ConvAlgorithm):
     benchmark: bool = False
     deterministic: bool = False
     workspace_cap_bytes: int | None = None
+    variables: tuple[tuple[str, str], ...] = ()
     lines_on_cpu: tuple[str, ...] = ()
 
     def lines_on(self, device_kind: str) -> tuple[str, ...]:
