@@ -190,10 +190,13 @@ def is_gone(pid: int) -> bool:
     return True
 
 
+# Whatever starts the tests in the background may have them ignore interrupts, and children inherit that.
 SUPERVISOR = """
+import signal
 import sys
 from workers.isolate import Child
 from workers.protocol import TrialSpec
+signal.signal(signal.SIGINT, signal.default_int_handler)
 child = Child({"FAULTY_PID_FILE": sys.argv[1]})
 child.start()
 print(child._process._popen.pid, flush=True)
