@@ -164,6 +164,19 @@ def unnamed_error_under_limit():
     return _workload(loss=loss)
 
 
+def unnamed_error_that_stays():
+    """Fails under a limit and from then on, as what it leaves behind cannot be used again."""
+    failed = []
+
+    def loss(model, batch):
+        if _limited() or failed:
+            failed.append(batch)
+            raise RuntimeError("could not execute a primitive")
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
 def unnamed_error_always():
     def loss(model, batch):
         raise SystemError("returned NULL without setting an exception")

@@ -33,6 +33,7 @@ TRIALS = {
     "crashed": spec_of("crash"),
     "mistaken": spec_of("mistaken"),
     "unnamed error under the limit": spec_of("unnamed_error_under_limit", budget_bytes=BUDGET_BYTES),
+    "unnamed error that stays": spec_of("unnamed_error_that_stays", budget_bytes=BUDGET_BYTES),
     "stopped": spec_of("stopped", heartbeat_seconds=HEARTBEAT_SECONDS),
     "deadlocked": spec_of("deadlocked", heartbeat_seconds=HEARTBEAT_SECONDS),
     "slow": spec_of("slow", heartbeat_seconds=HEARTBEAT_SECONDS),
@@ -113,6 +114,13 @@ def test_an_error_that_goes_away_with_the_limit_is_oom(outcomes):
     assert outcome.verdict is Verdict.OOM
     assert outcome.error is None
     assert "could not execute a primitive" in outcome.environment["out_of_memory"]
+    assert "it completes without the limit, with a peak" in outcome.environment["out_of_memory"]
+    assert 0 < outcome.steady.device_bytes < BUDGET_BYTES, "as far as it came under the limit"
+
+
+def test_what_failed_once_and_for_all_is_tried_in_another_process(outcomes):
+    outcome = outcomes["unnamed error that stays"]
+    assert outcome.verdict is Verdict.OOM
     assert "without the limit the same size completes 1 step with" in outcome.environment["out_of_memory"]
 
 

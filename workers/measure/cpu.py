@@ -93,12 +93,41 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
             trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
-            trial.take_steps()
+            with _unnamed_failures_tried_again(trial, meter, progress):
+                trial.take_steps()
             trial.follow_up()
         excess = beyond(spec.budget_bytes, progress)
         if excess is None and spec.with_follow_up:
             _note_allocator_peak(trial, spec, progress)
     return excess
+
+
+@contextmanager
+def _unnamed_failures_tried_again(
+    trial: steps.Trial, meter: ResidentSet, progress: steps.Progress
+) -> Iterator[None]:
+    """Takes a step that failed under the limit, without naming memory, once more without the limit.
+
+    Where that fails too, which may be for what the first failure left behind, the failure is as it was.
+
+    Raises:
+        MemoryError: it completes now.
+    """
+    try:
+        yield
+    except (RuntimeError, SystemError) as error:
+        if is_out_of_memory(error) or not _is_limited():
+            raise
+        progress.steady = meter.peaks()  # as far as it came
+
+        def step() -> None:
+            trial.drop_gradients()
+            meter.reset()
+            trial.step()
+
+        with _soft_limit(None):
+            _retry(step, steps.in_one_line(error), meter)
+        raise
 
 
 def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
@@ -236,12 +265,12 @@ class ResidentSet:
             reason = steps.in_one_line(error)
             if _is_limited() and isinstance(error, RuntimeError | SystemError):
                 with _soft_limit(None):
-                    _retry(action, reason)
+                    _retry(action, reason, self)
             return reason
         return None
 
 
-def _retry(action: Callable[[], None], reason: str) -> None:
+def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
     """Runs again without the limit what failed under it without naming memory.
 
     Raises:
@@ -251,7 +280,10 @@ def _retry(action: Callable[[], None], reason: str) -> None:
         action()
     except Exception:  # noqa: BLE001 - it fails of itself, in whatever way
         return
-    raise MemoryError(f"{reason}; it completes without the limit")
+    raise MemoryError(
+        f"{reason}; it completes without the limit, with a peak resident set of "
+        f"{meter.peaks().device_bytes} bytes"
+    )
 
 
 def _peak_resident_bytes() -> int:
