@@ -160,9 +160,8 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
         Text.assemble(
             f"{result.workload} {_fits(result, best)} at ",
             (f"batch {best.batch_size}", "bold green"),
-            f" in {format_bytes(result.budget.device_total_bytes)}",
-            "" if result.device.kind == "cpu" else " with ",
-            ("" if result.device.kind == "cpu" else algo, "bold green"),
+            f" in {format_bytes(result.budget.device_total_bytes)} with ",
+            (algo, "bold green"),
             f": {_peak(result, best)}; {evidence_phrase(best.evidence, result.device)}.",
             _speed(best),
         )
@@ -172,8 +171,15 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
     if algo == name or default is None:
         return
     reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
-    faster = " and is usually far faster" if algo == "native" else ""
-    console.print(f"PyTorch's default, {name}, reaches {reached}{faster}; --conv-algo {name} keeps to it.")
+    pace = _pace(default) or (" and is usually far faster" if algo == "native" else "")
+    console.print(f"PyTorch's default, {name}, reaches {reached}{pace}; --conv-algo {name} keeps to it.")
+
+
+def _pace(entry: FrontierEntry) -> str:
+    """What was measured of a setting's speed at its largest batch."""
+    if entry.samples_per_second is None:
+        return ""
+    return f" with {rate(entry.samples_per_second)} samples a second"
 
 
 def _fits(result: TuneResult, best: Best) -> str:

@@ -128,6 +128,15 @@ def test_small_peaks_are_given_in_mib(rendered, results):
     assert "MiB" in text.split("native")[0]
 
 
+def test_where_the_default_was_measured_its_pace_stands_beside_what_it_reaches(rendered, results):
+    answer = results.answer()
+    frontier = [
+        dataclasses.replace(entry, step_seconds=0.25, samples_per_second=376.0) for entry in answer.frontier
+    ]
+    text = flat(rendered(dataclasses.replace(answer, frontier=tuple(frontier))))
+    assert "PyTorch's default, cudnn, reaches batch 94 with 376 samples a second; --conv-algo cudnn" in text
+
+
 def test_the_answer_is_one_sentence_that_says_how_it_is_known(rendered, results):
     text = flat(rendered(results.answer()))
     assert (
@@ -300,7 +309,10 @@ def test_a_cpu_answer_speaks_of_resident_memory_and_of_no_card(rendered, cpu_ans
     settings = TuneSettings(model="davenet", gpu_mem_bytes=2 * GIB, device="cpu")
     text = rendered(cpu_answer, settings, asked_memory="2G")
     assert rows(text) == [["cudnn", "61", "1.00", "51.5%", "62", "measured-cpu"]]
-    assert "fits at batch 61 in 2.00 GiB: a resident peak of 1.00 GiB of the 1.94 GiB usable" in flat(text)
+    assert (
+        "fits at batch 61 in 2.00 GiB with cudnn: a resident peak of 1.00 GiB of the 1.94 GiB usable"
+        in flat(text)
+    )
     assert "measured on the CPU. A step took 2 s, 30.5 samples a second." in flat(text)
     for of_a_card in ("CUDA", "reserved", "Where the memory goes", "torch.backends.cudnn"):
         assert of_a_card not in text
