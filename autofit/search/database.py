@@ -6,21 +6,28 @@ where a database is meant.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import sqlite3
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import NullPool
 
 from autofit.errors import StorageError, UsageError
 
 ERRORS = (OSError, OptunaError, SQLAlchemyError)
 
 _SECRETS = ("password", "sslpassword", "passfile")  # what a URL may say behind its question mark
-_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_PSYCOPG = "postgresql+psycopg"
+_DRIVERS = {"postgresql": _PSYCOPG, "postgres": _PSYCOPG}
 _EXTRAS = {"psycopg": "pip install 'autofit[postgres]'"}
 _POSTGRESQL: dict[str, Any] = {
     # A connection that died while a trial ran is noticed before it is used.
@@ -38,6 +45,8 @@ _POSTGRESQL: dict[str, Any] = {
         "tcp_user_timeout": 30_000,  # milliseconds
     },
 }
+_LOCK = 0x6175746F666974  # "autofit"
+_NUM_TRIES = 10  # of making the tables where there is no lock, each losing a race to another process
 # What a server says that others keep busy, that goes down or that comes up: SQLSTATE classes and codes of
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")
@@ -74,9 +83,9 @@ def open_database(url: URL) -> RDBStorage:
         StorageError: the driver is not installed.
         OSError, OptunaError, SQLAlchemyError: it cannot be reached or written.
     """
-    options = _POSTGRESQL if url.drivername == "postgresql+psycopg" else {}
     try:
-        return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs={**options})
+        with _alone(url):
+            return _opened(url)
     except NoSuchModuleError as error:
         raise UsageError(
             f"the storage is no database URL of a kind that SQLAlchemy knows ({url.drivername}): give one "
@@ -86,6 +95,37 @@ def open_database(url: URL) -> RDBStorage:
         missing = error.__cause__ or error
         how = _EXTRAS.get(getattr(missing, "name", None) or "", "install it")
         raise StorageError(f"{shown(url)} needs a database driver: {missing}; {how}") from error
+
+
+@contextlib.contextmanager
+def _alone(url: URL) -> Iterator[None]:
+    """Keeps others on a server from making the tables of a new database at the same moment."""
+    if url.drivername != _PSYCOPG:
+        yield
+        return
+    engine = create_engine(url, poolclass=NullPool, connect_args=_POSTGRESQL["connect_args"])
+    with engine.connect() as connection:  # whose end is the lock's
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
+        yield
+
+
+def _opened(url: URL) -> RDBStorage:
+    options = {**_POSTGRESQL} if url.drivername == _PSYCOPG else {}
+    for _ in range(_NUM_TRIES - 1):
+        try:
+            return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=options)
+        except SQLAlchemyError as error:
+            if not _is_made_by_others(error):
+                raise
+            time.sleep(random.uniform(0.05, 0.3))  # noqa: S311
+    return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=options)
+
+
+def _is_made_by_others(error: SQLAlchemyError) -> bool:
+    """Whether what was to be made is there by now: a table, its type, a row."""
+    return isinstance(error, IntegrityError) or (
+        isinstance(error, DBAPIError) and "already exists" in str(error.orig)
+    )
 
 
 def passes(error: BaseException | None) -> bool:

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,19 @@ def test_two_coordinators_on_a_server_try_nothing_twice(
         thread.join()
     assert len(tried) == len(set(tried)) == len(studies[0].outcomes())
     assert {boundary.largest_fitting for boundary in studies[0].boundaries().values()} == {100}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_many_that_open_a_new_database_at_once_make_its_tables_once(
+    server: Postgres, tmp_path: Path, kind: str
+) -> None:
+    """As the drivers of a cluster do."""
+    new = f"sqlite:///{tmp_path / 'new.db'}" if kind == "sqlite" else server.new_database("new")
+    with ThreadPoolExecutor(6) as pool:
+        opened = list(pool.map(lambda _: open_storage(new, "mine"), range(6)))
+    for storage in opened:
+        assert storage.backend.get_all_studies() == []
+        storage.close()
 
 
 # URLs and messages
