@@ -268,7 +268,7 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
 def _known(job: JobRecord) -> str:
     """One line of what the storage knows."""
     reason = f" ({job.state_reason})" if job.state_reason else ""
-    shown = f"; `autofit result {job.job_id}` shows its answer" if job.document is not None else ""
+    shown = f"; `autofit result {job.job_id}` shows its answer" if job.packed_document is not None else ""
     return f"{job.job_id} is {job.state}{reason}{shown}"
 
 

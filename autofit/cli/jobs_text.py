@@ -73,7 +73,7 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 def _best(job: JobRecord) -> dict[str, Any]:
     """The answer in three words; all null where there is none."""
-    best = job.document.get("best") if job.document is not None else None
+    best = (job.document or {}).get("best")
     return {
         "best_batch": None if best is None else best["batch_size"],
         "conv_algo": None if best is None else best["knobs"]["conv_algo"],
@@ -120,7 +120,7 @@ def print_fleet(jobs: Sequence[JobRecord]) -> None:
 def _best_words(job: JobRecord) -> tuple[str, str, str]:
     best = _best(job)
     if best["best_batch"] is None:
-        nothing = job.document is not None and job.document.get("schema") == TUNE_SCHEMA
+        nothing = (job.document or {}).get("schema") == TUNE_SCHEMA
         return ("none" if nothing else "–"), "–", "–"
     return str(best["best_batch"]), best["conv_algo"], best["evidence"]
 

@@ -202,5 +202,5 @@ def _document(fleet: str | None, jobs: list[tuple[JobRecord, bool]]) -> str:
 def _told(job: JobRecord, *, is_new: bool) -> str:
     if is_new:
         return f"{job.job_id} is {job.state}"
-    advice = " `autofit result` shows it;" if job.document is not None else ""
+    advice = " `autofit result` shows it;" if job.packed_document is not None else ""
     return f"{job.job_id} was submitted before and is {job.state}:{advice} --again makes another"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -61,6 +64,18 @@ class JobSpec:
     max_drivers: int = DEFAULT_MAX_DRIVERS
 
 
+def packed(document: Mapping[str, Any]) -> str:
+    """A document as short text: whoever reads a queue holds those of all jobs, most of them for nothing."""
+    text = json.dumps(document, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """The inverse of `packed`."""
+    document: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return document
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One driver that was started for a job.
@@ -82,7 +97,8 @@ class JobRecord:
         number: of its trial; jobs are admitted in this order.
         stop_requested: whether somebody asked for its end, which a running driver may still be at.
         state_reason: a sentence, where it failed, was stopped, or is tried again.
-        document: `autofit.tune/1` or `autofit.error/1`, once its driver has answered.
+        packed_document: `autofit.tune/1` or `autofit.error/1` as `packed` has it, once its driver has
+            answered.
         study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
         claimed_seconds: when a process took it to start its first driver; epoch.
@@ -96,7 +112,7 @@ class JobRecord:
     attempts: tuple[Attempt, ...] = ()
     stop_requested: bool = False
     state_reason: str | None = None
-    document: dict[str, Any] | None = field(default=None, repr=False)
+    packed_document: str | None = field(default=None, repr=False)
     study: str | None = None
     ended_seconds: float | None = None
     claimed_seconds: float | None = None
@@ -107,9 +123,14 @@ class JobRecord:
         return self.attempts[0].started_seconds if self.attempts else None
 
     @property
+    def document(self) -> dict[str, Any] | None:
+        """What its driver answered; unpacked anew every time."""
+        return None if self.packed_document is None else unpacked(self.packed_document)
+
+    @property
     def answer(self) -> dict[str, Any] | None:
         """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
-        if not self.state.is_over or self.document is not None:
+        if not self.state.is_over or self.packed_document is not None:
             return self.document
         stopped = self.state is JobState.STOPPED
         return {

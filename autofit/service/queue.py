@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
 from autofit.search.storage import Storage, journal_path, open_storage, quiet_optuna
-from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir
+from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 
@@ -40,7 +40,7 @@ _JOB = "job"
 _ATTEMPTS = "attempts"
 _STATE_REASON = "state_reason"
 _STOPPED = "stopped"
-_RESULT = "result"
+_PACKED_RESULT = "packed_result"
 _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
@@ -206,7 +206,7 @@ class JobQueue:
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
         trial = self._known(job)
-        self._set_attribute(trial, _RESULT, document)
+        self._set_attribute(trial, _PACKED_RESULT, packed(document))
         if not found:
             self._set_attribute(trial, _STATE_REASON, document["message"])
         self._set_attribute(trial, _ENDED, time.time())
@@ -322,7 +322,7 @@ def _record(trial: FrozenTrial) -> JobRecord:
         attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
         stop_requested=attributes.get(_STOPPED, False),
         state_reason=attributes.get(_STATE_REASON),
-        document=attributes.get(_RESULT),
+        packed_document=attributes.get(_PACKED_RESULT),
         study=attributes.get(_STUDY),
         ended_seconds=attributes.get(_ENDED),
         claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),
