@@ -167,7 +167,8 @@ class StorageReader:
         """The studies to look at this time."""
         now = self._clock()
         for index, (name, study) in enumerate(self._studies.items()):
-            is_idle = not study.has_unfinished and now - self._changed_at[name] > _IDLE_SECONDS
+            is_old = now - self._changed_at[name] > _IDLE_SECONDS
+            is_idle = study.was_read and is_old and not study.has_unfinished
             if self._is_journal or not is_idle or (index + self._num_reads) % _NUM_TURNS == 0:
                 yield name
 

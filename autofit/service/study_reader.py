@@ -65,6 +65,11 @@ class StudyReader:
         self._was_read = False
 
     @property
+    def was_read(self) -> bool:
+        """Whether its trials are known."""
+        return self._was_read
+
+    @property
     def has_unfinished(self) -> bool:
         """Whether it has trials under way, by what was read."""
         return bool(self._ledger.running)

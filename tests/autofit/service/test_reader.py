@@ -11,6 +11,7 @@ import pytest
 
 from autofit.errors import StorageError, UsageError
 from autofit.paths import studies_dir
+from autofit.search.searches import OPENED
 from autofit.search.storage import open_storage, quiet_optuna
 from autofit.service.job_records import JobSpec
 from autofit.service.queue import JobQueue
@@ -226,6 +227,22 @@ def test_idle_studies_of_a_database_are_looked_at_in_turns_and_at_once_when_open
             tell(again, again.ask())
             assert reading.read()[FITS] == 4
         reading.close()
+
+
+def test_a_reader_that_starts_long_after_the_searches_knows_all_of_them_at_once(tmp_path: Path) -> None:
+    storage, names = f"sqlite:///{tmp_path}/all.db", ("one", "two", "three")
+    for name in names:
+        with open_search(storage, name=name) as study:
+            tell(study, study.ask())
+    opened = open_storage(storage, "one")
+    for found in opened.backend.get_all_studies():
+        before = found.user_attrs[OPENED]
+        hours_ago = {**before, "opened_seconds": before["opened_seconds"] - 7200}
+        opened.backend.set_study_user_attr(found._study_id, OPENED, hours_ago)
+    opened.close()
+    reading = Reading(storage)
+    assert reading.read()[FITS] == len(names)
+    reading.close()
 
 
 def test_jobs_are_counted_by_state(storage: str, reading: Reading) -> None:
