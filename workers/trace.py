@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from workers.protocol import Knobs
 
-TRACE_SCHEMA = "autofit.trace/2"
+TRACE_SCHEMA = "autofit.trace/3"
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -114,6 +114,8 @@ class Allocation:
             no operator's output.
         span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
             library asks for, each a line in the batch size; None where it is exact.
+        stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
+            stacks were asked for; in backward those of the forward pass that made the node.
     """
 
     num_bytes: int
@@ -127,6 +129,7 @@ class Allocation:
     correction: str = ""
     scratch: Scratch | None = None
     span_bytes: tuple[int, int] | None = None
+    stack: tuple[str, ...] = ()
 
 
 class Role(StrEnum):
@@ -167,6 +170,46 @@ class ListedTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLayer:
+    """What one module returned in one forward pass, as a summary of a model lists it.
+
+    Attributes:
+        name: path of the module; empty for the model itself.
+        module_type: name of its class.
+        output_shapes: of the tensors that it returned.
+        num_parameters: elements of its own parameters, not of its children's.
+        is_container: whether it has children.
+    """
+
+    name: str
+    module_type: str
+    output_shapes: tuple[tuple[int, ...], ...]
+    num_parameters: int
+    is_container: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operator that ran: what a plan of the memory of a whole step has to know.
+
+    Attributes:
+        position: so many events came before its own.
+        inputs: numbers of the allocations that its tensor arguments lie in.
+        outputs: of those that its results lie in; an input's own for a view or a result in place.
+        is_elementwise: whether each element of the result depends on those at its place alone.
+        name: what Python code bound the result to; empty for a temporary without one.
+    """
+
+    position: int
+    operator: str
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    is_elementwise: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 
@@ -185,6 +228,8 @@ class Trace:
             `step 1 backward`, `step 1 optimizer`, …
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
+        layers: what its modules returned there, in the order in which they ended.
+        calls: the operators of all steps in their order, where they were asked for.
     """
 
     workload: str
@@ -197,6 +242,8 @@ class Trace:
     marks: tuple[Mark, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
+    layers: tuple[ListedLayer, ...] = ()
+    calls: tuple[Call, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -219,6 +266,20 @@ class Trace:
             ]
             for a in self.allocations
         ]
+        stacks = _StackTable(strings)
+        stacked = [stacks.index(a.stack) for a in self.allocations]
+        calls = [
+            [
+                c.position,
+                strings.index(c.operator),
+                strings.index(c.module),
+                c.inputs,
+                c.outputs,
+                int(c.is_elementwise),
+                strings.index(c.name),
+            ]
+            for c in self.calls
+        ]
         document = {
             "schema": TRACE_SCHEMA,
             "workload": self.workload,
@@ -234,6 +295,12 @@ class Trace:
         }
         if self.tensors:
             document["tensors"] = [dataclasses.asdict(tensor) for tensor in self.tensors]
+        if self.layers:
+            document["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        if any(stacked):
+            document |= {"stacks": stacks.rows, "stacked": stacked}
+        if calls:
+            document["calls"] = calls
         return json.dumps(document, separators=(",", ":"))
 
     def until(self, mark: str) -> Self:
@@ -258,17 +325,26 @@ class Trace:
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
         strings: list[str] = data["strings"]
+        allocations = tuple(_allocation(row, strings) for row in data["allocations"])
+        if "stacked" in data:
+            stacks = _read_stacks(data["stacks"], strings)
+            allocations = tuple(
+                dataclasses.replace(each, stack=stacks[number])
+                for each, number in zip(allocations, data["stacked"], strict=True)
+            )
         return cls(
             workload=data["workload"],
             batch_size=data["batch_size"],
             mode=data["mode"],
             optimizer=data["optimizer"],
             knobs=Knobs(**data["knobs"]),
-            allocations=tuple(_allocation(row, strings) for row in data["allocations"]),
+            allocations=allocations,
             events=tuple(data["events"]),
             marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
             versions=data["versions"],
             tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
+            layers=tuple(map(_listed_layer, data.get("layers", ()))),
+            calls=tuple(_call(row, strings) for row in data.get("calls", ())),
         )
 
 
@@ -284,6 +360,30 @@ class _StringTable:
     @property
     def values(self) -> list[str]:
         return list(self._indices)
+
+
+class _StackTable:
+    """Stacks as a tree: a row is its innermost line and the row of the stack that called it."""
+
+    def __init__(self, strings: _StringTable) -> None:
+        self._strings = strings
+        self._indices: dict[tuple[str, ...], int] = {(): 0}
+        self.rows: list[tuple[int, int]] = []
+
+    def index(self, stack: tuple[str, ...]) -> int:
+        """0 for the empty stack, else the number of its row from 1."""
+        if stack not in self._indices:
+            caller = self.index(stack[:-1])
+            self.rows.append((self._strings.index(stack[-1]), caller))
+            self._indices[stack] = len(self.rows)
+        return self._indices[stack]
+
+
+def _read_stacks(rows: list[list[int]], strings: list[str]) -> list[tuple[str, ...]]:
+    stacks: list[tuple[str, ...]] = [()]
+    for line, caller in rows:
+        stacks.append((*stacks[caller], strings[line]))
+    return stacks
 
 
 def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[Any]:
@@ -319,6 +419,23 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
 
 def _listed_tensor(data: dict[str, Any]) -> ListedTensor:
     return ListedTensor(**{**data, "role": Role(data["role"]), "shape": tuple(data["shape"])})
+
+
+def _listed_layer(data: dict[str, Any]) -> ListedLayer:
+    return ListedLayer(**{**data, "output_shapes": tuple(map(tuple, data["output_shapes"]))})
+
+
+def _call(row: list[Any], strings: list[str]) -> Call:
+    position, operator, module, inputs, outputs, is_elementwise, name = row
+    return Call(
+        position=position,
+        operator=strings[operator],
+        module=strings[module],
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        is_elementwise=bool(is_elementwise),
+        name=strings[name],
+    )
 
 
 def _scratch(row: list[Any], strings: list[str]) -> Scratch:
