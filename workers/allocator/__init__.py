@@ -6,7 +6,7 @@ segments that grow, `addresses` where segments lie; `caching` is the allocator w
 """
 
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
-from workers.allocator.history import Action, History, record_history
+from workers.allocator.history import Action, History, given_blocks, record_history
 from workers.allocator.pools import ActionKind, AllocatorOutOfMemory, Block
 from workers.allocator.replay import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.allocator.settings import AllocatorSettings
@@ -23,6 +23,7 @@ __all__ = [
     "Replay",
     "Segment",
     "SegmentBlock",
+    "given_blocks",
     "live_peak_bytes",
     "peak_of_blocks",
     "record_history",

@@ -86,3 +86,25 @@ def record_history(
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
     )
+
+
+def given_blocks(
+    events: Sequence[int], sizes: Sequence[int], *, settings: AllocatorSettings = DEFAULT_SETTINGS
+) -> list[int]:
+    """Bytes of the block that each request gets where nothing limits what is reserved.
+
+    That is the request rounded up, with what is left of a free block where that is too little to be
+    split off: the sum over those alive is what PyTorch calls allocated.
+
+    Args:
+        events, sizes: those of `record_history`.
+        settings: of the allocator.
+
+    Returns:
+        One for each size; 0 for an empty request.
+    """
+    given = [0] * len(sizes)
+    for action in record_history(events, sizes, settings=settings).actions:
+        if action.kind is ActionKind.ALLOC and action.request is not None:
+            given[action.request] = action.num_bytes
+    return given
