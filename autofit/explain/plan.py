@@ -100,7 +100,7 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
             _at_once(graph, "everything", "no value is freed before the step ends", every),
             _at_once(graph, "named", "named values are kept, temporaries freed", kept),
             _at_once(graph, "eager", "freed when dead, as PyTorch does", _as_eager(graph)),
-            _at_once(graph, "in-place", "dropped after the last reader, in place where legal", layout.buffers),
+            _at_once(graph, "in-place", "dropped after its last reader, in place if legal", layout.buffers),
             _in_arena(graph, "planned", "the same at fixed offsets in one arena", layout),
             _in_arena(folded, "folded", "element-wise chains as one kernel, then planned", folded_layout),
         ),
@@ -170,8 +170,8 @@ def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
             and _fits(graph, known, number, place.get(number, number), result)
         ]
         if inputs:
-            best = min(inputs, key=lambda number: graph.values[place.get(number, number)].num_bytes)
-            place[result] = place.get(best, best)
+            owners = [place.get(number, number) for number in inputs]
+            place[result] = min(owners, key=lambda owner: graph.values[owner].num_bytes)
     return place
 
 

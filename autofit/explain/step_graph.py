@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -114,7 +115,7 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
     start = min(phase.start for phase in found if phase.step == step)
     stop = max(phase.stop for phase in found if phase.step == step)
     resident_bytes, values = _values(profile, start, stop)
-    calls = [call for call in profile.trace.calls if start <= call.position < stop]
+    calls = _calls(profile, start, stop)
     kernels, views = _kernels(profile, calls, values, stop)
     return StepGraph(
         step=step,
@@ -187,6 +188,30 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
         )
     return resident_bytes, values
+
+
+def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
+    """The calls of a step.
+
+    Of several at the position where a step begins, those before the first that allocates are the last
+    of the step before, which ends with calls that work in place.
+    """
+    calls = profile.trace.calls
+
+    def first_of(position: int) -> int:
+        index = bisect_left(calls, position, key=lambda call: call.position)
+        while index < len(calls) and calls[index].position == position:
+            if _makes(calls[index], profile.trace.events[position : position + 1]):
+                break
+            index += 1
+        return index
+
+    return list(calls[first_of(start) : first_of(stop)])
+
+
+def _makes(call: Call, events: Sequence[int]) -> bool:
+    """Whether a call allocates what is allocated first of these events."""
+    return bool(events) and events[0] in call.outputs and events[0] not in call.inputs
 
 
 def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:
