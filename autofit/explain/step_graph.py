@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, lifetimes, phases
+from autofit.explain.timeline import phases_of
 from workers.trace import Call, Category
 
 # What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
@@ -107,13 +108,9 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
             "a plan needs the calls of operators, which this profile does not list: make it again with "
             "`autofit profile … --save FILE`"
         )
-    found = phases(profile)
-    steps = sorted({phase.step for phase in found})
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        raise UsageError(f"the profile has no step {step}: choose from {', '.join(map(str, steps))}")
-    start = min(phase.start for phase in found if phase.step == step)
-    stop = max(phase.stop for phase in found if phase.step == step)
+    step = max(phase.step for phase in phases(profile)) if step is None else step
+    found = phases_of(profile, step)
+    start, stop = found[0].start, found[-1].stop
     resident_bytes, values = _values(profile, start, stop)
     calls = _calls(profile, start, stop)
     kernels, views = _kernels(profile, calls, values, stop)
@@ -172,7 +169,8 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
     resident_bytes = 0
     values = {}
     for number, (birth, death) in enumerate(zip(found.births, found.deaths, strict=True)):
-        if birth >= stop or death <= start:
+        is_over = death <= start and death < len(profile.trace.events)
+        if birth >= stop or is_over:
             continue
         allocation, num_bytes = profile.trace.allocations[number], profile.requested_bytes[number]
         if birth < start and death >= stop:
