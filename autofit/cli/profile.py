@@ -93,9 +93,9 @@ def profile(
 ) -> None:
     """Show where the memory of one configuration goes.
 
-    Bytes are what the allocations of one step asked for; those from before that are alive at its peak, such as
-    parameters, are among them. Bytes at the peak are of the blocks alive when the step first reaches it: over
-    all rows they add up to what is allocated then. No GPU is needed.
+    Bytes are what the allocations of one step asked for; those from before that are alive at its peak, such
+    as parameters, are among them. Bytes at the peak are of the blocks alive when the step first reaches it:
+    over all rows they add up to what is allocated then. No GPU is needed.
     """
     outputs = {name: path for name in EXPORTS if (path := given.pop(name.replace("-", "_"))) is not None}
     filters, given = _filters(given, None if show_all else top)

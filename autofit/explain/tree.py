@@ -53,6 +53,8 @@ def tree_view(
     tree = _tree(selection, paths, root)
     if filters.start:
         starts = _starts(tree, filters)
+        if not starts:
+            raise filters.nothing_matches()
         tree = _Node(
             root,
             Sizes(),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from autofit.errors import UsageError
 from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile
 from autofit.explain.selection import Selection
@@ -74,8 +75,14 @@ def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filte
     """The view of a list, whose rows are in their order.
 
     Raises:
+        UsageError: a filter is for trees.
         NothingMatchesError: no row passes the filters.
     """
+    if filters.start or filters.max_depth is not None:
+        raise UsageError(
+            f"--start-name-regex and --max-depth are for trees, which {kind} is not: leave them out or "
+            "take another view"
+        )
     passing = [row for row in rows if filters.passes(row)]
     if not passing:
         raise filters.nothing_matches()
