@@ -67,10 +67,10 @@ def _step_name(moment: Moment) -> str:
 
 def _at(column: int, num_columns: int) -> str:
     """An arrow under a column with its meaning beside it, on the side with more room."""
-    meaning = "peak"
-    if column < num_columns // 2:
-        return f"{' ' * column}▲ {meaning}"
-    return f"{meaning} ▲".rjust(column + 1)
+    before = "peak "
+    if len(before) <= column > num_columns // 2:
+        return f"{before}▲".rjust(column + 1)
+    return f"{' ' * column}▲ peak"
 
 
 def _print_phases(lane: Lane) -> None:

@@ -121,6 +121,9 @@ def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
         NothingMatchesError: there is no such device, or nothing of the categories.
     """
     phases_of(profile, filters.step)
+    present = {each.category for each in profile.trace.allocations}
+    if filters.categories and not filters.categories & present:
+        raise filters.nothing_matches()
     return TimelineView(
         profile=profile,
         devices=devices_of(profile, filters),
