@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 
 from autofit import paths
 from autofit.budget import DEFAULT_ARCHITECTURE
@@ -10,6 +11,7 @@ from autofit.card_plans import Card, CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError, DispatchError, InfrastructureError, UsageError, WorkloadFailedError
+from autofit.explain.profile import Profile
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
@@ -55,7 +57,8 @@ class Predictor:
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
         num_threads: of the trials there.
-        with_tensors: traces also list the tensors of a forward pass.
+        with_tensors: traces also list the tensors and layers of a forward pass.
+        with_calls: traces also have the operators that ran, and the stacks of allocations.
 
     Attributes:
         sources: the user's files that the workload used, path → digest; None as long as no worker
@@ -75,11 +78,13 @@ class Predictor:
         for_host: bool = False,
         num_threads: int | None = None,
         with_tensors: bool = False,
+        with_calls: bool = False,
     ) -> None:
         self._plans = CardPlans(plans, plans_elsewhere)
         self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
         self._num_threads = num_threads
         self._with_tensors = with_tensors
+        self._with_calls = with_calls
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -131,6 +136,10 @@ class Predictor:
         """The estimate of one batch size from one trace, at that size."""
         return self.curve_at(knobs, card, batch_size)(batch_size)
 
+    def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
+        """Where the memory of one batch size goes; raises what `curve_at` does."""
+        return self.curve_at(knobs, card, batch_size).profile(batch_size)
+
     def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
         """The curve that knows this batch size alone, from one trace.
 
@@ -165,6 +174,7 @@ class Predictor:
                     architecture=self._architecture,
                     num_threads=self._num_threads,
                     with_tensors=self._with_tensors,
+                    with_calls=self._with_calls,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
@@ -174,8 +184,8 @@ class Predictor:
                 self.sources = {**(self.sources or {}), **outcome.sources}
             raise_if_failed(outcome)
             assert outcome.trace_json is not None
-            self._traces[key] = trace = Trace.from_json(outcome.trace_json)
-            _keep(trace)
+            self._traces[key] = Trace.from_json(outcome.trace_json)
+            _keep(outcome.trace_json)
         return self._traces[key]
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
@@ -255,7 +265,9 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)
 
 
-def _keep(trace: Trace) -> None:
-    path = paths.traces_dir() / f"{trace.digest}.json.gz"
+def _keep(trace_json: str) -> None:
+    """Keeps a trace by its digest, which is that of its text: a trace has but one."""
+    text = trace_json.encode()
+    path = paths.traces_dir() / f"{hashlib.sha256(text).hexdigest()}.json.gz"
     if not path.exists():
-        paths.write_atomically(path, gzip.compress(trace.to_json().encode(), compresslevel=1, mtime=0))
+        paths.write_atomically(path, gzip.compress(text, compresslevel=1, mtime=0))

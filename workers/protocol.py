@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -188,7 +188,8 @@ class TrialSpec:
             CPU a profiled step.
         with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
             answer from traces at other sizes (see `workers.predict.warm_curves`).
-        with_tensors: whether that trace also lists the tensors of a forward pass.
+        with_tensors: whether that trace also lists the tensors and layers of a forward pass.
+        with_calls: whether it also has the operators that ran, and the stacks of allocations.
     """
 
     workload: WorkloadRef
@@ -210,6 +211,7 @@ class TrialSpec:
     with_follow_up: bool = True
     with_trace: bool = True
     with_tensors: bool = False
+    with_calls: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

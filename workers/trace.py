@@ -10,13 +10,15 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from workers.protocol import Knobs
 
-TRACE_SCHEMA = "autofit.trace/2"
+TRACE_SCHEMA = "autofit.trace/3"
+_Value = TypeVar("_Value", bound=Hashable)
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -35,6 +37,9 @@ class Category(StrEnum):
     INPUT = "input"
     WORKSPACE = "workspace"
     OTHER = "other"
+
+
+_CATEGORIES = {category.value: category for category in Category}  # quicker than the enumeration
 
 
 class ConvPass(StrEnum):
@@ -114,6 +119,11 @@ class Allocation:
             no operator's output.
         span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
             library asks for, each a line in the batch size; None where it is exact.
+        stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
+            stacks were asked for; in backward those of the forward pass that made the node. Lines of
+            PyTorch and of the standard library have their path from where those are installed.
+        name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
+            `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
     """
 
     num_bytes: int
@@ -127,6 +137,8 @@ class Allocation:
     correction: str = ""
     scratch: Scratch | None = None
     span_bytes: tuple[int, int] | None = None
+    stack: tuple[str, ...] = ()
+    name: str = ""
 
 
 class Role(StrEnum):
@@ -167,6 +179,46 @@ class ListedTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLayer:
+    """What one module returned in one forward pass, as a summary of a model lists it.
+
+    Attributes:
+        name: path of the module; empty for the model itself.
+        module_type: name of its class.
+        output_shapes: of the tensors that it returned.
+        num_parameters: elements of its own parameters, not of its children's.
+        is_container: whether it has children.
+    """
+
+    name: str
+    module_type: str
+    output_shapes: tuple[tuple[int, ...], ...]
+    num_parameters: int
+    is_container: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operator that ran: what a plan of the memory of a whole step has to know.
+
+    Attributes:
+        position: so many events came before its own.
+        inputs: numbers of the allocations that its tensor arguments lie in.
+        outputs: of those that its results lie in; an input's own for a view or a result in place.
+        is_elementwise: whether each element of the result depends on those at its place alone.
+        name: what Python code bound the result to; empty for a temporary without one.
+    """
+
+    position: int
+    operator: str
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    is_elementwise: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 
@@ -185,6 +237,8 @@ class Trace:
             `step 1 backward`, `step 1 optimizer`, …
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
+        layers: what its modules returned there, in the order in which they ended.
+        calls: the operators of all steps in their order, where they were asked for.
     """
 
     workload: str
@@ -197,13 +251,19 @@ class Trace:
     marks: tuple[Mark, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
+    layers: tuple[ListedLayer, ...] = ()
+    calls: tuple[Call, ...] = ()
 
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        strings = _StringTable()
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        strings, convolutions = _Table[str](), _Table[Convolution]()
         rows = [
             [
                 a.num_bytes,
@@ -213,13 +273,28 @@ class Trace:
                 strings.index(a.source),
                 strings.index(a.dtype),
                 list(a.shape),
-                None if a.convolution is None else dataclasses.asdict(a.convolution),
+                None if a.convolution is None else convolutions.index(a.convolution),
                 a.span_bytes,
                 *_encoded_correction(a, strings),
             ]
             for a in self.allocations
         ]
-        document = {
+        stacks = _StackTable(strings)
+        stacked = [stacks.index(a.stack) for a in self.allocations]
+        named = [(number, strings.index(a.name)) for number, a in enumerate(self.allocations) if a.name]
+        calls = [
+            [
+                c.position,
+                strings.index(c.operator),
+                strings.index(c.module),
+                c.inputs,
+                c.outputs,
+                int(c.is_elementwise),
+                strings.index(c.name),
+            ]
+            for c in self.calls
+        ]
+        document: dict[str, Any] = {
             "schema": TRACE_SCHEMA,
             "workload": self.workload,
             "batch_size": self.batch_size,
@@ -228,13 +303,22 @@ class Trace:
             "knobs": self.knobs.to_dict(),
             "versions": self.versions,
             "strings": strings.values,
+            "convolutions": [dataclasses.asdict(each) for each in convolutions.values],
             "allocations": rows,
             "events": self.events,
             "marks": [[m.position, m.name] for m in self.marks],
         }
         if self.tensors:
             document["tensors"] = [dataclasses.asdict(tensor) for tensor in self.tensors]
-        return json.dumps(document, separators=(",", ":"))
+        if self.layers:
+            document["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        if any(stacked):
+            document |= {"stacks": stacks.rows, "stacked": stacked}
+        if named:
+            document["named"] = named
+        if calls:
+            document["calls"] = calls
+        return document
 
     def until(self, mark: str) -> Self:
         """The same up to the last mark of that name, if there is one; what is alive there is never freed."""
@@ -246,10 +330,15 @@ class Trace:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Reads a trace back; raises `ValueError` for another schema or a malformed document."""
-        data = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """The same of a document that is read already."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")
+        assert isinstance(data, dict)
         try:
             return cls._from_dict(data)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -258,35 +347,70 @@ class Trace:
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
         strings: list[str] = data["strings"]
+        convolutions = [convolution_from_dict(each) for each in data["convolutions"]]
+        rows = data["allocations"]
+        stacks = _read_stacks(data.get("stacks", ()), strings)
+        stacked = data.get("stacked") or [0] * len(rows)
+        names = {number: strings[name] for number, name in data.get("named", ())}
+        allocations = tuple(
+            _allocation(row, strings, convolutions, stacks[stack], names.get(number, ""))
+            for number, (row, stack) in enumerate(zip(rows, stacked, strict=True))
+        )
         return cls(
             workload=data["workload"],
             batch_size=data["batch_size"],
             mode=data["mode"],
             optimizer=data["optimizer"],
             knobs=Knobs(**data["knobs"]),
-            allocations=tuple(_allocation(row, strings) for row in data["allocations"]),
+            allocations=allocations,
             events=tuple(data["events"]),
             marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
             versions=data["versions"],
             tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
+            layers=tuple(map(_listed_layer, data.get("layers", ()))),
+            calls=tuple(_call(row, strings) for row in data.get("calls", ())),
         )
 
 
-class _StringTable:
-    """Operators, modules and sources repeat thousands of times; each is written once."""
+class _Table(Generic[_Value]):
+    """Names and convolutions repeat thousands of times; each is written once."""
 
     def __init__(self) -> None:
-        self._indices: dict[str, int] = {}
+        self._indices: dict[_Value, int] = {}
 
-    def index(self, value: str) -> int:
+    def index(self, value: _Value) -> int:
         return self._indices.setdefault(value, len(self._indices))
 
     @property
-    def values(self) -> list[str]:
+    def values(self) -> list[_Value]:
         return list(self._indices)
 
 
-def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[Any]:
+class _StackTable:
+    """Stacks as a tree: a row is its innermost line and the row of the stack that called it."""
+
+    def __init__(self, strings: _Table[str]) -> None:
+        self._strings = strings
+        self._indices: dict[tuple[str, ...], int] = {(): 0}
+        self.rows: list[tuple[int, int]] = []
+
+    def index(self, stack: tuple[str, ...]) -> int:
+        """0 for the empty stack, else the number of its row from 1."""
+        if stack not in self._indices:
+            caller = self.index(stack[:-1])
+            self.rows.append((self._strings.index(stack[-1]), caller))
+            self._indices[stack] = len(self.rows)
+        return self._indices[stack]
+
+
+def _read_stacks(rows: Iterable[list[int]], strings: list[str]) -> list[tuple[str, ...]]:
+    stacks: list[tuple[str, ...]] = [()]
+    for line, caller in rows:
+        stacks.append((*stacks[caller], strings[line]))
+    return stacks
+
+
+def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[Any]:
     """What few rows have; the others end before it."""
     if not allocation.correction:
         return []
@@ -299,26 +423,47 @@ def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[A
     ]
 
 
-def _allocation(row: list[Any], strings: list[str]) -> Allocation:
+def _allocation(
+    row: list[Any], strings: list[str], convolutions: list[Convolution], stack: tuple[str, ...], name: str
+) -> Allocation:
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     return Allocation(
         num_bytes=num_bytes,
-        category=Category(category),
+        category=_CATEGORIES[category],
         operator=strings[operator],
         module=strings[module],
         source=strings[source],
         dtype=strings[dtype],
         shape=tuple(shape),
-        convolution=None if convolution is None else convolution_from_dict(convolution),
+        convolution=None if convolution is None else convolutions[convolution],
         correction=correction,
         scratch=None if scratch is None else _scratch(scratch, strings),
         span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
+        stack=stack,
+        name=name,
     )
 
 
 def _listed_tensor(data: dict[str, Any]) -> ListedTensor:
     return ListedTensor(**{**data, "role": Role(data["role"]), "shape": tuple(data["shape"])})
+
+
+def _listed_layer(data: dict[str, Any]) -> ListedLayer:
+    return ListedLayer(**{**data, "output_shapes": tuple(map(tuple, data["output_shapes"]))})
+
+
+def _call(row: list[Any], strings: list[str]) -> Call:
+    position, operator, module, inputs, outputs, is_elementwise, name = row
+    return Call(
+        position=position,
+        operator=strings[operator],
+        module=strings[module],
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        is_elementwise=bool(is_elementwise),
+        name=strings[name],
+    )
 
 
 def _scratch(row: list[Any], strings: list[str]) -> Scratch:

@@ -11,6 +11,7 @@ from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
+from autofit.explain.profile import Profile
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
@@ -35,6 +36,15 @@ def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emi
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
     knobs = settings.knobs(settings.one_conv_algo("an estimate"))
     return predictor.estimate(knobs, card, batch_size)
+
+
+def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
+    """Predicts one configuration, with all that the views need."""
+    predictor = session.local_predictor(
+        workload, mode=settings.mode, emit=emit, with_tensors=True, with_calls=True
+    )
+    card = api.card_named(None if settings.gpu is None else settings.gpu.key)
+    return predictor.profile(settings.knobs(settings.one_conv_algo("a profile")), card, batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
@@ -74,6 +84,7 @@ class Backend:
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers

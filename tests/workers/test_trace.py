@@ -8,7 +8,18 @@ import json
 import pytest
 
 from workers.protocol import Knobs
-from workers.trace import TRACE_SCHEMA, Allocation, Category, Convolution, ConvPass, Mark, Scratch, Trace
+from workers.trace import (
+    TRACE_SCHEMA,
+    Allocation,
+    Call,
+    Category,
+    Convolution,
+    ConvPass,
+    ListedLayer,
+    Mark,
+    Scratch,
+    Trace,
+)
 
 CONVOLUTION = Convolution(
     conv_pass=ConvPass.WGRAD,
@@ -38,6 +49,8 @@ TRACE = Trace(
             source="/home/user/näher.py:12:forward",
             dtype="float32",
             shape=(4, 32),
+            stack=("/home/user/train.py:3:<module>", "/home/user/näher.py:12:forward"),
+            name="layers.0.weight",
         ),
         Allocation(num_bytes=0, category=Category.WORKSPACE, operator="aten.addmm", convolution=CONVOLUTION),
         Allocation(num_bytes=4, category=Category.OTHER),
@@ -54,6 +67,26 @@ TRACE = Trace(
     events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
     versions={"torch": "2.13.0"},
+    layers=(
+        ListedLayer(
+            name="layers.0",
+            module_type="Linear",
+            output_shapes=((4, 32),),
+            num_parameters=1056,
+            is_container=False,
+        ),
+    ),
+    calls=(
+        Call(
+            position=3,
+            operator="aten.mul.Tensor",
+            module="",
+            inputs=(0, 2),
+            outputs=(4,),
+            is_elementwise=True,
+            name="scaled",
+        ),
+    ),
 )
 
 
@@ -81,6 +114,8 @@ def test_the_encoding_is_the_same_every_time_and_so_is_the_digest():
         {"knobs": Knobs()},
         {"versions": {"torch": "2.14.0"}},
         {"marks": ()},
+        {"calls": ()},
+        {"layers": ()},
         {
             "allocations": (
                 dataclasses.replace(TRACE.allocations[0], module="layers.1"),

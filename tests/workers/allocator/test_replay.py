@@ -5,45 +5,23 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+from tests.workers.allocator.streams import SETTINGS, streams
 from workers.allocator import (
     AllocatorOutOfMemory,
     AllocatorSettings,
     Block,
     CachingAllocator,
     Replay,
+    given_blocks,
     live_peak_bytes,
+    peak_of_blocks,
     replay,
 )
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
-SETTINGS = st.builds(
-    AllocatorSettings,
-    expandable_segments=st.booleans(),
-    max_split_size_bytes=st.sampled_from([None, 32 * MIB]),
-    roundup_power2_divisions=st.sampled_from([0, 8]),
-    garbage_collection_threshold=st.sampled_from([None, 0.3]),
-)
 LIMITS = st.none() | st.integers(MIB, 200 * MIB)
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Events and sizes: requests in order, each freed at some later point or never."""
-    sizes = draw(
-        st.lists(
-            st.one_of(st.integers(0, 4096), st.integers(0, 3 * MIB), st.integers(0, 50 * MIB)), max_size=40
-        )
-    )
-    events: list[int] = []
-    live: list[int] = []
-    for index in range(len(sizes)):
-        events.append(index)
-        live.append(index)
-        num_freed = draw(st.integers(0, min(2, len(live))))
-        events.extend(~live.pop(draw(st.integers(0, len(live) - 1))) for _ in range(num_freed))
-    return events, sizes
 
 
 def replay_by_hand(
@@ -146,6 +124,17 @@ def test_the_peak_position_is_where_the_peak_was_first_reached() -> None:
 
     assert outcome.peak_allocated_bytes == 10 * MIB
     assert outcome.peak_allocated_position == 1
+
+
+@given(streams(), SETTINGS)
+@untimed
+def test_given_blocks_add_up_to_what_is_allocated(
+    stream: tuple[list[int], list[int]], settings: AllocatorSettings
+) -> None:
+    events, sizes = stream
+    blocks = given_blocks(events, sizes, settings=settings)
+    assert peak_of_blocks(events, blocks) == replay(events, sizes, settings=settings).peak_allocated_bytes
+    assert all(block >= size for block, size in zip(blocks, sizes, strict=True))
 
 
 def test_allocated_counts_blocks_that_were_not_split_at_their_whole_size() -> None:

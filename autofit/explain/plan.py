@@ -1,0 +1,232 @@
+"""The view `plan`: what one step would need if its whole graph were known before it ran.
+
+The question is that of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
+an imperative program keeps what it has names for, an executor that sees the graph need not. Counted are
+requested bytes of one step, the last if no other is asked for; what lives from before it to after it
+(parameters, the optimizer's state) is part of every number, and what a step is given (its inputs) is
+kept by every policy for as long as eager PyTorch keeps it. The policies:
+
+- `everything`: no value is freed before the step ends.
+- `named`: values that Python code has a name for are kept until the step ends, temporaries are freed
+  as in eager; `unnamed_bytes` tells the most that temporaries hold at once.
+- `eager`: each value is freed when PyTorch frees it, which is when the last reference goes.
+- `in-place`: each value is dropped after its last reader, and the result of an element-wise operator
+  takes the place of an input that is at least as large, has elements of the same size and has no
+  reader left. Views are taken to keep the order of elements.
+- `planned`: the same in one arena, every value at a fixed offset: see `memory_plan`. This and the next
+  are what an executor would really reserve; the one before is their lower bound.
+- `folded`: chains of element-wise operators are one kernel each before the memory is planned: see
+  `folding`.
+
+A kernel is an operator that computes, whether one launch or several; views are none. Workspaces count
+in every policy, for as long as their operator runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autofit.explain.filters import Filters
+from autofit.explain.folding import fold_chains
+from autofit.explain.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
+from autofit.explain.packing import pack
+from autofit.explain.profile import Profile
+from autofit.explain.selection import devices_of
+from autofit.explain.step_graph import StepGraph, step_graph
+from autofit.explain.view import heading
+from workers.trace import Allocation
+
+NOTES = (
+    "requested bytes of one step; parameters, optimizer state and inputs are kept by every policy",
+    "eager frees when Python lets go; in-place, planned and folded drop a value after its last reader",
+    "a kernel is an operator that computes; views are none",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a step needs under one way of keeping values.
+
+    Attributes:
+        name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
+        meaning: in words.
+        peak_bytes: the most that is needed at once, with what lives all through the step.
+        lower_bound_bytes: what no plan with these lifetimes gets below.
+        num_kernels: operators that compute.
+        num_values: allocations of the step that hold a place of their own.
+    """
+
+    name: str
+    meaning: str
+    peak_bytes: int
+    lower_bound_bytes: int
+    num_kernels: int
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The policies for one step, from what keeps most to what keeps least.
+
+    Attributes:
+        resident_bytes: of what lives from before the step to after it, part of every number.
+        unnamed_bytes: the most that temporaries without a name hold at once, in eager.
+        layout: the places of `planned`; its arena lies beside the resident bytes.
+        holders: for every value of the step, by its allocation, the index of the layout's buffer.
+    """
+
+    step: int
+    resident_bytes: int
+    num_unnamed: int
+    unnamed_bytes: int
+    policies: tuple[Policy, ...]
+    layout: MemoryPlan
+    holders: dict[int, int]
+    notes: tuple[str, ...] = NOTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The view `plan`.
+
+    Attributes:
+        num_places: so many of the largest places of the plan are listed; None for all.
+    """
+
+    profile: Profile
+    plan: Plan
+    num_places: int | None
+
+    def to_json(self) -> str:
+        """The document."""
+        found = self.plan
+        document = {
+            **heading("plan", self.profile),
+            "step": found.step,
+            "resident_bytes": found.resident_bytes,
+            "num_unnamed": found.num_unnamed,
+            "unnamed_bytes": found.unnamed_bytes,
+            "policies": [dataclasses.asdict(policy) for policy in found.policies],
+            "arena_bytes": found.layout.num_bytes,
+            "places": [dataclasses.asdict(place) for place in self.places()],
+            "notes": found.notes,
+        }
+        return json.dumps(document, indent=2)
+
+    def places(self) -> list[Place]:
+        """The largest buffers of the arena."""
+        layout = self.plan.layout
+        held: list[list[str]] = [[] for _ in layout.buffers]
+        for number, index in self.plan.holders.items():
+            held[index].append(_label(self.profile.trace.allocations[number]))
+        largest = sorted(range(len(held)), key=lambda index: -layout.buffers[index].num_bytes)
+        return [
+            Place(
+                offset_bytes=layout.offsets[index],
+                num_bytes=layout.buffers[index].num_bytes,
+                start=layout.buffers[index].start,
+                stop=layout.buffers[index].stop,
+                holds=tuple(held[index]),
+            )
+            for index in largest[: self.num_places]
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One buffer of a plan.
+
+    Attributes:
+        offset_bytes: from the start of the arena.
+        start, stop: positions among the events.
+        holds: what lies there, one after the other: module and operator.
+    """
+
+    offset_bytes: int
+    num_bytes: int
+    start: int
+    stop: int
+    holds: tuple[str, ...]
+
+
+def plan_view(profile: Profile, filters: Filters) -> PlanView:
+    """The view of a profile; of the filters it goes by the step, the device and `top`.
+
+    Raises:
+        UsageError: there is no such step, or the profile lists no calls of operators.
+        NothingMatchesError: there is no such device.
+    """
+    devices_of(profile, filters)
+    return PlanView(profile=profile, plan=plan(profile, filters.step), num_places=filters.top)
+
+
+def plan(profile: Profile, step: int | None = None) -> Plan:
+    """What a step of a profile needs under each policy; the last step if None.
+
+    Raises:
+        UsageError: the profile has no such step, or lists no calls of operators.
+    """
+    graph = step_graph(profile, step)
+    folded = fold_chains(graph)
+    packed = pack(graph)
+    layout, folded_layout = plan_memory(packed.buffers), plan_memory(pack(folded).buffers)
+    unnamed = [Buffer(v.start, v.stop, v.num_bytes) for v in graph.values.values() if not v.name]
+    every, kept = _until_end(graph, named=False), _until_end(graph, named=True)
+    return Plan(
+        step=graph.step,
+        resident_bytes=graph.resident_bytes,
+        num_unnamed=len(unnamed),
+        unnamed_bytes=max_live_bytes(unnamed),
+        policies=(
+            _at_once(graph, "everything", "no value is freed before the step ends", every),
+            _at_once(graph, "named", "named values are kept, temporaries freed", kept),
+            _at_once(graph, "eager", "freed when dead, as PyTorch does", _as_eager(graph)),
+            _at_once(graph, "in-place", "dropped after its last reader, in place if legal", packed.buffers),
+            _in_arena(graph, "planned", "the same at fixed offsets in one arena", layout),
+            _in_arena(folded, "folded", "element-wise chains as one kernel, then planned", folded_layout),
+        ),
+        layout=layout,
+        holders=packed.holders,
+    )
+
+
+def _at_once(graph: StepGraph, name: str, meaning: str, buffers: Sequence[Buffer]) -> Policy:
+    """A policy whose need is what lives at one time."""
+    live_bytes = max_live_bytes(buffers)
+    return _policy(graph, name, meaning, (live_bytes, live_bytes, len(buffers)))
+
+
+def _in_arena(graph: StepGraph, name: str, meaning: str, layout: MemoryPlan) -> Policy:
+    """A policy whose need is an arena."""
+    return _policy(graph, name, meaning, (layout.num_bytes, layout.lower_bound_bytes, len(layout.buffers)))
+
+
+def _policy(graph: StepGraph, name: str, meaning: str, need: tuple[int, int, int]) -> Policy:
+    num_bytes, lower_bound_bytes, num_values = need
+    return Policy(
+        name=name,
+        meaning=meaning,
+        peak_bytes=graph.resident_bytes + num_bytes,
+        lower_bound_bytes=graph.resident_bytes + lower_bound_bytes,
+        num_kernels=len(graph.kernels),
+        num_values=num_values,
+    )
+
+
+def _label(allocation: Allocation) -> str:
+    return allocation.name or f"{allocation.module or '(no module)'}/{allocation.operator}"
+
+
+def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
+    """All values until the step ends, or only those with a name, the others as in eager."""
+    return [
+        Buffer(value.start, value.stop if named and not value.name else graph.stop, value.num_bytes)
+        for value in graph.values.values()
+    ]
+
+
+def _as_eager(graph: StepGraph) -> list[Buffer]:
+    return [Buffer(value.start, value.stop, value.num_bytes) for value in graph.values.values()]

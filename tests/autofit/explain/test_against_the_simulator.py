@@ -1,0 +1,210 @@
+"""Every view of a real model agrees with the simulator to the byte, and the views with each other."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import pickle
+
+import pytest
+from torch.cuda import _memory_viz as memory_viz
+
+from autofit.api import card_named, refer
+from autofit.explain.chrome_trace import chrome_trace
+from autofit.explain.code import code_view
+from autofit.explain.filters import CATEGORIES, parse_filters
+from autofit.explain.memory_plan import find_overlap
+from autofit.explain.ops import operator_view
+from autofit.explain.plan import plan
+from autofit.explain.profile import (
+    Profile,
+    alive_at,
+    allocated_after,
+    lifetimes,
+    peak_position,
+    phase_of,
+    phases,
+)
+from autofit.explain.scopes import scope_view
+from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
+from autofit.explain.tensors import tensor_view
+from autofit.explain.timeline import course_of, timeline
+from autofit.session import local_predictor
+from tests.autofit.explain.trace_events import of_kind, validate
+from workers.allocator import CachingAllocator
+from workers.protocol import Knobs
+
+ALL = parse_filters()
+MODELS = {"davenet-audio": 4, "resnet50": 32, "davenet": 32, "gpt2": 32}
+
+
+@pytest.fixture(scope="module", params=MODELS.items(), ids=MODELS)
+def predicted(request, tmp_path_factory):
+    """The profile and the estimate of one model, from one trace."""
+    model, batch_size = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        predictor = local_predictor(refer(model), with_tensors=True, with_calls=True)
+        card = card_named("rtx-3090")
+        return predictor.profile(Knobs(), card, batch_size), predictor.estimate(Knobs(), card, batch_size)
+
+
+@pytest.fixture
+def profile(predicted) -> Profile:
+    return predicted[0]
+
+
+def test_what_is_alive_at_the_peak_adds_up_to_the_simulators(predicted):
+    profile, estimate = predicted
+    assert profile.peak_allocated_bytes == estimate.peak_allocated_bytes
+    assert profile.peak_reserved_bytes == estimate.peak_reserved_bytes
+    alive = alive_at(profile, peak_position(profile))
+    assert sum(profile.block_bytes[number] for number in alive) == profile.peak_allocated_bytes
+
+
+def test_the_blocks_are_those_that_the_allocator_gives(profile):
+    allocator = CachingAllocator()
+    blocks = {}
+    for event in profile.trace.events:
+        if event < 0:
+            if ~event in blocks:
+                allocator.free(blocks.pop(~event))
+        elif profile.requested_bytes[event]:
+            blocks[event] = allocator.malloc(profile.requested_bytes[event])
+            assert blocks[event].size == profile.block_bytes[event]
+    assert allocator.peak_allocated_bytes == profile.peak_allocated_bytes
+    assert allocator.peak_reserved_bytes == profile.peak_reserved_bytes
+
+
+def test_every_view_has_the_peak_and_the_same_bytes(profile):
+    lists = [operator_view(profile, ALL), tensor_view(profile, ALL)]
+    trees = [scope_view(profile, ALL), code_view(profile, ALL)]
+    sums = [
+        (
+            sum(row.sizes.requested_bytes for row in view.rows),
+            sum(row.sizes.peak_bytes for row in view.rows),
+            sum(row.sizes.count for row in view.rows),
+        )
+        for view in lists
+    ]
+    sums += [
+        (
+            sum(row.own.requested_bytes for row in view.rows),
+            sum(row.own.peak_bytes for row in view.rows),
+            sum(row.own.count for row in view.rows),
+        )
+        for view in trees
+    ]
+    sums += [dataclasses.astuple(view.rows[0].sizes) for view in trees]
+    assert len(set(sums)) == 1
+    assert sums[0][1] == profile.peak_allocated_bytes
+
+
+def test_operators_are_sums_of_tensors(profile):
+    lives = lifetimes(profile)
+    of_tensors = collections.Counter()
+    for row in tensor_view(profile, ALL).rows:
+        allocation = profile.trace.allocations[profile.trace.events[row.birth]]
+        phase = phase_of(profile, row.birth + 1).name
+        of_tensors[allocation.operator.removeprefix("aten."), phase] += row.sizes.requested_bytes
+        assert lives.births[profile.trace.events[row.birth]] == row.birth
+    of_operators = {(r.name, r.phase): r.sizes.requested_bytes for r in operator_view(profile, ALL).rows}
+    assert of_tensors == of_operators
+
+
+def test_modules_are_sums_of_tensors(profile):
+    of_tensors = collections.Counter()
+    for row in tensor_view(profile, ALL).rows:
+        of_tensors[profile.trace.allocations[profile.trace.events[row.birth]].module] += row.sizes.peak_bytes
+    root, *nodes = scope_view(profile, ALL).rows
+    of_modules = {"": root.own.peak_bytes, **{row.name: row.own.peak_bytes for row in nodes}}
+    assert +of_tensors == +collections.Counter(of_modules)
+
+
+def test_categories_are_the_estimates_breakdown(predicted):
+    profile, estimate = predicted
+    names = {
+        "parameter": "parameters",
+        "gradient": "gradients",
+        "optimizer-state": "optimizer_state",
+        "activation": "activations",
+        "input": "inputs",
+        "workspace": "workspace",
+    }
+    breakdown = dataclasses.asdict(estimate.breakdown)
+    rows = tensor_view(profile, ALL).rows
+    assert {row.category.replace("_", "-") for row in rows} <= set(CATEGORIES)
+    for category, part in names.items():
+        at_peak = (row for row in rows if row.category.replace("_", "-") == category and row.sizes.peak_bytes)
+        assert sum(row.sizes.requested_bytes for row in at_peak) == breakdown[part], category
+
+
+def test_parameters_gradients_and_state_are_their_modules(profile):
+    allocations = [profile.trace.allocations[number] for number in alive_at(profile, peak_position(profile))]
+    held = [each for each in allocations if each.category in ("parameter", "gradient", "optimizer_state")]
+    assert held
+    for each in held:
+        assert each.name, each
+        assert each.name.startswith(each.module)
+
+
+def test_a_profile_from_disk_has_the_same_views(profile):
+    again = Profile.from_bytes(profile.to_bytes())
+    assert again == profile
+
+
+def test_the_timeline_has_both_peaks_and_categories_that_add_up(profile):
+    course = course_of(profile)
+    assert course.allocated == allocated_after(profile)
+    assert max(course.reserved) == profile.peak_reserved_bytes
+
+    (lane,) = timeline(profile)
+    assert lane.peak.allocated_bytes == sum(lane.peak.categories.values()) == profile.peak_allocated_bytes
+    assert lane.peak_reserved_bytes == profile.peak_reserved_bytes
+    assert lane.peak.position == peak_position(profile)
+    at_peak = collections.Counter()
+    for number in alive_at(profile, lane.peak.position):
+        at_peak[profile.trace.allocations[number].category] += profile.block_bytes[number]
+    assert +at_peak == +collections.Counter(lane.peak.categories)
+
+
+def test_the_chrome_trace_is_valid_and_its_counters_reach_the_peaks(profile):
+    events = chrome_trace(profile)["traceEvents"]
+    validate(events)
+    peaks = collections.defaultdict(int)
+    for event in of_kind("C", events):
+        peaks[event["name"]] = max(peaks[event["name"]], event["args"]["bytes"])
+    assert peaks["allocated"] == profile.peak_allocated_bytes
+    assert peaks["reserved"] == profile.peak_reserved_bytes
+    paths = {event["args"]["path"] for event in of_kind("X", events) if event["cat"] == "module"}
+    assert {each.module for each in profile.trace.allocations} - {""} <= paths
+
+
+def test_pytorchs_readers_find_both_peaks_in_the_snapshot(profile):
+    whole = pickle.loads(encode_snapshot(snapshot(profile)))
+    at_peak = pickle.loads(encode_snapshot(snapshot(profile, position=step_peak(profile))))
+    (entries,) = whole["device_traces"]
+
+    assert sum(map(memory_viz.calc_active, at_peak["segments"])) == profile.peak_allocated_bytes
+    reserved = [entry["size"] for entry in entries if entry["action"] == "segment_alloc"]
+    assert sum(reserved) == profile.peak_reserved_bytes  # without a limit nothing goes back
+    summary = memory_viz.segsum(whole)
+    assert f"total_reserved: {memory_viz.Bytes(profile.peak_reserved_bytes)}" in summary
+    assert memory_viz.trace(whole).count("cudaMalloc") == len(reserved)
+    assert "snapshot.pickle" in memory_viz.trace_plot(whole)
+
+
+def test_the_plan_begins_with_what_eager_needs_and_never_overlaps(profile):
+    found = plan(profile)
+    need = {policy.name: policy for policy in found.policies}
+    sizes = profile.requested_bytes
+    changes = [sizes[event] if event >= 0 else -sizes[~event] for event in profile.trace.events]
+    start = min(phase.start for phase in phases(profile) if phase.step == found.step)
+
+    assert need["eager"].peak_bytes == max(list(itertools.accumulate(changes))[start:])
+    assert find_overlap(found.layout) is None
+    bytes_of = {name: policy.peak_bytes for name, policy in need.items()}
+    assert bytes_of["everything"] >= bytes_of["named"] >= bytes_of["eager"] >= bytes_of["in-place"]
+    assert bytes_of["in-place"] == need["planned"].lower_bound_bytes <= bytes_of["planned"]
+    assert need["folded"].num_kernels <= need["planned"].num_kernels
