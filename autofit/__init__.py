@@ -13,6 +13,7 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
 from autofit.applying import apply_conv_algo
+from autofit.executable import find_executable_batch_size
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
@@ -35,6 +36,7 @@ __all__ = [
     "check",
     "errors",
     "estimate",
+    "find_executable_batch_size",
     "peak_curve",
     "tune",
 ]

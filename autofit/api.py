@@ -25,7 +25,7 @@ from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor, run
-from autofit.settings import resolve_settings
+from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import Knobs, WorkloadRef
 from workers.workload import UnknownWorkloadError, Workload, WorkloadError, parse_reference
 
@@ -63,7 +63,7 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         )
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = resolve_settings({**options, "model": model}, {}, None)
-    reference = _referred(workload, settings.input_shape, settings.num_classes)
+    reference = _referred(workload, settings)
     return run(settings, reference, emit=on_event or ignore)
 
 
@@ -107,7 +107,7 @@ def check(workload: Workload | str, *, batch_size: int, **options: Any) -> Check
     """
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = check_settings({**options, "model": model})
-    reference = _referred(workload, settings.input_shape, settings.num_classes)
+    reference = _referred(workload, settings)
     return run_check(settings, local_predictor(reference, mode=settings.mode), batch_size)
 
 
@@ -128,30 +128,34 @@ def peak_curve(
     return predictor.curve(setting, card_named(gpu))
 
 
-def refer(
-    text: str, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None
-) -> WorkloadRef:
-    """What `--model`, `--input` and `--classes` refer to; nothing of it is imported.
+def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
+    """What a model's name, with what settings say of a sample, refers to; nothing of it is imported.
 
     Raises:
         UnknownModelError: no such model; near matches are named.
         UsageError: the reference is malformed, or its file is missing.
     """
     try:
-        return parse_reference(text, input_shape=input_shape, num_classes=num_classes, cwd=Path.cwd())
+        if settings is None:
+            return parse_reference(text, cwd=Path.cwd())
+        return parse_reference(
+            text,
+            input_shape=settings.input_shape,
+            num_classes=settings.num_classes,
+            sequence_length=settings.sequence_length,
+            cwd=Path.cwd(),
+        )
     except UnknownWorkloadError as error:
         raise UnknownModelError(str(error)) from error
     except WorkloadError as error:
         raise UsageError(str(error)) from error
 
 
-def _referred(
-    workload: Workload | str, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None
-) -> WorkloadRef:
+def _referred(workload: Workload | str, settings: TuneSettings | None = None) -> WorkloadRef:
     if isinstance(workload, str):
-        return refer(workload, input_shape=input_shape, num_classes=num_classes)
-    if input_shape is not None or num_classes is not None:
-        raise UsageError("a Workload makes its own batches: leave out input and classes")
+        return refer(workload, settings)
+    if settings is not None and settings.says_of_a_sample:
+        raise UsageError("a Workload makes its own batches: leave out input, classes and seq_len")
     try:
         return workload.reference()
     except WorkloadError as error:

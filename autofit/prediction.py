@@ -10,7 +10,14 @@ from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.card_plans import Card, CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
-from autofit.errors import AutofitError, DispatchError, InfrastructureError, UsageError, WorkloadFailedError
+from autofit.errors import (
+    AutofitError,
+    DispatchError,
+    InfrastructureError,
+    UnknownModelError,
+    UsageError,
+    WorkloadFailedError,
+)
 from autofit.explain.profile import Profile
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
@@ -250,6 +257,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
         UsageError: the convolution algorithm asked for applies to nothing in the workload.
+        UnknownModelError: the library that was named knows no such model.
     """
     if outcome.verdict.is_about_memory:
         return
@@ -259,6 +267,8 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         raise DispatchError(f"batch {outcome.batch_size}: {message}")
     if error is not None and error.kind == "inapplicable":
         raise UsageError(message)
+    if error is not None and error.kind == "unknown-model":
+        raise UnknownModelError(message)
     if error is not None and error.kind in ("environment", "protocol"):
         raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind

@@ -199,9 +199,11 @@ class TuneSettings:
     """Everything `autofit tune` can be told, converted and checked.
 
     Attributes:
-        model: a built-in's name, `package.module:attribute` or `path/file.py:attribute`.
+        model: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
+            `path/file.py:attribute`.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
+        sequence_length: tokens a sample, of a library's language model.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
@@ -234,6 +236,7 @@ class TuneSettings:
     model: str
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
+    sequence_length: int | None = None
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
     device: str = "auto"
@@ -288,6 +291,11 @@ class TuneSettings:
             raise UsageError(
                 "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
             )
+
+    @property
+    def says_of_a_sample(self) -> bool:
+        """Whether anything is said of what one sample is."""
+        return any(value is not None for value in (self.input_shape, self.num_classes, self.sequence_length))
 
     def one_conv_algo(self, what: str) -> str:
         """The convolution algorithm of what is about one configuration alone; PyTorch's default unless named.
@@ -373,6 +381,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "model": ("model", _text),
     "input": ("input_shape", _shape),
     "classes": ("num_classes", _whole_number(minimum=1)),
+    "seq-len": ("sequence_length", _whole_number(minimum=1)),
     "gpu-mem": ("gpu_mem_bytes", _size),
     "gpu": ("gpu", _cards),
     "device": ("device", _one_of(DEVICES)),

@@ -45,6 +45,12 @@ class InapplicableError(WorkerError):
     kind = "inapplicable"
 
 
+class UnknownNameError(WorkerError):
+    """A library of models knows no such one, which shows only where the library is imported."""
+
+    kind = "unknown-model"
+
+
 class DeviceError(WorkerError):
     """The machine lacks what the probe needs."""
 

@@ -121,13 +121,14 @@ class WorkloadRef:
     """How a workload crosses processes: by reference, or as pickled bytes.
 
     Attributes:
-        kind: `builtin`, `import`, `file` or `pickle`.
-        target: the built-in's name; `package.module:attribute`; `/abs/file.py:attribute`; for a
-            pickle, a name for reports.
+        kind: `builtin`, `library`, `import`, `file` or `pickle`.
+        target: the built-in's name; `timm:resnet50`; `package.module:attribute`;
+            `/abs/file.py:attribute`; for a pickle, a name for reports.
         source_sha256: digest of the source file or of the pickle, where it is known; a worker
             whose copy differs refuses to run.
         input_shape: shape of one sample, when the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with `input_shape`.
+        sequence_length: tokens a sample, of a language model of a library.
         search_path: folders appended to the worker's import path.
         payload_base64: the cloudpickle bytes of a `pickle` reference.
     """
@@ -137,6 +138,7 @@ class WorkloadRef:
     source_sha256: str | None = None
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
+    sequence_length: int | None = None
     search_path: tuple[str, ...] = ()
     payload_base64: str | None = None
 

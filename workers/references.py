@@ -20,13 +20,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from workers.libraries import LIBRARIES, library_of
 from workers.models import BUILTINS
 from workers.protocol import WorkloadRef
 
 # Modules of files are named so that no import statement finds them and they hide no other.
 FILE_MODULE_PREFIX = "_autofit_file_"
 
-_FORMS = "give a built-in name, package.module:attribute or path/file.py:attribute"
+_FORMS = (
+    f"give a built-in name, {', '.join(each.example for each in LIBRARIES.values())}, "
+    "package.module:attribute or path/file.py:attribute"
+)
 
 
 class WorkloadError(Exception):
@@ -46,14 +50,18 @@ def parse_reference(
     *,
     input_shape: tuple[int, ...] | None = None,
     num_classes: int | None = None,
+    sequence_length: int | None = None,
     cwd: str | Path | None = None,
 ) -> WorkloadRef:
     """Reads what a user wrote for a model, importing nothing of theirs and no torch.
 
     Args:
-        text: a built-in's name, `package.module:attribute` or `path/file.py:attribute`.
-        input_shape: shape of one sample, where the attribute is an `nn.Module`.
+        text: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
+            `path/file.py:attribute`.
+        input_shape: shape of one sample, where the attribute is an `nn.Module`; of an image, in place of
+            the model's own, where a library has it.
         num_classes: number of classes of the labels that go with it.
+        sequence_length: tokens a sample, in place of the model's own, where a library has it.
         cwd: folder that relative paths start at and modules are searched in last; the current one
             unless given.
 
@@ -62,7 +70,15 @@ def parse_reference(
         WorkloadError: a shape or a number of classes that cannot be used.
     """
     folder = Path.cwd() if cwd is None else Path(cwd).absolute()
-    _check_input(text, input_shape, num_classes)
+    _check_sample(text, input_shape, num_classes, sequence_length)
+    if library_of(text) is not None:
+        return WorkloadRef(
+            kind="library",
+            target=_with_absolute_path(text, folder),
+            input_shape=input_shape,
+            num_classes=num_classes,
+            sequence_length=sequence_length,
+        )
     if text in BUILTINS:
         return WorkloadRef(kind="builtin", target=text)
     location, colon, attribute = text.rpartition(":")
@@ -149,10 +165,31 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
             yield source.parents[1] if source.name == "__init__.py" else source.parent
 
 
-def _check_input(text: str, input_shape: tuple[int, ...] | None, num_classes: int | None) -> None:
-    if text in BUILTINS and (input_shape is not None or num_classes is not None):
+def _with_absolute_path(text: str, folder: Path) -> str:
+    """A reference to a library's model, whose name may be a configuration's path."""
+    prefix, _, name = text.partition(":")
+    path = (folder / name).absolute()
+    is_path = name.endswith(".json") or name.startswith((".", "/"))
+    return f"{prefix}:{path}" if is_path and path.exists() else text
+
+
+def _check_sample(
+    text: str, input_shape: tuple[int, ...] | None, num_classes: int | None, sequence_length: int | None
+) -> None:
+    library = library_of(text)
+    given = {"input": input_shape, "classes": num_classes, "seq-len": sequence_length}
+    said = [name for name, value in given.items() if value is not None]
+    if library is not None:
+        misplaced = [f"--{name}" for name in said if name not in library.options]
+        if misplaced:
+            raise WorkloadError(f"{' and '.join(misplaced)} do not go with {text}: leave them out")
+        if input_shape is not None and len(input_shape) != 3:
+            raise WorkloadError(f"--input of {text} is an image's, such as 3x224x224")
+    elif sequence_length is not None:
+        raise WorkloadError(f"--seq-len is for language models of a library (hf:gpt2), not for {text}")
+    elif text in BUILTINS and said:
         raise WorkloadError(f"{text} brings its own input: leave out --input and --classes")
-    if input_shape is None and num_classes is not None:
+    elif input_shape is None and num_classes is not None:
         raise WorkloadError(
             "--classes goes with the shape of one sample: give --input too, such as 3x224x224"
         )

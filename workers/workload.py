@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import InvalidTrialError
+from workers.libraries import library_of
 from workers.models import BUILTINS
 from workers.protocol import MODES, OPTIMIZERS, Knobs, WorkloadRef
 from workers.references import (
@@ -172,6 +173,8 @@ def resolve(ref: WorkloadRef) -> Workload:
                     f"this worker knows no workload {ref.target!r}: install the same autofit"
                 )
             found = getattr(importlib.import_module(builtin.module), builtin.attribute)
+        case "library":
+            found = _library_workload(ref)
         case "pickle":
             found = _unpickled(ref)
         case "import" | "file":
@@ -184,6 +187,16 @@ def resolve(ref: WorkloadRef) -> Workload:
     copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
     object.__setattr__(copy, "_reference", ref)
     return copy
+
+
+def _library_workload(ref: WorkloadRef) -> Workload:
+    library = library_of(ref.target)
+    if library is None:
+        raise UnknownWorkloadError(
+            f"this worker knows no library for {ref.target!r}: install the same autofit"
+        )
+    workload: Workload = importlib.import_module(library.module).load(ref)
+    return workload
 
 
 def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
@@ -206,7 +219,7 @@ def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
         raise WorkloadError(
             f"{ref.name} gives {type(found).__name__}: name a Workload or a function that returns one"
         )
-    if ref.input_shape is not None:
+    if ref.input_shape is not None and ref.kind != "library":
         raise WorkloadError(
             f"{ref.name} is a Workload, which makes its own batches: leave out --input and --classes"
         )

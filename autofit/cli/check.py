@@ -59,7 +59,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     """
     options = {name: value for name, value in given.items() if value is not None}
     settings = check_settings(options)
-    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

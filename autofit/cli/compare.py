@@ -41,10 +41,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     if len(models) < 2:
         raise UsageError(f"a comparison is of two models or more, got {len(models)}: name another one")
     settings = resolve_settings({**given, "model": models[0]}, {}, None)
-    workloads = [
-        api.refer(model, input_shape=settings.input_shape, num_classes=settings.num_classes)
-        for model in models
-    ]
+    workloads = [api.refer(model, settings) for model in models]
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

@@ -77,7 +77,7 @@ def _of_model(
     settings = resolve_settings(given, {}, None)
     if device == "cpu" and settings.gpu is not None:
         raise UsageError("--gpu names a card, and --device cpu uses none: leave out one of them")
-    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    workload = api.refer(settings.model, settings)
     gpu = None if settings.gpu is None else settings.gpu.key
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr

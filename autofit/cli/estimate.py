@@ -44,7 +44,7 @@ def estimate(
     """
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
-    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

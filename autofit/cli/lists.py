@@ -38,7 +38,8 @@ def models(as_json: bool) -> None:
         table.add_row("", "", styled(builtin.source, "dim"))
     console = listing()
     console.print(table)
-    console.print("\nYour own: package.module:attribute or path/file.py:attribute")
+    console.print("\nOf installed libraries: torchvision:NAME, timm:NAME, hf:NAME-or-config")
+    console.print("Your own: package.module:attribute or path/file.py:attribute")
 
 
 @click.command()

@@ -99,12 +99,14 @@ def _complete_conv_algo(
 SAMPLE = combined(
     setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
     setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
+    setting("seq-len", "Tokens a sample, of a language model such as hf:gpt2.", metavar="N"),
 )
 
 MODEL = combined(
     setting(
         "model",
-        "A built-in's name (see `autofit models`), package.module:attribute or path/file.py:attribute.",
+        "A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
+        "package.module:attribute or path/file.py:attribute.",
         metavar="MODEL",
         complete=complete_model,
     ),

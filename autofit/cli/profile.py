@@ -135,7 +135,7 @@ def _predicted(
         raise UsageError("a profile is of --model M at --batch-size N, or of --trace FILE: name them")
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
-    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

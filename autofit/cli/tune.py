@@ -200,7 +200,7 @@ def _search(
     backend: Backend, settings: TuneSettings, *, quiet: bool, sinks: tuple[EventSink, ...]
 ) -> TuneResult:
     """Searches, while progress and metrics are shown."""
-    workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
+    workload = api.refer(settings.model, settings)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         # Ray prints on stdout when one of its workers dies, whatever its logging is set to.

@@ -16,6 +16,7 @@ from autofit.errors import UsageError
 from autofit.identity import fingerprint
 from autofit.service.job_records import JobRecord, JobSpec
 from autofit.settings import TuneSettings
+from workers.libraries import library_of
 from workers.protocol import WorkloadRef
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
@@ -76,9 +77,8 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     model = settings.model
     location, _, attribute = model.rpartition(":")
     if not _is_file(model):
-        if ":" not in model:
-            refer = api.refer(model, input_shape=settings.input_shape, num_classes=settings.num_classes)
-            return Code(model=refer.target)
+        if ":" not in model or library_of(model) is not None:
+            return Code(model=api.refer(model, settings).target)
         return Code(model=model)  # a module: it may be installed on the cluster alone
     if working_dir is not None and "://" in working_dir:
         return Code(model=model)

@@ -21,6 +21,7 @@ EXAMPLES = [
     ("model", "pkg.mod:net", "model", "pkg.mod:net"),
     ("input", "3x224x224", "input_shape", (3, 224, 224)),
     ("classes", "1000", "num_classes", 1000),
+    ("seq-len", "128", "sequence_length", 128),
     ("gpu-mem", "16G", "gpu_mem_bytes", 16 * GIB),
     ("gpu", "RTX 3090", "gpu", find_gpu("rtx-3090")),
     ("device", "cuda", "device", "cuda"),

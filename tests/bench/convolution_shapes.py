@@ -25,7 +25,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
-from tests.bench.tables.workloads import without_missing_operators
+from workers.libraries.importing import imported
 from workers.trace import Convolution, ConvPass
 
 SHAPES_PATH = Path(__file__).with_name("convolution_shapes.json.gz")
@@ -158,9 +158,10 @@ def _geometries(family: str, build: _Build) -> list[Geometry]:
 
 def _models() -> Iterator[tuple[str, str, _Build]]:
     """The family, the name and the maker of each model with a batch for it."""
-    with without_missing_operators():
-        import timm
-        from torchvision import models
+    timm: Any = imported("timm", "timm")
+    imported("torchvision", "torchvision")
+    from torchvision import models
+
     modules = timm_modules()
     for module in _TIMM_MODULES:
         names = sorted(name for name in timm.list_models() if modules.get(name) == module)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from tests.bench.tables import steps, synthetic_net, transformers_configs
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.steps import Batch
 from tests.bench.tables.synthetic_recipe import Recipe
+from workers.libraries.importing import imported
 from workers.workload import Workload
 
 
@@ -79,9 +78,9 @@ class _Timm(_Images):
     """A model of timm, at its own image size unless the setting says another."""
 
     def _model(self) -> torch.nn.Module:
-        with without_missing_operators():
-            import timm
-            from timm.layers import set_fused_attn
+        timm: Any = imported("timm", self._setting.model)
+        from timm.layers import set_fused_attn
+
         set_fused_attn(enable=self._setting.fused_attention)
         options: dict[str, Any] = dict(self._setting.arguments)
         if self._setting.num_classes is not None:
@@ -97,8 +96,9 @@ class _Timm(_Images):
 
 class _Torchvision(_Images):
     def _model(self) -> torch.nn.Module:
-        with without_missing_operators():
-            from torchvision import models
+        imported("torchvision", self._setting.model)
+        from torchvision import models
+
         return models.get_model(self._setting.model, num_classes=self._setting.num_classes)
 
 
@@ -121,8 +121,8 @@ class _Tokens:
         self._setting = setting
 
     def build(self) -> torch.nn.Module:
-        with without_missing_operators():
-            return transformers_configs.build(self._setting.model)
+        imported("transformers", self._setting.model)
+        return transformers_configs.build(self._setting.model)
 
     def batch(self, batch_size: int, _device: torch.device) -> dict[str, torch.Tensor]:
         shape = (batch_size, transformers_configs.SEQUENCE_LENGTH)
@@ -141,29 +141,3 @@ _TASKS: dict[str, Any] = {
     "transformers": _Tokens,
     "synthetic": _Synthetic,
 }
-
-
-@contextmanager
-def without_missing_operators() -> Iterator[None]:
-    """Lets torchvision be imported beside a PyTorch without its compiled operators.
-
-    Its wheels are built for CUDA; beside a CPU wheel its import stops where it describes `nms` and
-    others of its operators, none of which a classifier uses.
-    """
-    library: Any = torch.library
-    register_fake = library.register_fake
-
-    def register_if_there(op: Any, *args: Any, **kwargs: Any) -> Any:
-        def decorate(function: Any) -> Any:
-            try:
-                return register_fake(op, *args, **kwargs)(function)
-            except RuntimeError:
-                return function
-
-        return decorate
-
-    library.register_fake = register_if_there
-    try:
-        yield
-    finally:
-        library.register_fake = register_fake

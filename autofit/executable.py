@@ -1,0 +1,72 @@
+"""A training function that finds its batch size itself, starting from the predicted one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from autofit import api
+from autofit.errors import UsageError
+from workers.workload import Workload
+
+
+def find_executable_batch_size(
+    function: Callable[..., Any] | None = None,
+    starting_batch_size: int = 128,
+    reduce_batch_size_fn: Callable[[], int] | None = None,
+    *,
+    workload: Workload | str | None = None,
+    **options: Any,
+) -> Any:
+    """Decorates a function so that it is called with a batch size that does not run out of memory.
+
+    Code written for Accelerate's decorator of that name runs unchanged: the first parameter of the
+    function is the batch size, which callers leave out; where PyTorch runs out of memory it is called
+    again with a tenth less. With a workload the first try is the predicted size, instead of a guess:
+
+        >>> @autofit.find_executable_batch_size(workload="train.py:workload")
+        ... def train(batch_size, epochs): ...
+        >>> train(epochs=3)
+
+    Args:
+        function: whose first parameter is the batch size.
+        starting_batch_size: the first try, without a workload.
+        reduce_batch_size_fn: gives the next size, without arguments; a tenth less unless given.
+        workload: what the function trains: a `Workload`, or what `Workload.load` takes.
+        options: those of `autofit.tune` for the prediction: `gpu_mem`, `gpu`, `conv_algo` (`cudnn` unless
+            given), `precision`, `risk` (`likely`: a size too large costs one try more), …; the card is
+            this machine's unless named.
+
+    Raises:
+        UsageError: options without a workload; at the first call, no card is at hand and none is named, or
+            not even the smallest batch is predicted to fit.
+    """
+    if function is None:
+        return functools.partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            reduce_batch_size_fn=reduce_batch_size_fn,
+            workload=workload,
+            **options,
+        )
+    if workload is None and options:
+        raise UsageError(
+            f"{', '.join(sorted(options))} are for a prediction: give workload= too, or leave them out"
+        )
+    from workers.executable_batch_size import with_executable_batch_size  # imports torch
+
+    def first() -> int:
+        return starting_batch_size if workload is None else _predicted(workload, options)
+
+    return with_executable_batch_size(function, first, reduce_batch_size_fn)
+
+
+def _predicted(workload: Workload | str, options: dict[str, Any]) -> int:
+    best = api.tune(workload, **{"probe": "predict", "conv_algo": "cudnn", "risk": "likely"} | options).best
+    if best is None:
+        raise UsageError(
+            "not even the smallest batch is predicted to fit: leave out workload= to try all the same, or "
+            "see what `autofit tune` says of it"
+        )
+    return best.batch_size

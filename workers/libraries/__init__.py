@@ -1,0 +1,62 @@
+"""Models of installed libraries as workloads: `torchvision:NAME`, `timm:NAME`, `hf:NAME-or-config`.
+
+This catalogue imports neither torch nor the libraries, so that a reference can be read at once; a file
+beside it loads the models of one library. Weights are random and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Where models come from.
+
+    Attributes:
+        prefix: of the references, before the colon.
+        package: what is installed, and imported.
+        module: of ours; its `load(ref)` makes the workload.
+        example: a reference.
+        options: what may be said of a sample: of `input`, `classes` and `seq-len` those that mean something.
+    """
+
+    prefix: str
+    package: str
+    module: str
+    example: str
+    options: tuple[str, ...]
+
+
+LIBRARIES = {
+    library.prefix: library
+    for library in (
+        Library(
+            prefix="torchvision",
+            package="torchvision",
+            module="workers.libraries.of_torchvision",
+            example="torchvision:resnet50",
+            options=("input", "classes"),
+        ),
+        Library(
+            prefix="timm",
+            package="timm",
+            module="workers.libraries.of_timm",
+            example="timm:convnext_tiny",
+            options=("input", "classes"),
+        ),
+        Library(
+            prefix="hf",
+            package="transformers",
+            module="workers.libraries.of_transformers",
+            example="hf:gpt2",
+            options=("seq-len",),
+        ),
+    )
+}
+
+
+def library_of(text: str) -> Library | None:
+    """The library that a reference names a model of; None where it is of another kind."""
+    prefix, colon, name = text.partition(":")
+    return LIBRARIES.get(prefix) if colon and name else None
