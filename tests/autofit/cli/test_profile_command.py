@@ -167,6 +167,7 @@ def test_what_cannot_be_shown_is_a_usage_error(options, said, autofit, saved):
         (gzip.compress(b'{"schema": "autofit.profile/9"}'), "got 'autofit.profile/9'"),
         (gzip.compress(b'{"schema": "autofit.estimate/1"}'), "got 'autofit.estimate/1'"),
     ],
+    ids=["no gzip", "cut off", "another version", "another document"],
 )
 def test_a_file_that_is_no_profile_is_refused_by_name(content, said, autofit, tmp_path):
     path = tmp_path / "other.json.gz"
