@@ -126,7 +126,7 @@ def read_profile(path: Path) -> Profile:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """A long profile is a million objects, none of them garbage: looking for some takes a third of the time."""
+    """A long profile is a million objects, none of them garbage: to look costs a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
