@@ -10,10 +10,12 @@ from autofit.card_plans import Card, CardPlans
 from autofit.chips import properties_for
 from autofit.confidence import Calibration, Residuals, Risk, classify
 from autofit.errors import UsageError
+from autofit.explain.profile import Profile
 from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.search.conv_costs import Rates, relative_cost
 from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from workers.allocator import given_blocks
 from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 from workers.predict.conditions import MIXED, Conditions, Level
 from workers.predict.curve import (
@@ -114,6 +116,32 @@ class PredictedCurve:
             largest=_largest(peak.live),
             architectures=self._card.architectures,
             trace_digest=self._digest(curve.trace),
+            versions=versions(),
+        )
+
+    def profile(self, batch_size: int) -> Profile:
+        """All that the likely peaks of a traced batch size were worked out from, for the views.
+
+        Raises:
+            UsageError: the curve is not of the trace at that size.
+        """
+        curve = self._at(batch_size)
+        if curve.trace.batch_size != batch_size:
+            raise UsageError(
+                f"a profile is of a trace at its own batch size: this curve's is at {curve.trace.batch_size}"
+            )
+        sizes, likely = curve.likely(batch_size, self._conditions)
+        return Profile(
+            trace=curve.trace,
+            knobs=self._knobs,
+            card=self._card.name,
+            architecture=self._card.architecture,
+            requested_bytes=tuple(sizes),
+            block_bytes=tuple(given_blocks(curve.trace.events, sizes, settings=self._conditions.settings)),
+            context_bytes=self._card.context_bytes,
+            peak_allocated_bytes=likely.peak_allocated_bytes,
+            peak_reserved_bytes=likely.peak_reserved_bytes,
+            workspace_source=self._conditions.workspace_source,
             versions=versions(),
         )
 

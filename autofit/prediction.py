@@ -10,6 +10,7 @@ from autofit.card_plans import Card, CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError, DispatchError, InfrastructureError, UsageError, WorkloadFailedError
+from autofit.explain.profile import Profile
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
@@ -56,7 +57,8 @@ class Predictor:
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
         num_threads: of the trials there.
-        with_tensors: traces also list the tensors of a forward pass.
+        with_tensors: traces also list the tensors and layers of a forward pass.
+        with_calls: traces also have the operators that ran, and the stacks of allocations.
 
     Attributes:
         sources: the user's files that the workload used, path → digest; None as long as no worker
@@ -76,11 +78,13 @@ class Predictor:
         for_host: bool = False,
         num_threads: int | None = None,
         with_tensors: bool = False,
+        with_calls: bool = False,
     ) -> None:
         self._plans = CardPlans(plans, plans_elsewhere)
         self._architecture = HOST_ARCHITECTURE if for_host else DEFAULT_ARCHITECTURE
         self._num_threads = num_threads
         self._with_tensors = with_tensors
+        self._with_calls = with_calls
         self._workload = workload
         self._run = run
         self._mode = mode
@@ -132,6 +136,10 @@ class Predictor:
         """The estimate of one batch size from one trace, at that size."""
         return self.curve_at(knobs, card, batch_size)(batch_size)
 
+    def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
+        """Where the memory of one batch size goes; raises what `curve_at` does."""
+        return self.curve_at(knobs, card, batch_size).profile(batch_size)
+
     def curve_at(
         self,
         knobs: Knobs,
@@ -179,6 +187,7 @@ class Predictor:
                     architecture=self._architecture,
                     num_threads=self._num_threads,
                     with_tensors=self._with_tensors,
+                    with_calls=self._with_calls,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error

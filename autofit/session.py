@@ -199,9 +199,17 @@ def local_predictor(
     mode: str | None = None,
     emit: EventSink = ignore,
     with_tensors: bool = False,
+    with_calls: bool = False,
 ) -> Predictor:
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
-    return Predictor(workload, checked(workers.run), mode=mode, emit=emit, with_tensors=with_tensors)
+    return Predictor(
+        workload,
+        checked(workers.run),
+        mode=mode,
+        emit=emit,
+        with_tensors=with_tensors,
+        with_calls=with_calls,
+    )
 
 
 def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -116,6 +117,8 @@ class Allocation:
             library asks for, each a line in the batch size; None where it is exact.
         stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
             stacks were asked for; in backward those of the forward pass that made the node.
+        name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
+            `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
     """
 
     num_bytes: int
@@ -130,6 +133,7 @@ class Allocation:
     scratch: Scratch | None = None
     span_bytes: tuple[int, int] | None = None
     stack: tuple[str, ...] = ()
+    name: str = ""
 
 
 class Role(StrEnum):
@@ -258,6 +262,10 @@ class Trace:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
         strings = _StringTable()
         rows = [
             [
@@ -276,6 +284,7 @@ class Trace:
         ]
         stacks = _StackTable(strings)
         stacked = [stacks.index(a.stack) for a in self.allocations]
+        named = [(number, strings.index(a.name)) for number, a in enumerate(self.allocations) if a.name]
         calls = [
             [
                 c.position,
@@ -288,7 +297,7 @@ class Trace:
             ]
             for c in self.calls
         ]
-        document = {
+        document: dict[str, Any] = {
             "schema": TRACE_SCHEMA,
             "workload": self.workload,
             "batch_size": self.batch_size,
@@ -307,9 +316,11 @@ class Trace:
             document["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
         if any(stacked):
             document |= {"stacks": stacks.rows, "stacked": stacked}
+        if named:
+            document["named"] = named
         if calls:
             document["calls"] = calls
-        return json.dumps(document, separators=(",", ":"))
+        return document
 
     def until(self, mark: str) -> Self:
         """The same up to the last mark of that name, if there is one; what is alive there is never freed."""
@@ -321,10 +332,15 @@ class Trace:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Reads a trace back; raises `ValueError` for another schema or a malformed document."""
-        data = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """The same of a document that is read already."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")
+        assert isinstance(data, dict)
         try:
             return cls._from_dict(data)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -333,13 +349,14 @@ class Trace:
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
         strings: list[str] = data["strings"]
-        allocations = tuple(_allocation(row, strings) for row in data["allocations"])
-        if "stacked" in data:
-            stacks = _read_stacks(data["stacks"], strings)
-            allocations = tuple(
-                dataclasses.replace(each, stack=stacks[number])
-                for each, number in zip(allocations, data["stacked"], strict=True)
-            )
+        rows = data["allocations"]
+        stacks = _read_stacks(data.get("stacks", ()), strings)
+        stacked = data.get("stacked") or [0] * len(rows)
+        names = {number: strings[name] for number, name in data.get("named", ())}
+        allocations = tuple(
+            _allocation(row, strings, stacks[stack], names.get(number, ""))
+            for number, (row, stack) in enumerate(zip(rows, stacked, strict=True))
+        )
         return cls(
             workload=data["workload"],
             batch_size=data["batch_size"],
@@ -387,7 +404,7 @@ class _StackTable:
         return self._indices[stack]
 
 
-def _read_stacks(rows: list[list[int]], strings: list[str]) -> list[tuple[str, ...]]:
+def _read_stacks(rows: Iterable[list[int]], strings: list[str]) -> list[tuple[str, ...]]:
     stacks: list[tuple[str, ...]] = [()]
     for line, caller in rows:
         stacks.append((*stacks[caller], strings[line]))
@@ -407,7 +424,7 @@ def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[A
     ]
 
 
-def _allocation(row: list[Any], strings: list[str]) -> Allocation:
+def _allocation(row: list[Any], strings: list[str], stack: tuple[str, ...], name: str) -> Allocation:
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     return Allocation(
@@ -422,6 +439,8 @@ def _allocation(row: list[Any], strings: list[str]) -> Allocation:
         correction=correction,
         scratch=None if scratch is None else _scratch(scratch, strings),
         span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
+        stack=stack,
+        name=name,
     )
 
 

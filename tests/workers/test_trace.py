@@ -50,6 +50,7 @@ TRACE = Trace(
             dtype="float32",
             shape=(4, 32),
             stack=("/home/user/train.py:3:<module>", "/home/user/näher.py:12:forward"),
+            name="layers.0.weight",
         ),
         Allocation(num_bytes=0, category=Category.WORKSPACE, operator="aten.addmm", convolution=CONVOLUTION),
         Allocation(num_bytes=4, category=Category.OTHER),

@@ -7,7 +7,7 @@ segments that grow, `addresses` where segments lie; `caching` is the allocator w
 
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
 from workers.allocator.pools import AllocatorOutOfMemory, Block
-from workers.allocator.replay import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
+from workers.allocator.replay import Choices, Replay, given_blocks, live_peak_bytes, peak_of_blocks, replay
 from workers.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Replay",
     "Segment",
     "SegmentBlock",
+    "given_blocks",
     "live_peak_bytes",
     "peak_of_blocks",
     "replay",

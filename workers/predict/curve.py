@@ -330,6 +330,11 @@ class PeakCurve:
         runs = self.runs_within(batch_size, conditions, budget_bytes, level)
         return Verdict.THRASH if runs else Verdict.OOM
 
+    def likely(self, batch_size: int, conditions: Conditions) -> tuple[list[int], Replay]:
+        """Bytes of every allocation as an estimate's allocated peak has them, and their replay."""
+        demanded = self._demanded(batch_size, conditions, self._typical(batch_size, conditions), Level.LIKELY)
+        return self._sizes(batch_size, demanded), self._replay(batch_size, demanded, conditions)
+
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""
         typical = self._typical(batch_size, conditions)

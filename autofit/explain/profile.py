@@ -1,0 +1,253 @@
+"""A profile: all memory events of a few steps with every size, and its document `autofit.profile/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from autofit.errors import UsageError
+from workers.protocol import Knobs
+from workers.trace import FORWARD_END, Mark, Trace
+
+PROFILE_SCHEMA = "autofit.profile/1"
+
+_SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
+
+
+class ProfileError(UsageError):
+    """What was given is no profile that this version can read."""
+
+    kind = "profile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The memory of a few steps at one batch size on one card.
+
+    A saved profile is this as gzipped JSON: the fields below by their names, `trace` as the document
+    of `workers.trace`, and `schema`.
+
+    Attributes:
+        knobs: those that were asked for; the trace's convolution algorithm is always the backend's.
+        card: a key of the catalogue, or the architecture where none was named.
+        architecture: `sm_XY`.
+        requested_bytes: of every allocation by its number in the trace, workspaces and scratch memory
+            among them, with the likely plans.
+        block_bytes: of the block that each one got: what allocated peaks are sums of.
+        context_bytes: what the process holds outside the allocator.
+        peak_allocated_bytes, peak_reserved_bytes: the simulator's.
+        workspace_source: where the workspaces of convolutions are from, in words.
+        versions: of what it was made with.
+    """
+
+    trace: Trace
+    knobs: Knobs
+    card: str
+    architecture: str
+    requested_bytes: tuple[int, ...]
+    block_bytes: tuple[int, ...]
+    context_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    workspace_source: str
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that it has events of, by PyTorch's names."""
+        return ("cuda:0",)
+
+    def to_bytes(self) -> bytes:
+        """The document; the same for equal profiles."""
+        plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        document = {
+            "schema": PROFILE_SCHEMA,
+            **plain,
+            "knobs": self.knobs.to_dict(),
+            "trace": self.trace.to_dict(),
+        }
+        text = json.dumps(document, separators=(",", ":"))
+        return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads a document back.
+
+        Raises:
+            ProfileError: it is none, cut off, damaged, or of another version.
+        """
+        document = _document(data)
+        try:
+            return cls._from_dict(document)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ProfileError(f"the profile is malformed ({error}): {_SAVE_AGAIN}") from error
+
+    @classmethod
+    def _from_dict(cls, document: dict[str, Any]) -> Self:
+        values = {each.name: document[each.name] for each in dataclasses.fields(cls)}
+        profile = cls(
+            **{
+                **values,
+                "trace": Trace.from_dict(document["trace"]),
+                "knobs": Knobs(**document["knobs"]),
+                "requested_bytes": tuple(document["requested_bytes"]),
+                "block_bytes": tuple(document["block_bytes"]),
+            }
+        )
+        _require_consistent(profile)
+        return profile
+
+
+def read_profile(path: Path) -> Profile:
+    """Reads a saved profile.
+
+    Raises:
+        ProfileError: the file cannot be read, or is no profile; the message names it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error.strerror or error}; name a saved profile") from error
+    try:
+        return Profile.from_bytes(data)
+    except ProfileError as error:
+        raise ProfileError(f"{path}: {error.message}") from error
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(gzip.decompress(data))
+    except EOFError as error:
+        raise ProfileError(f"the profile is cut off: {_SAVE_AGAIN}") from error
+    except gzip.BadGzipFile as error:
+        reason = "is damaged" if data[:2] == b"\x1f\x8b" else "is no profile, which is gzipped JSON"
+        raise ProfileError(f"the file {reason}: {_SAVE_AGAIN}") from error
+    except zlib.error as error:
+        raise ProfileError(f"the file is damaged: {_SAVE_AGAIN}") from error
+    except ValueError as error:
+        raise ProfileError(f"the file has no JSON in it, so it is no profile: {_SAVE_AGAIN}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != PROFILE_SCHEMA:
+        raise ProfileError(f"expected a profile of schema {PROFILE_SCHEMA}, got {schema!r}: {_SAVE_AGAIN}")
+    assert isinstance(document, dict)
+    return document
+
+
+def _require_consistent(profile: Profile) -> None:
+    """Raises `ValueError` unless every allocation has sizes, is made once and freed at most once after."""
+    trace, num_allocations = profile.trace, len(profile.trace.allocations)
+    if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
+        raise ValueError("sizes and allocations differ in number")
+    made, freed = [False] * num_allocations, [False] * num_allocations
+    for event in trace.events:
+        number = event if event >= 0 else ~event
+        done = made if event >= 0 else freed
+        if number >= num_allocations or done[number] or (event < 0 and not made[number]):
+            raise ValueError(f"event {event} does not follow from those before it")
+        done[number] = True
+    if any(phase.start > phase.stop for phase in phases(profile)):
+        raise ValueError("the marks are out of order")
+
+
+# ── positions: so many events came before ───────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """When every allocation was made and freed, by its number.
+
+    Attributes:
+        births: the position right before each was made.
+        deaths: the position right before each was freed; the number of events for what never was.
+    """
+
+    births: tuple[int, ...]
+    deaths: tuple[int, ...]
+
+    def alive_at(self, position: int) -> list[int]:
+        """The numbers of those alive after so many events, in the order of their allocation."""
+        return [
+            number
+            for number, (birth, death) in enumerate(zip(self.births, self.deaths, strict=True))
+            if birth < position <= death
+        ]
+
+
+def lifetimes(profile: Profile) -> Lifetimes:
+    """When every allocation of a profile was made and freed."""
+    events = profile.trace.events
+    births = [len(events)] * len(profile.trace.allocations)
+    deaths = births.copy()
+    for position, event in enumerate(events):
+        if event >= 0:
+            births[event] = position
+        else:
+            deaths[~event] = position
+    return Lifetimes(births=tuple(births), deaths=tuple(deaths))
+
+
+def allocated_after(profile: Profile) -> list[int]:
+    """Bytes of live blocks after each event."""
+    blocks = profile.block_bytes
+    return list(
+        itertools.accumulate(
+            blocks[event] if event >= 0 else -blocks[~event] for event in profile.trace.events
+        )
+    )
+
+
+def peak_position(profile: Profile) -> int:
+    """The number of events up to and including the first at which live blocks peak; 0 without events."""
+    allocated = allocated_after(profile)
+    return allocated.index(max(allocated)) + 1 if allocated else 0
+
+
+def alive_at(profile: Profile, position: int) -> list[int]:
+    """The numbers of the allocations that are alive after so many events."""
+    return lifetimes(profile).alive_at(position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of the events.
+
+    Attributes:
+        step: from 1; 0 while the model is built.
+        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`.
+        start, stop: the positions of its bounds.
+    """
+
+    step: int
+    name: str
+    start: int
+    stop: int
+
+
+def phases(profile: Profile) -> tuple[Phase, ...]:
+    """The phases of a profile, in their order and without gaps."""
+    return _phases(profile.trace.marks, len(profile.trace.events))
+
+
+def phase_of(profile: Profile, position: int) -> Phase:
+    """The phase of the last of so many events; that of the first for position 0."""
+    found = phases(profile)
+    return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
+
+
+def _phases(marks: Sequence[Mark], num_events: int) -> tuple[Phase, ...]:
+    # Where the model has returned is no phase of its own: the loss that follows is of the forward pass.
+    kept = [mark for mark in marks if mark.name != FORWARD_END] or [Mark(position=0, name="model")]
+    stops = [*(mark.position for mark in kept[1:]), num_events]
+    found = []
+    for mark, stop in zip(kept, stops, strict=True):
+        words = mark.name.split()
+        step, name = (int(words[1]), words[2]) if words[0] == "step" else (0, mark.name)
+        found.append(Phase(step=step, name=name, start=mark.position, stop=stop))
+    return tuple(found)
