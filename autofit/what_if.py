@@ -62,7 +62,7 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
             )
     yield Lever(
         name="allocator",
-        value="expandable_segments",
+        value=_EXPANDABLE,
         how=f"PYTORCH_ALLOC_CONF={_EXPANDABLE}",
         knobs=knobs,
         allocator=_EXPANDABLE,

@@ -16,9 +16,13 @@ from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
+from autofit.report.summary import SummarizedEstimate
+from autofit.report.what_if import WhatIf
 from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
-from workers.protocol import WorkloadRef
+from autofit.summarizing import summarize_workload
+from autofit.what_if import what_if as try_levers
+from workers.protocol import Knobs, WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.doctor import Check
@@ -32,9 +36,26 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration."""
     predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return predictor.estimate(*_configuration(settings), batch_size)
+
+
+def summarize(
+    settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
+) -> SummarizedEstimate:
+    """Adds up a model's layers, and predicts the configuration beside that."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit, with_tensors=True)
+    return summarize_workload(predictor, *_configuration(settings), batch_size)
+
+
+def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
+    """Predicts one configuration, and what each lever would save."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return try_levers(predictor, *_configuration(settings), batch_size, emit=emit)
+
+
+def _configuration(settings: TuneSettings) -> tuple[Knobs, Card]:
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    knobs = settings.knobs(settings.one_conv_algo("an estimate"))
-    return predictor.estimate(knobs, card, batch_size)
+    return settings.knobs(settings.one_conv_algo("an estimate")), card
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
@@ -74,6 +95,8 @@ class Backend:
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
+    what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers

@@ -30,6 +30,10 @@ class Lever:
     knobs: Knobs
     allocator: str = ""
 
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.value}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverResult:
@@ -47,6 +51,10 @@ class LeverResult:
     saved_allocated_bytes: int = 0
     estimate: Estimate | None = None
     reason: str = ""
+
+    @property
+    def changes_something(self) -> bool:
+        return bool(self.saved_bytes or self.saved_allocated_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         estimate = self.estimate
@@ -76,6 +84,11 @@ class WhatIf:
     @property
     def applicable(self) -> tuple[LeverResult, ...]:
         return tuple(result for result in self.results if result.estimate is not None)
+
+    @property
+    def effective(self) -> tuple[LeverResult, ...]:
+        """Those that change a peak."""
+        return tuple(result for result in self.applicable if result.changes_something)
 
     @property
     def inapplicable(self) -> tuple[LeverResult, ...]:
