@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from autofit.card_plans import Card
 from autofit.errors import UsageError, WorkloadFailedError
@@ -17,7 +18,7 @@ from workers.protocol import Knobs
 
 _EXPANDABLE = "expandable_segments:True"
 # The values of a knob that are worth a try; precisions that only turn TF32 on or off change no size.
-_VALUES: dict[str, tuple[object, ...]] = {
+_VALUES: dict[str, tuple[Any, ...]] = {
     "precision": ("amp-fp16", "amp-bf16", "bf16"),
     "memory_format": ("channels_last",),
     "optimizer_impl": ("foreach", "fused", "loop"),
@@ -58,7 +59,7 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
                 name=name,
                 value=written,
                 how=f"--{name.replace('_', '-')} {written}",
-                knobs=dataclasses.replace(knobs, **{name: value}),  # type: ignore[arg-type] - of its knob
+                knobs=dataclasses.replace(knobs, **{name: value}),
             )
     yield Lever(
         name="allocator",

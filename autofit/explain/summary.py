@@ -126,14 +126,10 @@ def summarize(trace: Trace) -> Summary:
     """The summary of a trace that lists its tensors and layers."""
     model = next((layer for layer in trace.layers if not layer.name), None)
     branches = () if model is None else _branches(model, trace.layers)
-    if model is None or not branches:
-        parts = (_part(model or _unnamed(trace), trace.layers),)
-    else:
-        parts = tuple(
-            _part(branch, [layer for layer in trace.layers if _is_within(layer, branch)])
-            for branch in branches
-        )
-    return Summary(workload=trace.workload, batch_size=trace.batch_size, parts=parts)
+    parts = [
+        _part(branch, [layer for layer in trace.layers if _is_within(layer, branch)]) for branch in branches
+    ] or [_part(model or _unnamed(trace), trace.layers)]
+    return Summary(workload=trace.workload, batch_size=trace.batch_size, parts=tuple(parts))
 
 
 def _branches(model: ListedLayer, layers: Sequence[ListedLayer]) -> tuple[ListedLayer, ...]:

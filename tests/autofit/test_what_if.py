@@ -19,7 +19,7 @@ BATCH = 3
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """What the levers of a small convolutional step come to, who predicted it, and what was told meanwhile."""
+    """What the levers of a small step come to, who predicted it, and what was told meanwhile."""
     events = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
@@ -34,7 +34,7 @@ def test_every_lever_is_the_estimate_of_its_setting(asked):
         if result.lever.allocator:
             continue
         assert result.estimate.knobs == result.lever.knobs
-        knobs = {name: value for name, value in result.lever.knobs.to_dict().items()}
+        knobs = result.lever.knobs.to_dict()
         assert result.estimate == api.estimate(SMALL, batch_size=BATCH, gpu="t4", **knobs)
         assert result.saved_bytes == answer.base.peak_reserved_bytes - result.estimate.peak_reserved_bytes
 
