@@ -14,7 +14,7 @@ import torch
 
 from workers.knobs.conv import ConvAlgorithm, ConvPolicy, Rewrite
 from workers.predict import host_scratch
-from workers.predict.recorder import convolutions
+from workers.predict.convolution_calls import convolutions
 from workers.predict.workspace import Workspace, certain
 from workers.trace import Convolution
 

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from workers.errors import InapplicableError
 from workers.knobs.conv import ConvAlgorithm, Rewrite
 from workers.predict import host_convolutions, host_scratch
+from workers.predict.call_log import CallLog
 from workers.predict.recorder import Origin, Recorder
 from workers.predict.workspace import Workspace
 from workers.trace import Allocation, Category
@@ -23,12 +24,13 @@ class HostRecorder(Recorder):
 
     Args:
         algorithm: works out convolutions.
+        log: see `Recorder`.
     """
 
     _device_type = "cpu"
 
-    def __init__(self, algorithm: ConvAlgorithm) -> None:
-        super().__init__()
+    def __init__(self, algorithm: ConvAlgorithm, log: CallLog | None = None) -> None:
+        super().__init__(log)
         self._algorithm = algorithm
         self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
@@ -103,5 +105,6 @@ def _scratch(span: Workspace, operator: str, origin: Origin) -> Allocation:
         operator=operator,
         module=origin.module,
         source=origin.source,
+        stack=origin.stack,
         span_bytes=(span.low_bytes, span.high_bytes),
     )

@@ -19,6 +19,8 @@ from workers.knobs import apply, conv
 from workers.measure import steps
 from workers.optimizers import make_optimizer
 from workers.predict import fake_device, fake_gpu
+from workers.predict.call_log import CallLog
+from workers.predict.call_sites import is_users
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.fake_cpu import FakeCpuMode
@@ -26,12 +28,12 @@ from workers.predict.fake_device import FakeDeviceMode
 from workers.predict.host_blocks import HostBlocks
 from workers.predict.host_recorder import HostRecorder
 from workers.predict.offline_plans import offline_source
-from workers.predict.recorder import Recorder, is_users
+from workers.predict.recorder import Recorder
 from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload import Workload, check_batch, resolve, with_overrides
+from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -100,7 +102,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     if spec.is_for_host and spec.num_threads is not None:
         torch.set_num_threads(spec.num_threads)
     algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
-    recorder = HostRecorder(algorithm) if spec.is_for_host else Recorder()
+    log = CallLog() if spec.with_calls else None
+    recorder = HostRecorder(algorithm, log) if spec.is_for_host else Recorder(log)
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
@@ -148,6 +151,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         versions={"torch": torch.__version__},
         tensors=() if tensors is None else tuple(tensors.listed),
         layers=() if tensors is None else tuple(tensors.layers),
+        calls=() if log is None else tuple(log.calls),
     )
 
 
@@ -182,8 +186,14 @@ class _TracedStep:
         self._begin_phase("input")
         batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
         check_batch(batch, self._spec.batch_size)
+        if self._spec.with_calls:
+            self._recorder.name(
+                ("", f"input:{number}", tensor) for number, tensor in enumerate(tensors_of(batch))
+            )
         with self._mode.in_step():
             self._take(self._mode.taken_in(batch))
+        if self._spec.with_calls:
+            recorder.name(_owned(model, optimizer))
         if optimizer is None:
             return
         recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
@@ -228,6 +238,23 @@ def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _owned(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """What model and optimizer hold: the path of the module, the name, the tensor."""
+    for name, buffer in model.named_buffers():
+        yield name.rpartition(".")[0], name, buffer
+    for name, parameter in model.named_parameters():
+        module = name.rpartition(".")[0]
+        yield module, name, parameter
+        if parameter.grad is not None:
+            yield module, f"{name}.grad", parameter.grad
+        if optimizer is not None:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield module, f"{name}.{key}", value
 
 
 def _install(spec: TrialSpec) -> None:

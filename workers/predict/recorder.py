@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -22,17 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from workers.predict import hidden
-from workers.predict.layouts import convolution_format
+from workers.predict.call_log import CallLog
+from workers.predict.call_sites import Stacks, called_by_the_engine, user_source
+from workers.predict.convolution_calls import convolutions
 from workers.predict.library_memory import LIBRARY_MEMORY
 from workers.predict.shapes import extent
 from workers.predict.versions import parse_release
-from workers.trace import Allocation, Category, Convolution, ConvPass, Mark
-
-_TORCH = f"{Path(torch.__file__).parent}/"
-_WORKERS = f"{Path(__file__).parents[1]}/"
-_MODELS = f"{Path(__file__).parents[1]}/models/"
-_ENGINE = f"{_TORCH}autograd/graph.py"
-_DISPATCH = (f"{_WORKERS}predict/", f"{_TORCH}_compile.py", f"{_TORCH}_dynamo/")
+from workers.trace import Allocation, Call, Category, Convolution, Mark
 
 # From then on cuBLAS gets its workspace anew for every product.
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
@@ -46,6 +40,7 @@ class Origin:
 
     module: str = ""
     source: str = ""
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,14 +50,21 @@ class _PendingSum:
     target: int
     output: torch.UntypedStorage
     allocation: Allocation
+    call: int | None = None  # its number in the log
 
 
 class Recorder:
-    """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`."""
+    """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`.
+
+    Args:
+        log: collects the operators that ran; with one, allocations bear the stacks that led to them.
+    """
 
     _device_type = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, log: CallLog | None = None) -> None:
+        self._log = log
+        self._stacks = None if log is None else Stacks()
         self.allocations: list[Allocation] = []
         self._events: list[int] = []
         self.marks: list[Mark] = []
@@ -104,6 +106,23 @@ class Recorder:
         """The number of the allocation that a tensor lies in; None for one on another device."""
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
+    def _lies_in(self, values: Any) -> tuple[int, ...]:
+        """The numbers of the allocations that tensors lie in, each once."""
+        leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, FakeTensor))
+        numbers = map(self.allocation_of, leaves)
+        return tuple(dict.fromkeys(number for number in numbers if number is not None))
+
+    def name(self, owned: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+        """Gives allocations the module and the name of what owns them.
+
+        The first stays: what modules share has several.
+        """
+        for module, name, tensor in owned:
+            index = self.allocation_of(tensor)
+            if index is not None and not self.allocations[index].name:
+                allocation = self.allocations[index]
+                self.allocations[index] = dataclasses.replace(allocation, module=module, name=name)
+
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
         for tensor in tensors:
@@ -118,6 +137,35 @@ class Recorder:
         self._settle_pending()
         origin = self._origin()
         operator = str(func).removesuffix(".default")
+        if self._log is None:
+            self._observe(func, args, kwargs, result, operator, origin)
+            return
+        position, inputs = len(self._events), self._lies_in((args, kwargs))
+        self._observe(func, args, kwargs, result, operator, origin)
+        if not inputs and len(self._events) == position:
+            return  # on another device
+        outputs = self._lies_in(result)
+        call = Call(
+            position=position,
+            operator=operator,
+            module=origin.module,
+            inputs=inputs,
+            outputs=outputs,
+            is_elementwise=torch.Tag.pointwise in func.tags,
+        )
+        if self._pending is not None:
+            self._pending.call = len(self._log.calls)
+        self._log.add(call, sys._getframe(1))
+
+    def _observe(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
         if func is LIBRARY_MEMORY:
             self._take_for_library(result, origin, *args)
             return
@@ -214,6 +262,7 @@ class Recorder:
                     operator=operator,
                     module=origin.module,
                     source=origin.source,
+                    stack=origin.stack,
                     convolution=convolution,
                 )
             )
@@ -236,8 +285,7 @@ class Recorder:
         if pending is not None:
             self._pending = None
             if pending.target == index:
-                self._ids[pending.output._cdata] = index
-                self._watch(pending.output)
+                self._give_memory(pending, index)
                 return
             self._commit(pending)
         self._events.append(~index)
@@ -251,7 +299,7 @@ class Recorder:
         gradient dies of it.
         """
         node = torch._C._current_autograd_node() if self._in_backward else None
-        if node is None or not _called_by_the_engine(sys._getframe(2)):
+        if node is None or not called_by_the_engine(sys._getframe(2)):
             return False
         older = args[0]
         index = self._ids.get(older.untyped_storage()._cdata)
@@ -270,8 +318,14 @@ class Recorder:
             self._commit(pending)
 
     def _commit(self, pending: _PendingSum) -> None:
-        self._ids[pending.output._cdata] = self._append(pending.allocation)
+        self._give_memory(pending, self._append(pending.allocation))
+
+    def _give_memory(self, pending: _PendingSum, index: int) -> None:
+        """Says which allocation a gradient sum turned out to lie in."""
+        self._ids[pending.output._cdata] = index
         self._watch(pending.output)
+        if self._log is not None and pending.call is not None:
+            self._log.settle(pending.call, index)
 
     def _origin(self) -> Origin:
         node = torch._C._current_autograd_node() if self._in_backward else None
@@ -281,7 +335,9 @@ class Recorder:
                 self._node, self._node_start = number, len(self.allocations)
             if not self._modules:  # else a checkpointed module is running again
                 return self._origins.get(number + 1, Origin())
-        origin = Origin(self._modules[-1] if self._modules else "", _user_source(sys._getframe(2)))
+        frame = sys._getframe(2)
+        stack = () if self._stacks is None else self._stacks.of(frame)
+        origin = Origin(self._modules[-1] if self._modules else "", user_source(frame), stack)
         # A node takes its sequence number just before its operator runs.
         self._origins.setdefault(torch.autograd._get_sequence_nr(), origin)  # type: ignore[attr-defined]
         return origin
@@ -322,28 +378,6 @@ class Recorder:
                 handle.remove()
 
 
-def is_users(code: CodeType) -> bool:
-    """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
-    path = code.co_filename
-    return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, "<frozen", "<string>"))
-
-
-def _user_source(frame: FrameType | None) -> str:
-    """The innermost line of the user's code as `file:line:function`; empty where there is none."""
-    while frame is not None:
-        if is_users(frame.f_code):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""
-
-
-def _called_by_the_engine(frame: FrameType | None) -> bool:
-    """Whether C++ called an operator in backward, rather than a function written in Python."""
-    while frame is not None and frame.f_code.co_filename.startswith(_DISPATCH):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == _ENGINE
-
-
 def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
     successors = [successor for successor in node.next_functions if successor[0] is not None]
     return len(set(successors)) < len(successors)
@@ -356,6 +390,7 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
         operator=operator,
         module=origin.module,
         source=origin.source,
+        stack=origin.stack,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
     )
@@ -368,6 +403,7 @@ def _scratch_allocation(request: hidden.Request, operator: str, origin: Origin) 
         operator=operator,
         module=origin.module,
         source=origin.source,
+        stack=origin.stack,
         correction=request.correction,
         scratch=request.scratch,
     )
@@ -375,43 +411,3 @@ def _scratch_allocation(request: hidden.Request, operator: str, origin: Origin) 
 
 def _with_category(allocation: Allocation, category: Category) -> Allocation:
     return dataclasses.replace(allocation, category=category)
-
-
-def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
-    """The convolutions that an operator's outputs are of, in the order of the outputs."""
-    if func is aten.convolution.default:
-        input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
-        shapes = (input, weight, result)
-        passes: list[ConvPass | None] = [ConvPass.FPROP]
-    elif func is aten.convolution_backward.default:
-        grad, input, weight, _, stride, padding, dilation, transposed, _output_padding, groups, mask = args  # noqa: A001
-        shapes = (input, weight, grad)
-        wanted = (ConvPass.DGRAD, ConvPass.WGRAD, None)
-        passes = [p for p, needed in zip(wanted, mask, strict=True) if needed]
-    else:
-        return []
-    first, weight, last = shapes
-    if transposed:
-        # The forward of a transposed convolution is the data gradient of the plain one.
-        first, last = last, first
-        swapped = {ConvPass.FPROP: ConvPass.DGRAD, ConvPass.DGRAD: ConvPass.FPROP}
-        passes = [None if p is None else swapped.get(p, p) for p in passes]
-    return [
-        None
-        if conv_pass is None
-        else Convolution(
-            conv_pass=conv_pass,
-            input_shape=tuple(first.shape),
-            weight_shape=tuple(weight.shape),
-            output_shape=tuple(last.shape),
-            stride=tuple(stride),
-            padding=tuple(padding),
-            dilation=tuple(dilation),
-            groups=groups,
-            dtype=str(input.dtype).removeprefix("torch."),
-            element_bytes=input.element_size(),
-            channels_last=convolution_format(input, weight) is not torch.contiguous_format,
-            transposed=transposed,
-        )
-        for conv_pass in passes
-    ]
