@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workers.allocator.expandable import ExpandableBlockPools
-from workers.allocator.pools import ALLOCATED, UNMAPPED, Block, BlockPools
+from workers.allocator.pools import ALLOCATED, UNMAPPED, Block, BlockPools, SegmentWatcher
 from workers.allocator.settings import DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
 
 
@@ -45,7 +45,8 @@ class CachingAllocator:
     """A model of PyTorch's CUDA caching allocator on one device.
 
     `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
-    device's memory: at it, cached memory is released before a request fails.
+    device's memory: at it, cached memory is released before a request fails. `watcher` is told of
+    every change of the segments.
 
     Attributes:
         allocated_bytes, peak_allocated_bytes: sum of the blocks handed out, which is what
@@ -53,12 +54,17 @@ class CachingAllocator:
     """
 
     def __init__(
-        self, settings: AllocatorSettings = DEFAULT_SETTINGS, *, limit_bytes: int | None = None
+        self,
+        settings: AllocatorSettings = DEFAULT_SETTINGS,
+        *,
+        limit_bytes: int | None = None,
+        watcher: SegmentWatcher | None = None,
     ) -> None:
         self.settings = settings
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self._pools = make_pools(settings, limit_bytes=limit_bytes)
+        self._pools.watcher = watcher
 
     @property
     def reserved_bytes(self) -> int:

@@ -15,6 +15,7 @@ from workers.allocator.pools import (
     ALLOCATED,
     CACHED,
     UNMAPPED,
+    ActionKind,
     Block,
     BlockPools,
     Pool,
@@ -90,7 +91,7 @@ class ExpandableBlockPools(BlockPools):
             rest = cut_block(block, mapped_bytes)
             rest.state = UNMAPPED
             insort(block.pool.unmapped, (rest.address, rest))
-        self._add_reserved(mapped_bytes)
+        self._count_gained(ActionKind.SEGMENT_MAP, block.address, mapped_bytes)
         previous = block.prev
         joins_previous = previous is not None and previous.state == CACHED
         block.state = ALLOCATED
@@ -117,7 +118,7 @@ class ExpandableBlockPools(BlockPools):
         if block.size > end - start:
             rest = cut_block(block, end - start)
             insort(pool.cached, (rest.size, rest.address, rest))
-        self.reserved_bytes -= block.size
+        self._count_lost(ActionKind.SEGMENT_UNMAP, block.address, block.size)
         block.state = UNMAPPED
         previous, following = block.prev, block.next
         if previous is not None and previous.state == UNMAPPED:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from workers.allocator.addresses import AddressSpace
 from workers.allocator.settings import (
@@ -32,6 +34,24 @@ ALLOCATED = 1
 UNMAPPED = 2  # address space without memory: expandable segments only
 
 _UNBOUNDED = sys.maxsize
+
+
+class ActionKind(StrEnum):
+    """What the allocator does, by the names that PyTorch's memory snapshots have for it.
+
+    A free is one action here: PyTorch's second one waits for other streams, and there are none.
+    """
+
+    ALLOC = "alloc"
+    FREE = "free_completed"
+    SEGMENT_ALLOC = "segment_alloc"
+    SEGMENT_FREE = "segment_free"
+    SEGMENT_MAP = "segment_map"
+    SEGMENT_UNMAP = "segment_unmap"
+
+
+# Is told of every change of the segments: its kind, first address and bytes.
+SegmentWatcher = Callable[[ActionKind, int, int], None]
 
 
 class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rather than a mistake)
@@ -137,6 +157,8 @@ class BlockPools:
         num_alloc_retries: how often all that was cached had to be released for a request; the
             failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
         num_ooms: how many requests failed.
+        watcher: is told of the segments, where somebody wants to know; blocks, which come and go
+            a thousand times as often, are told of by who drives the pools.
     """
 
     is_expandable = False
@@ -152,6 +174,7 @@ class BlockPools:
         self.peak_reserved_bytes = 0
         self.num_alloc_retries = 0
         self.num_ooms = 0
+        self.watcher: SegmentWatcher | None = None
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._max_split_bytes = settings.max_split_size_bytes or _UNBOUNDED
         self._rounding_bytes = settings.non_split_rounding_bytes
@@ -263,17 +286,24 @@ class BlockPools:
             )
         return block
 
-    def _add_reserved(self, num_bytes: int) -> None:
+    def _count_gained(self, kind: ActionKind, address: int, num_bytes: int) -> None:
         self.reserved_bytes += num_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        if self.watcher is not None:
+            self.watcher(kind, address, num_bytes)
+
+    def _count_lost(self, kind: ActionKind, address: int, num_bytes: int) -> None:
+        self.reserved_bytes -= num_bytes
+        if self.watcher is not None:
+            self.watcher(kind, address, num_bytes)
 
     def _grow(self, size: int, pool: Pool) -> Block | None:
         """Makes a segment for `size`, or returns None where the limit forbids it."""
         segment_bytes = self.settings.segment_bytes(size)
         if self.reserved_bytes + segment_bytes > self.limit_bytes:
             return None
-        self._add_reserved(segment_bytes)
         block = segment_block(self.addresses.reserve(segment_bytes), segment_bytes, pool, CACHED)
+        self._count_gained(ActionKind.SEGMENT_ALLOC, block.address, segment_bytes)
         self.fronts[block.address] = block
         return block
 
@@ -281,7 +311,7 @@ class BlockPools:
         """Gives the segment of a whole, cached block back; its entry in the pool is the caller's."""
         del self.fronts[block.address]
         self.addresses.release(block.address, block.size)
-        self.reserved_bytes -= block.size
+        self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size)
 
     def _release_pool(self, pool: Pool) -> None:
         kept = []

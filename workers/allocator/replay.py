@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from workers.allocator.caching import CachingAllocator, make_pools
+from workers.allocator.caching import make_pools
 from workers.allocator.pools import AllocatorOutOfMemory, Block, BlockPools
 from workers.allocator.settings import BLOCK_BYTES, DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
 
@@ -110,35 +110,6 @@ def replay(
         completed=failed_position is None,
         failed_position=failed_position,
     )
-
-
-def given_blocks(
-    events: Sequence[int], sizes: Sequence[int], *, settings: AllocatorSettings = DEFAULT_SETTINGS
-) -> list[int]:
-    """Bytes of the block that each request gets where nothing limits what is reserved.
-
-    That is the request rounded up, with what is left of a free block where that is too little to be
-    split off: the sum over those alive is what PyTorch calls allocated.
-
-    Args:
-        events, sizes: those of `replay`.
-        settings: of the allocator.
-
-    Returns:
-        One for each size; 0 for an empty request.
-    """
-    allocator = CachingAllocator(settings)
-    given = [0] * len(sizes)
-    blocks: dict[int, Block] = {}
-    for event in events:
-        if event < 0:
-            block = blocks.pop(~event, None)
-            if block is not None:
-                allocator.free(block)
-        elif sizes[event]:
-            blocks[event] = block = allocator.malloc(sizes[event])
-            given[event] = block.size
-    return given
 
 
 class _Chooser:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+from tests.workers.allocator.streams import SETTINGS, streams
 from workers.allocator import (
     AllocatorOutOfMemory,
     AllocatorSettings,
@@ -18,32 +19,7 @@ from workers.allocator import (
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
-SETTINGS = st.builds(
-    AllocatorSettings,
-    expandable_segments=st.booleans(),
-    max_split_size_bytes=st.sampled_from([None, 32 * MIB]),
-    roundup_power2_divisions=st.sampled_from([0, 8]),
-    garbage_collection_threshold=st.sampled_from([None, 0.3]),
-)
 LIMITS = st.none() | st.integers(MIB, 200 * MIB)
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Events and sizes: requests in order, each freed at some later point or never."""
-    sizes = draw(
-        st.lists(
-            st.one_of(st.integers(0, 4096), st.integers(0, 3 * MIB), st.integers(0, 50 * MIB)), max_size=40
-        )
-    )
-    events: list[int] = []
-    live: list[int] = []
-    for index in range(len(sizes)):
-        events.append(index)
-        live.append(index)
-        num_freed = draw(st.integers(0, min(2, len(live))))
-        events.extend(~live.pop(draw(st.integers(0, len(live) - 1))) for _ in range(num_freed))
-    return events, sizes
 
 
 def replay_by_hand(

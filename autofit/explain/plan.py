@@ -1,0 +1,188 @@
+"""The view `plan`: what one step would need if its whole graph were known before it ran.
+
+The question is that of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
+an imperative program keeps what it has names for, an executor that sees the graph need not. Counted are
+requested bytes of one step, the last if no other is asked for; what lives from before it to after it
+(parameters, the optimizer's state) is part of every number, and what a step is given (its inputs) is
+kept by every policy for as long as eager PyTorch keeps it. The policies:
+
+- `everything`: no value is freed before the step ends.
+- `named`: values that Python code has a name for are kept until the step ends, temporaries are freed
+  as in eager; `unnamed_bytes` tells the most that temporaries hold at once.
+- `eager`: each value is freed when PyTorch frees it, which is when the last reference goes.
+- `in-place`: each value is dropped after its last reader, and the result of an element-wise operator
+  takes the place of an input that is at least as large, has elements of the same size and has no
+  reader left. Views are taken to keep the order of elements.
+- `planned`: the same in one arena, every value at a fixed offset: see `memory_plan`. This and the next
+  are what an executor would really reserve; the one before is their lower bound.
+- `folded`: chains of element-wise operators are one kernel each before the memory is planned: see
+  `folding`.
+
+A kernel is an operator that computes, whether one launch or several; views are none. Workspaces count
+in every policy, for as long as their operator runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autofit.explain.folding import fold_chains
+from autofit.explain.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
+from autofit.explain.profile import Profile
+from autofit.explain.step_graph import StepGraph, Use, step_graph, uses
+
+NOTES = (
+    "requested bytes of one step; parameters, optimizer state and inputs are kept by every policy",
+    "eager frees when Python lets go; in-place, planned and folded drop a value after its last reader",
+    "a kernel is an operator that computes; views are none",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a step needs under one way of keeping values.
+
+    Attributes:
+        name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
+        meaning: in words.
+        peak_bytes: the most that is needed at once, with what lives all through the step.
+        lower_bound_bytes: what no plan with these lifetimes gets below.
+        num_kernels: operators that compute.
+        num_values: allocations of the step that hold a place of their own.
+    """
+
+    name: str
+    meaning: str
+    peak_bytes: int
+    lower_bound_bytes: int
+    num_kernels: int
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The policies for one step, from what keeps most to what keeps least.
+
+    Attributes:
+        resident_bytes: of what lives from before the step to after it, part of every number.
+        unnamed_bytes: the most that temporaries without a name hold at once, in eager.
+        layout: the places of `planned`; its arena lies beside the resident bytes.
+    """
+
+    step: int
+    resident_bytes: int
+    num_unnamed: int
+    unnamed_bytes: int
+    policies: tuple[Policy, ...]
+    layout: MemoryPlan
+    notes: tuple[str, ...] = NOTES
+
+
+def plan(profile: Profile, step: int | None = None) -> Plan:
+    """What a step of a profile needs under each policy; the last step if None.
+
+    Raises:
+        UsageError: the profile has no such step, or lists no calls of operators.
+    """
+    graph = step_graph(profile, step)
+    folded = fold_chains(graph)
+    layout = plan_memory(_in_place_buffers(graph, uses(graph)))
+    folded_layout = plan_memory(_in_place_buffers(folded, uses(folded)))
+    unnamed = [Buffer(v.start, v.stop, v.num_bytes) for v in graph.values.values() if not v.name]
+    every, kept = _until_end(graph, named=False), _until_end(graph, named=True)
+    return Plan(
+        step=graph.step,
+        resident_bytes=graph.resident_bytes,
+        num_unnamed=len(unnamed),
+        unnamed_bytes=max_live_bytes(unnamed),
+        policies=(
+            _at_once(graph, "everything", "no value is freed before the step ends", every),
+            _at_once(graph, "named", "named values are kept, temporaries freed", kept),
+            _at_once(graph, "eager", "freed when dead, as PyTorch does", _as_eager(graph)),
+            _at_once(graph, "in-place", "dropped after the last reader, in place where legal", layout.buffers),
+            _in_arena(graph, "planned", "the same at fixed offsets in one arena", layout),
+            _in_arena(folded, "folded", "element-wise chains as one kernel, then planned", folded_layout),
+        ),
+        layout=layout,
+    )
+
+
+def _at_once(graph: StepGraph, name: str, meaning: str, buffers: Sequence[Buffer]) -> Policy:
+    """A policy whose need is what lives at one time."""
+    live_bytes = max_live_bytes(buffers)
+    return _policy(graph, name, meaning, (live_bytes, live_bytes, len(buffers)))
+
+
+def _in_arena(graph: StepGraph, name: str, meaning: str, layout: MemoryPlan) -> Policy:
+    """A policy whose need is an arena."""
+    return _policy(graph, name, meaning, (layout.num_bytes, layout.lower_bound_bytes, len(layout.buffers)))
+
+
+def _policy(graph: StepGraph, name: str, meaning: str, need: tuple[int, int, int]) -> Policy:
+    num_bytes, lower_bound_bytes, num_values = need
+    return Policy(
+        name=name,
+        meaning=meaning,
+        peak_bytes=graph.resident_bytes + num_bytes,
+        lower_bound_bytes=graph.resident_bytes + lower_bound_bytes,
+        num_kernels=len(graph.kernels),
+        num_values=num_values,
+    )
+
+
+def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
+    """All values until the step ends, or only those with a name, the others as in eager."""
+    return [
+        Buffer(value.start, value.stop if named and not value.name else graph.stop, value.num_bytes)
+        for value in graph.values.values()
+    ]
+
+
+def _as_eager(graph: StepGraph) -> list[Buffer]:
+    return [Buffer(value.start, value.stop, value.num_bytes) for value in graph.values.values()]
+
+
+def _in_place_buffers(graph: StepGraph, known: dict[int, Use]) -> list[Buffer]:
+    """The memory that a step needs where results take the places of dead inputs."""
+    place = _places(graph, known)
+    spans: dict[int, tuple[int, int]] = {}
+    for number, value in graph.values.items():
+        start, stop = value.start, known[number].stop
+        owner = place.get(number, number)
+        first, last = spans.get(owner, (start, stop))
+        spans[owner] = (min(first, start), max(last, stop))
+    return [Buffer(*span, graph.values[owner].num_bytes) for owner, span in spans.items()]
+
+
+def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
+    """For each result that takes a place, the value that had it first."""
+    place: dict[int, int] = {}
+    for index, kernel in enumerate(graph.kernels):
+        if not kernel.is_elementwise or len(kernel.makes) != 1 or kernel.overwrites:
+            continue
+        result = kernel.makes[0]
+        inputs = [
+            number
+            for number in kernel.reads
+            if number in known
+            and known[number].last_kernel == index
+            and _fits(graph, known, number, place.get(number, number), result)
+        ]
+        if inputs:
+            best = min(inputs, key=lambda number: graph.values[place.get(number, number)].num_bytes)
+            place[result] = place.get(best, best)
+    return place
+
+
+def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, result: int) -> bool:
+    """Whether a result may have the place of an input, which was its owner's first."""
+    value, first, taker = graph.values[number], graph.values[owner], graph.values[result]
+    return (
+        not value.is_kept
+        and not value.escapes
+        and value.element_bytes == taker.element_bytes > 0
+        and value.num_bytes >= taker.num_bytes
+        # A small result that lives on in a large place would keep all of it.
+        and (first.num_bytes == taker.num_bytes or known[result].stop <= first.stop)
+    )

@@ -1,0 +1,161 @@
+"""A profile as a PyTorch memory snapshot, which `torch.cuda._memory_viz` and pytorch.org/memory_viz open.
+
+The fields are those of `torch.cuda.memory._snapshot()` (`THCPModule_memorySnapshot` in
+torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is what was requested, a block's
+that of the block; `allocated_size` of the segments adds up to what is allocated, `total_size` to what
+is reserved. The page reads pickles with a reader of its own that knows few opcodes: plain dicts,
+lists, strings, numbers and no protocol above 4.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from autofit.explain.profile import Profile, phases
+from workers.allocator import Action, ActionKind, Segment, record_history
+from workers.allocator.settings import DEFAULT_SETTINGS
+
+# The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
+FIRST_ADDRESS = 0x7F00_0000_0000
+
+# The page colours allocations by category where entries have one, but stops with an error unless one is
+# of this category (`annotate_snapshot` of MemoryViz.js): those about segments are.
+_NO_CATEGORY = "unknown"
+
+_DEFAULT_POOL = (0, 0)
+_UNLIMITED = (1 << 63) - 1
+
+Frame = dict[str, Any]
+
+
+def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]:
+    """The snapshot that would be taken after so many events; after all if None.
+
+    The history before it is whole, so that the page shows every moment up to then; `segsum` and
+    other summaries of segments show that moment alone.
+    """
+    events = profile.trace.events[:position]
+    history = record_history(events, profile.requested_bytes)
+    frames = _Frames(profile)
+    traces: list[list[dict[str, Any]]] = [[]]
+    for action in history.actions:
+        traces[0] += _entries(action, profile, frames)
+    return {
+        "segments": [_segment(each, history.requests, profile, frames) for each in history.segments],
+        "device_traces": traces,
+        "external_annotations": list(_annotations(profile, len(events))),
+        "allocator_settings": _settings(),
+    }
+
+
+def encode_snapshot(document: dict[str, Any]) -> bytes:
+    """The bytes of the file."""
+    return pickle.dumps(document, protocol=4)
+
+
+def _entries(action: Action, profile: Profile, frames: _Frames) -> list[dict[str, Any]]:
+    """One entry of the history, or the two that PyTorch makes of a free."""
+    entry: dict[str, Any] = {
+        "action": action.kind.value,
+        "addr": FIRST_ADDRESS + action.address,
+        "size": action.num_bytes,
+        "stream": 0,
+        "time_us": action.position,
+        "pool_id": _DEFAULT_POOL,
+        "frames": [],
+        "category": _NO_CATEGORY,
+    }
+    if action.request is None:
+        return [entry]
+    entry |= {
+        "size": profile.requested_bytes[action.request],
+        "frames": frames.of(action.request),
+        "category": profile.trace.allocations[action.request].category.value,
+    }
+    if action.kind is ActionKind.FREE:
+        return [{**entry, "action": "free_requested"}, entry]
+    return [entry]
+
+
+def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frames: _Frames) -> dict[str, Any]:
+    blocks = []
+    for block in segment.blocks:
+        address = segment.address + block.offset
+        request = requests.get(address)
+        blocks.append(
+            {
+                "address": FIRST_ADDRESS + address,
+                "size": block.size,
+                "requested_size": 0 if request is None else profile.requested_bytes[request],
+                "state": "inactive" if request is None else "active_allocated",
+                "frames": [] if request is None else frames.of(request),
+            }
+        )
+    allocated_bytes = sum(block.size for block in segment.blocks if block.is_allocated)
+    return {
+        "device": 0,
+        "address": FIRST_ADDRESS + segment.address,
+        "total_size": segment.size,
+        "allocated_size": allocated_bytes,
+        "active_size": allocated_bytes,
+        "requested_size": sum(block["requested_size"] for block in blocks),
+        "stream": segment.stream,
+        "segment_type": segment.pool,
+        "segment_pool_id": _DEFAULT_POOL,
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
+    """The phases, as PyTorch notes where its `record_function` begins and ends."""
+    for phase in phases(profile):
+        name = f"step {phase.step} {phase.name}" if phase.step else phase.name
+        for stage, position in (("START", phase.start), ("END", phase.stop)):
+            if position <= num_events:
+                yield {"stage": stage, "name": name, "device": 0, "time_us": position}
+
+
+class _Frames:
+    """The stack of each allocation, innermost line first; equal ones are one list, as in PyTorch."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._allocations = profile.trace.allocations
+        self._known: dict[tuple[str, str, tuple[str, ...]], list[Frame]] = {}
+
+    def of(self, number: int) -> list[Frame]:
+        """What ran the operator: itself with its module's path, then the lines of Python outwards."""
+        allocation = self._allocations[number]
+        lines = allocation.stack or ((allocation.source,) if allocation.source else ())
+        key = (allocation.operator, allocation.module, lines)
+        if key not in self._known:
+            innermost = {
+                "name": allocation.operator,
+                "filename": allocation.module or "(no module)",
+                "line": 0,
+            }
+            self._known[key] = [innermost, *(_frame(line) for line in reversed(lines))]
+        return self._known[key]
+
+
+def _frame(line: str) -> Frame:
+    """`file:line:function` as PyTorch writes a frame."""
+    filename, number, name = line.rsplit(":", 2)
+    return {"name": name, "filename": filename, "line": int(number)}
+
+
+def _settings() -> dict[str, Any]:
+    settings = DEFAULT_SETTINGS
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": settings.max_split_size_bytes or _UNLIMITED,
+        "garbage_collection_threshold": settings.garbage_collection_threshold or 0.0,
+        "expandable_segments": settings.expandable_segments,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "roundup_power2_divisions": {str(1 << interval): 0 for interval in range(16)},
+    }

@@ -1,0 +1,249 @@
+"""One step as a graph of kernels and values: what a plan of its memory goes by.
+
+A trace tells when eager PyTorch frees a value, which is when Python lets go of it. An executor that has
+the whole graph before it can drop a value as soon as its last reader has run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autofit.errors import UsageError
+from autofit.explain.profile import Profile, lifetimes, phases
+from workers.trace import Call, Category
+
+# What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
+KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """An allocation that begins or ends in the step; positions are counts of events.
+
+    Attributes:
+        start, stop: where eager makes and frees it, within the step.
+        num_bytes: as requested.
+        element_bytes: size of one element; 0 where the memory is no tensor.
+        is_kept: whether it may neither end early nor be overwritten.
+        escapes: whether it outlives the step, so that its last reader may be outside.
+        name: what Python code called it; empty for a temporary.
+    """
+
+    start: int
+    stop: int
+    num_bytes: int
+    element_bytes: int
+    is_kept: bool
+    escapes: bool
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """An operator that computes: a call that is no view.
+
+    Attributes:
+        start, stop: the positions of its own events.
+        reads: numbers of the allocations that it reads.
+        makes: of those that it allocates for its results.
+        overwrites: of those that it changes in place.
+        is_elementwise: whether each element of the result depends on those at its place alone.
+        num_elements: of the result, where it is one allocation.
+    """
+
+    start: int
+    stop: int
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    overwrites: tuple[int, ...]
+    is_elementwise: bool
+    num_elements: int
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        return (*self.makes, *self.overwrites)
+
+    @property
+    def touches(self) -> frozenset[int]:
+        return frozenset((*self.reads, *self.writes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGraph:
+    """One step of a profile.
+
+    Attributes:
+        start, stop: its bounds among the events.
+        resident_bytes: of what lives from before the step to after it.
+        values: everything else that lives in it, by the number of the allocation.
+        kernels: in their order.
+        views: for every allocation that some call takes a view of, how many kernels ran before each
+            time; a view is neither a reader nor a writer, but may be what others go on with.
+    """
+
+    step: int
+    start: int
+    stop: int
+    resident_bytes: int
+    values: dict[int, Value]
+    kernels: tuple[Kernel, ...]
+    views: dict[int, list[int]]
+
+
+def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
+    """The graph of one step, the last if None: with more than one step that is a steady one.
+
+    Raises:
+        UsageError: the profile has no such step, or does not list the calls of operators.
+    """
+    if not profile.trace.calls:
+        raise UsageError(
+            "a plan needs the calls of operators, which this profile does not list: make it again with "
+            "`autofit profile … --save FILE`"
+        )
+    found = phases(profile)
+    steps = sorted({phase.step for phase in found})
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise UsageError(f"the profile has no step {step}: choose from {', '.join(map(str, steps))}")
+    start = min(phase.start for phase in found if phase.step == step)
+    stop = max(phase.stop for phase in found if phase.step == step)
+    resident_bytes, values = _values(profile, start, stop)
+    calls = [call for call in profile.trace.calls if start <= call.position < stop]
+    kernels, views = _kernels(profile, calls, values, stop)
+    return StepGraph(
+        step=step,
+        start=start,
+        stop=stop,
+        resident_bytes=resident_bytes,
+        values=_named(values, calls),
+        kernels=tuple(kernels),
+        views=views,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a plan knows of a value.
+
+    Attributes:
+        stop: where it may end: after its last reader, where it has one, else as in eager. What is kept
+            ends as in eager, and so does what outlives the step or is viewed after its last reader.
+        last_kernel: the index of the last that touches it; None where none does.
+    """
+
+    stop: int
+    last_kernel: int | None
+
+
+def uses(graph: StepGraph) -> dict[int, Use]:
+    """How long each value of a step is needed."""
+    last_reader: dict[int, int] = {}
+    last_kernel: dict[int, int] = {}
+    for index, kernel in enumerate(graph.kernels):
+        for number in kernel.writes:
+            last_kernel[number] = index
+        for number in kernel.reads:
+            last_kernel[number] = last_reader[number] = index
+    found = {}
+    for number, value in graph.values.items():
+        stop, reader = value.stop, last_reader.get(number)
+        if (
+            reader is not None
+            and reader == last_kernel[number]
+            and graph.views.get(number, [0])[-1] <= reader
+            and not value.is_kept
+            and not value.escapes
+        ):
+            stop = min(stop, graph.kernels[reader].stop)
+        found[number] = Use(stop=stop, last_kernel=last_kernel.get(number))
+    return found
+
+
+def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
+    """Bytes of what lives all through the step, and what begins or ends in it."""
+    found = lifetimes(profile)
+    resident_bytes = 0
+    values = {}
+    for number, (birth, death) in enumerate(zip(found.births, found.deaths, strict=True)):
+        if birth >= stop or death <= start:
+            continue
+        allocation, num_bytes = profile.trace.allocations[number], profile.requested_bytes[number]
+        if birth < start and death >= stop:
+            resident_bytes += num_bytes
+            continue
+        values[number] = Value(
+            start=max(birth, start),
+            stop=min(death, stop),
+            num_bytes=num_bytes,
+            element_bytes=_element_bytes(allocation.dtype),
+            is_kept=allocation.category in KEPT,
+            # A gradient that is left over is let go before the next one is made.
+            escapes=death >= stop and allocation.category is not Category.GRADIENT,
+        )
+    return resident_bytes, values
+
+
+def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:
+    names = {number: call.name for call in calls if call.name for number in call.outputs}
+    return {
+        number: dataclasses.replace(value, name=names[number]) if number in names else value
+        for number, value in values.items()
+    }
+
+
+def _element_bytes(dtype: str) -> int:
+    """By PyTorch's names, which end in the number of bits: `bfloat16`; 0 for no type."""
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) // 8 if bits else int(dtype == "bool")
+
+
+def _kernels(
+    profile: Profile, calls: Sequence[Call], values: dict[int, Value], stop: int
+) -> tuple[list[Kernel], dict[int, list[int]]]:
+    made: set[int] = set()
+    kernels: list[Kernel] = []
+    views: dict[int, list[int]] = {}
+    bounds = [*(call.position for call in calls), stop]
+    for call, (call_start, call_stop) in zip(calls, itertools.pairwise(bounds), strict=True):
+        makes = tuple(
+            number
+            for number in dict.fromkeys(call.outputs)
+            if number in values and values[number].start >= call_start and number not in made
+        )
+        made.update(makes)
+        # Autograd adds gradients up in place by an operator that has no name for it; views are never
+        # element-wise.
+        in_place = _is_in_place(call.operator) or (call.is_elementwise and not makes)
+        if call.outputs and not makes and not in_place:
+            for number in dict.fromkeys(call.outputs):
+                views.setdefault(number, []).append(len(kernels))
+            continue
+        # Some that work in place on lists of tensors return nothing.
+        written = [n for n in call.outputs if n not in makes] or call.inputs
+        overwrites = tuple(dict.fromkeys(written)) if in_place else ()
+        writes = (*makes, *overwrites)
+        kernels.append(
+            Kernel(
+                start=call_start,
+                stop=call_stop,
+                reads=tuple(dict.fromkeys(call.inputs)),
+                makes=makes,
+                overwrites=overwrites,
+                is_elementwise=call.is_elementwise,
+                num_elements=math.prod(profile.trace.allocations[writes[0]].shape) if len(writes) == 1 else 0,
+            )
+        )
+    return kernels, views
+
+
+def _is_in_place(operator: str) -> bool:
+    """By PyTorch's names: `aten.add_.Tensor` works in place, `aten.add.out` into a tensor it is given."""
+    _, _, rest = operator.partition(".")
+    name, _, overload = rest.partition(".")
+    return name.endswith("_") or overload.endswith("out")
