@@ -9,6 +9,7 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -62,6 +63,21 @@ def _writable(folder: Path) -> Path:
             f"cannot write to {folder}: make it writable or set {STATE_DIR_VARIABLE} to a folder that is"
         )
     return folder
+
+
+def require_writable(path: Path) -> None:
+    """Finds out, before long work, whether `write_atomically` will be able to write a file there.
+
+    Raises:
+        StorageError: it will not.
+    """
+    if path.is_dir():
+        raise StorageError(f"cannot write {path}: it is a folder; name a file in it")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _storage_error(f"cannot write {path}", error) from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import api, gpus, session
+from autofit import api, gpus, reporting, session
 from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
@@ -15,6 +15,7 @@ from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
 from autofit.report.estimate import Estimate
+from autofit.report.html.content import Content
 from autofit.report.result import TuneResult
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
@@ -51,6 +52,32 @@ def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
     """Predicts one configuration, and what each lever would save."""
     predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
     return try_levers(predictor, *_configuration(settings), batch_size, emit=emit)
+
+
+def report_on_search(
+    settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
+) -> Content:
+    """Gathers the report of a search."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return reporting.report_on_search(result, predictor, emit=emit)
+
+
+def report_on_estimate(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    estimate: Estimate,
+    what_if: WhatIf | None,
+    emit: EventSink,
+) -> Content:
+    """Gathers the report of one configuration."""
+    return reporting.report_on_estimate(
+        estimate,
+        session.local_predictor(workload, mode=settings.mode, emit=emit),
+        _configuration(settings)[1],
+        gpu=settings.gpu,
+        what_if=what_if,
+        emit=emit,
+    )
 
 
 def _configuration(settings: TuneSettings) -> tuple[Knobs, Card]:
@@ -100,5 +127,9 @@ class Backend:
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
+    report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search
+    report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Content] = (
+        report_on_estimate
+    )
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 
 import click
 
 from autofit import api
 from autofit.cli.backend import Backend
-from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
-from autofit.settings import resolve_settings
+from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT
+from autofit.paths import require_writable
+from autofit.report.estimate import Estimate
+from autofit.report.summary import SummarizedEstimate
+from autofit.report.what_if import WhatIf
+from autofit.settings import TuneSettings, resolve_settings
 
 _SIMULATE, _SUMMARY = "simulate", "summary"
 
@@ -29,6 +34,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
     "summary: add up the layers' outputs as torchsummary does, and tell why a real step differs.",
 )
 @click.option("--what-if", "asks_what_if", is_flag=True, help="Rank what would save memory at this batch.")
+@REPORT
 @QUIET
 @JSON
 @click.pass_obj
@@ -39,6 +45,7 @@ def estimate(
     batch_size: int,
     method: str,
     asks_what_if: bool,
+    report: Path | None,
     quiet: bool,
     as_json: bool,
     **given: str | None,
@@ -49,35 +56,48 @@ def estimate(
     """
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
+    if report is not None:
+        require_writable(report)
     workload = api.refer(settings.model, input_shape=settings.input_shape, num_classes=settings.num_classes)
-    summarized = levers = None
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine
         from autofit.service.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
-        if method == _SUMMARY:
-            summarized = backend.summarize(settings, workload, batch_size, emit)
-        if asks_what_if:
-            levers = backend.what_if(settings, workload, batch_size, emit)
-        if summarized is not None:
-            answer = summarized.estimate
+        summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
+        levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
+        if summary is not None:
+            answer = summary.estimate
         elif levers is not None:
             answer = levers.base
         else:
             answer = backend.estimate(settings, workload, batch_size, emit)
+        if report is not None:
+            from autofit.cli.report_file import write_report
+
+            write_report(report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit))
     if as_json:
-        document = answer.to_dict() if summarized is None else summarized.to_dict()
-        document["method"] = method
-        if levers is not None:
-            document["what_if"] = levers.to_dict()
-        click.echo(json.dumps(document, indent=2))
-        return
-    if summarized is not None:
+        click.echo(_document(answer, summary, levers))
+    else:
+        _print(answer, summary, levers, settings)
+
+
+def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:
+    document = answer.to_dict() if summary is None else summary.to_dict()
+    document["method"] = _SIMULATE if summary is None else _SUMMARY
+    if levers is not None:
+        document["what_if"] = levers.to_dict()
+    return json.dumps(document, indent=2)
+
+
+def _print(
+    answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None, settings: TuneSettings
+) -> None:
+    if summary is not None:
         from autofit.cli.summary_text import print_summary
 
-        print_summary(summarized)
+        print_summary(summary)
     else:
         from autofit.cli.estimate_text import print_estimate
 

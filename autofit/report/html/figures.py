@@ -107,7 +107,11 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
             "height": 460,
             "hovermode": "x unified",
             "xaxis": {"title": {"text": "events of the allocator, in their order"}, "zeroline": False},
-            "yaxis": {"title": {"text": unit}, "range": [0, 1.15 * top_bytes / unit_bytes], "zeroline": False},
+            "yaxis": {
+                "title": {"text": unit},
+                "range": [0, 1.15 * top_bytes / unit_bytes],
+                "zeroline": False,
+            },
             "shapes": shapes,
             "annotations": notes,
             "legend": {"traceorder": "normal"},
@@ -121,11 +125,12 @@ def peak_against_batch(
     """Peaks against the batch size: a line for each setting, its boundary, what was measured, the budget."""
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
     unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
-    styles = {label: style for label, style in zip(_labels(lines, points), itertools.cycle(_LINES))}  # noqa: B905
+    styles = dict(zip(_labels(lines, points), itertools.cycle(_LINES), strict=False))
     data = [_line(line, styles[line.label], unit, unit_bytes) for line in lines]
     data += [boundary for line in lines for boundary in _boundary(line, styles[line.label], unit, unit_bytes)]
     data += _measured(points, styles, unit, unit_bytes)
-    shapes, notes = [], []
+    shapes: list[Figure] = []
+    notes: list[Figure] = []
     if budget_bytes is not None:
         shapes, note = _budget(budget_bytes, unit_bytes, is_far=budget_bytes > 4 * max(everything, default=0))
         notes.append(note)
@@ -152,7 +157,9 @@ def module_icicle(nodes: Sequence[Node]) -> Figure:
         if not totals[node.path]:
             continue
         name = node.path.rpartition(".")[2] or "the model and its step"
-        listed.append((node.path or "/", name, "" if not node.path else _parent(node.path) or "/", totals[node.path]))
+        listed.append(
+            (node.path or "/", name, "" if not node.path else _parent(node.path) or "/", totals[node.path])
+        )
         if node.own_bytes and node.path in with_children:
             listed.append((f"{node.path}/own", "(itself)", node.path or "/", node.own_bytes))
     return {
@@ -165,7 +172,7 @@ def module_icicle(nodes: Sequence[Node]) -> Figure:
                 "values": [round(each[3] / unit_bytes, 5) for each in listed],
                 "branchvalues": "total",
                 "texttemplate": f"%{{label}}<br>%{{value:.2f}} {unit}",
-                "hovertemplate": f"%{{id}}<br>%{{value:.3f}} {unit}, %{{percentRoot:.1%}} of the peak<extra></extra>",
+                "hovertemplate": f"%{{id}}<br>%{{value:.3f}} {unit}, %{{percentRoot:.1%}}<extra></extra>",
                 "tiling": {"orientation": "v"},
                 "pathbar": {"visible": True},
                 "marker": {"line": {"width": 1, "color": "var:panel"}, "colorscale": "Cividis"},
@@ -240,7 +247,9 @@ def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]
         start, stop = max(phase.start, first), min(phase.stop, last)
         if phase.start > first:
             line = {"width": 1, "color": "var:muted", "dash": "dot"}
-            shapes.append({"type": "line", "x0": start, "x1": start, "y0": 0, "y1": 1, "yref": "paper", "line": line})
+            shapes.append(
+                {"type": "line", "x0": start, "x1": start, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+            )
         if stop - start > _NARROW_PHASE * (last - first):
             notes.append(
                 {
@@ -254,15 +263,18 @@ def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]
 def _budget(budget_bytes: int, unit_bytes: int, *, is_far: bool) -> tuple[list[Figure], Figure]:
     """The line of the budget with its name; only the name where it is far above all else."""
     text = f"usable: {format_bytes(budget_bytes)}"
-    note = {
-        "x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel", "borderpad": 2,
-    }  # fmt: skip
+    note = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel"}
     if is_far:
         return [], note | {"y": 1, "yref": "paper", "yanchor": "top", "text": f"↑ {text}, far above"}
     y = budget_bytes / unit_bytes
     line = {"width": 2.5, "color": "var:alarm", "dash": "longdash"}
     shape = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": y, "y1": y, "line": line}
-    return [shape], note | {"y": y, "yanchor": "bottom", "text": f"<b>{text}</b>", "font": {"color": "var:alarm"}}
+    return [shape], note | {
+        "y": y,
+        "yanchor": "bottom",
+        "text": f"<b>{text}</b>",
+        "font": {"color": "var:alarm"},
+    }
 
 
 def _labels(lines: Iterable[CurveLine], points: Iterable[MeasuredPoint]) -> list[str]:
@@ -325,7 +337,10 @@ def _measured(
             "y": [point.peak_bytes / unit_bytes for point in group],
             "text": [point.verdict for point in group],
             "marker": {
-                "color": styles[label][0], "symbol": f"{styles[label][2]}-open", "size": 12, "line": {"width": 2},
+                "color": styles[label][0],
+                "symbol": f"{styles[label][2]}-open",
+                "size": 12,
+                "line": {"width": 2},
             },
             "hovertemplate": f"{label}, measured: batch %{{x}}, %{{y:.2f}} {unit}, %{{text}}<extra></extra>",
         }
