@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -48,7 +49,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
     elif estimate is not None:
         card = _card(result)
         try:
-            curves = list(_curves(result, card, predictor, emit))
+            curves = _without_repetition(_curves(result, card, predictor, emit))
             emit(Progress(stage="looking where the memory goes"))
             profile = predictor.profile(estimate.knobs, card, estimate.batch_size)
         except WorkloadFailedError as error:
@@ -168,6 +169,14 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
             largest_batch=entry.largest_batch,
             first_failing_batch=entry.first_failing_batch,
         )
+
+
+def _without_repetition(lines: Iterable[CurveLine]) -> list[CurveLine]:
+    """Settings that need the same at every size share a line, which bears all their names."""
+    alike: dict[CurveLine, list[str]] = {}
+    for line in lines:
+        alike.setdefault(dataclasses.replace(line, label=""), []).append(line.label)
+    return [dataclasses.replace(line, label=", ".join(labels)) for line, labels in alike.items()]
 
 
 def _line(

@@ -40,11 +40,16 @@ def what_if(
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
     base = predictor.estimate(knobs, card, batch_size)
+    trace = predictor.trace(knobs, batch_size)
+    convolves = any(allocation.convolution is not None for allocation in trace.allocations)
     tried = list(levers(knobs))
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
-        results.append(_tried(predictor, lever, card, base))
+        reason = _why_pointless(lever, base, convolves=convolves)
+        results.append(
+            LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
+        )
     return WhatIf(base=base, results=tuple(sorted(results, key=_rank)))
 
 
@@ -70,9 +75,16 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
     )
 
 
-def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
+def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
+    """Why a lever need not be tried; empty where it has to be."""
     if base.mode == "infer" and lever.name in _OF_TRAINING:
-        return LeverResult(lever=lever, reason="inference has neither an optimizer nor gradients")
+        return "inference has neither an optimizer nor gradients"
+    if lever.name == "conv_algo" and not convolves:
+        return "the step has no convolution"
+    return ""
+
+
+def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
     settings = AllocatorSettings.parse(lever.allocator) if lever.allocator else AllocatorSettings()
     try:
         curve = predictor.curve_at(lever.knobs, card, base.batch_size, allocator=settings)

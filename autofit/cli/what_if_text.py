@@ -31,8 +31,11 @@ def print_what_if(answer: WhatIf) -> None:
     if answer.inapplicable:
         heading(console, "Does not apply")
         reasons = grid("left", "left")
+        by_reason: dict[str, list[LeverResult]] = {}
         for result in answer.inapplicable:
-            reasons.add_row(result.lever.label, styled(result.reason, "dim"))
+            by_reason.setdefault(result.reason, []).append(result)
+        for reason, results in by_reason.items():
+            reasons.add_row(_grouped(results), styled(reason, "dim"))
         console.print(indented(reasons))
 
 

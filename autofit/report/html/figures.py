@@ -150,7 +150,6 @@ def peak_against_batch(
 def module_icicle(nodes: Sequence[Node]) -> Figure:
     """The tree of modules, each as wide as what is alive of it at the peak."""
     totals = _totals(nodes)
-    unit, unit_bytes = _unit(totals.get("", 0))
     listed: list[tuple[str, str, str, int]] = []
     with_children = {_parent(node.path) for node in nodes if node.path}
     for node in nodes:
@@ -161,7 +160,7 @@ def module_icicle(nodes: Sequence[Node]) -> Figure:
             (node.path or "/", name, "" if not node.path else _parent(node.path) or "/", totals[node.path])
         )
         if node.own_bytes and node.path in with_children:
-            listed.append((f"{node.path}/own", "(itself)", node.path or "/", node.own_bytes))
+            listed.append((f"{node.path}/own", "in no submodule", node.path or "/", node.own_bytes))
     return {
         "data": [
             {
@@ -169,17 +168,23 @@ def module_icicle(nodes: Sequence[Node]) -> Figure:
                 "ids": [each[0] for each in listed],
                 "labels": [each[1] for each in listed],
                 "parents": [each[2] for each in listed],
-                "values": [round(each[3] / unit_bytes, 5) for each in listed],
+                "values": [each[3] for each in listed],
                 "branchvalues": "total",
-                "texttemplate": f"%{{label}}<br>%{{value:.2f}} {unit}",
-                "hovertemplate": f"%{{id}}<br>%{{value:.3f}} {unit}, %{{percentRoot:.1%}}<extra></extra>",
+                "text": [format_bytes(each[3]) for each in listed],
+                "texttemplate": "%{label}<br>%{text}",
+                "hovertemplate": "%{id}<br>%{text}, %{percentRoot:.1%} of the peak<extra></extra>",
                 "tiling": {"orientation": "v"},
                 "pathbar": {"visible": True},
-                "marker": {"line": {"width": 1, "color": "var:panel"}, "colorscale": "Cividis"},
+                "marker": {"line": {"width": 2, "color": "var:panel"}},
+                "root": {"color": "var:line"},
                 "textfont": {"size": 13},
             }
         ],
-        "layout": {"height": 440, "margin": {"l": 8, "r": 8, "t": 28, "b": 8}},
+        "layout": {
+            "height": 440,
+            "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
+            "iciclecolorway": [color for _, color, _ in _CATEGORIES.values()],
+        },
     }
 
 
@@ -205,7 +210,7 @@ def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
 
 def lever_bars(what_if: WhatIf) -> Figure:
     """What each lever saves of the reserved peak, to the right; what it costs, to the left."""
-    results = what_if.effective
+    results = [result for result in what_if.applicable if result.saved_bytes]
     unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
     names = [result.lever.label for result in results]
     data = []
@@ -292,7 +297,8 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
         "mode": "lines",
         "x": list(line.batch_sizes),
         "y": [round(peak / unit_bytes, 4) for peak in line.peaks_bytes],
-        "line": {"color": color, "dash": dash, "width": 2},
+        # Where lines coincide, the dashes of one are seen on the other.
+        "line": {"color": color, "dash": dash, "width": 4 if dash == "solid" else 2},
         "hovertemplate": f"{line.label}: batch %{{x}}, %{{y:.2f}} {unit}<extra></extra>",
     }
 

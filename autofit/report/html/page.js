@@ -21,6 +21,12 @@
     gridcolor: color("line"), linecolor: color("muted"), tickcolor: color("muted"), automargin: true, ...given,
   });
 
+  // Of its legend, which stands below it.
+  const numRows = (figure) => {
+    const named = figure.data.filter((trace) => trace.name && trace.showlegend !== false);
+    return named.length < 2 ? 0 : Math.ceil(named.length / (narrow.matches ? 2 : 6));
+  };
+
   const laidOut = (figure) => {
     const layout = painted(figure.layout);
     return {
@@ -28,10 +34,10 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow.matches ? 11 : 13, color: color("ink") },
-      margin: layout.margin || { l: 10, r: narrow.matches ? 10 : 30, t: 34, b: 10 },
+      margin: layout.margin || { l: 10, r: narrow.matches ? 10 : 30, t: 34, b: 48 + 22 * numRows(figure) },
       xaxis: axis(layout.xaxis),
       yaxis: axis(layout.yaxis),
-      legend: { ...layout.legend, orientation: "h", x: 0, xanchor: "left", y: -0.22, yanchor: "top" },
+      legend: { ...layout.legend, orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" },
       hoverlabel: { bgcolor: color("panel"), bordercolor: color("muted"), font: { color: color("ink") } },
     };
   };
@@ -41,6 +47,7 @@
     root.dataset.theme = isDark ? "dark" : "light";
     button.textContent = isDark ? "light" : "dark";
     for (const [name, figure] of Object.entries(figures)) {
+      document.getElementById(`figure-${name}`).style.height = `${figure.layout.height}px`;
       Plotly.react(`figure-${name}`, painted(figure.data), laidOut(figure), { responsive: true, displaylogo: false, displayModeBar: false });
     }
   };

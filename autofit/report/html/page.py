@@ -52,8 +52,7 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(
             name="curves",
             title="Peak memory against the batch size",
-            text="A line is predicted, and the number on it is the largest batch that fits; a cross is the "
-            "next one, which does not. Open marks were measured.",
+            text=_about_curves(content),
             figure=figures.peak_against_batch(content.curves, content.measured, content.budget_bytes),
         )
     if content.lane is not None:
@@ -70,8 +69,8 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(
             name="modules",
             title="Which module holds it",
-            text="What is alive at the peak, by the module that made it; a parameter's gradient and state "
-            "stand with the parameter. A click goes into a module, one on the bar above comes back.",
+            text="What is alive at the peak, by the module that made it. A click goes into a module, one on "
+            "the bar above comes back.",
             figure=figures.module_icicle(content.nodes),
         )
     if any(layer.largest_bytes for layer in content.workspaces):
@@ -82,10 +81,19 @@ def sections(content: Content) -> Iterator[Section]:
             "allocator keeps the largest reserved.",
             figure=figures.workspace_bars(content.workspaces),
         )
-    if content.what_if is not None and content.what_if.effective:
+    if content.what_if is not None and any(each.saved_bytes for each in content.what_if.applicable):
         yield Section(
             name="levers",
             title="What would save memory",
             text="Each lever alone at this batch, predicted.",
             figure=figures.lever_bars(content.what_if),
         )
+
+
+def _about_curves(content: Content) -> str:
+    said = ["Lines are predicted."]
+    if any(line.largest_batch is not None for line in content.curves):
+        said.append("A number is the largest batch that fits, the cross beside it the next, which does not.")
+    if content.measured:
+        said.append("Open marks were measured.")
+    return " ".join(said)

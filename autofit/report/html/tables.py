@@ -56,7 +56,10 @@ def breakdown_table(estimate: Estimate) -> Table:
     ]
     return Table(
         columns=("", "size", "bytes", "of allocated"),
-        rows=tuple((name, format_bytes(size), f"{size:,}", f"{size / allocated:.1%}") for name, size in rows),
+        rows=tuple(
+            (name, format_bytes(size), f"{size:,}", "" if name[0] in "=+" else f"{size / allocated:.1%}")
+            for name, size in rows
+        ),
         numeric=frozenset((1, 2, 3)),
     )
 

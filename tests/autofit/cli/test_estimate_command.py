@@ -171,3 +171,22 @@ def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, work
     assert "What if: each lever alone, against" in text
     assert "no change: " in text
     assert "Does not apply" in text
+
+
+def test_a_report_is_written_beside_the_document(autofit, workload_file, tmp_path):
+    page = tmp_path / "page.html"
+    command = ("estimate", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--gpu", "t4")
+    finished = autofit(*command, "--report", str(page), "--json", "--quiet")
+    assert finished.code == 0, finished.err
+    assert finished.document["schema"] == "autofit.estimate/1"
+    assert finished.err == f"report written to {page}\n"
+    assert "mine.py:healthy at batch 4 is likely to reserve" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", [".", "missing/page.html"])
+def test_a_report_that_cannot_be_written_ends_the_command_before_the_work(autofit, asked, tmp_path, place):
+    predict, seen = asked
+    finished = autofit(*ESTIMATE, "--report", str(tmp_path / place), "--json", estimate=predict)
+    assert finished.code == 5
+    assert f"cannot write {tmp_path / place}" in finished.document["message"]
+    assert seen == []
