@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 
 from autofit import paths
 from autofit.budget import DEFAULT_ARCHITECTURE
@@ -197,8 +198,8 @@ class Predictor:
                 self.sources = {**(self.sources or {}), **outcome.sources}
             raise_if_failed(outcome)
             assert outcome.trace_json is not None
-            self._traces[key] = trace = Trace.from_json(outcome.trace_json)
-            _keep(trace)
+            self._traces[key] = Trace.from_json(outcome.trace_json)
+            _keep(outcome.trace_json)
         return self._traces[key]
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
@@ -286,7 +287,9 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)
 
 
-def _keep(trace: Trace) -> None:
-    path = paths.traces_dir() / f"{trace.digest}.json.gz"
+def _keep(trace_json: str) -> None:
+    """Keeps a trace by its digest, which is that of its text: a trace has but one."""
+    text = trace_json.encode()
+    path = paths.traces_dir() / f"{hashlib.sha256(text).hexdigest()}.json.gz"
     if not path.exists():
-        paths.write_atomically(path, gzip.compress(trace.to_json().encode(), compresslevel=1, mtime=0))
+        paths.write_atomically(path, gzip.compress(text, compresslevel=1, mtime=0))

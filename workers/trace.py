@@ -116,7 +116,8 @@ class Allocation:
         span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
             library asks for, each a line in the batch size; None where it is exact.
         stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
-            stacks were asked for; in backward those of the forward pass that made the node.
+            stacks were asked for; in backward those of the forward pass that made the node. Lines of
+            PyTorch and of the standard library have their path from where those are installed.
         name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
             `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
     """

@@ -17,6 +17,7 @@ from autofit.cli.doctor import doctor
 from autofit.cli.estimate import estimate
 from autofit.cli.jobs import jobs, logs, result, status, stop, wait
 from autofit.cli.lists import gpus, models
+from autofit.cli.profile import profile
 from autofit.cli.serve import serve
 from autofit.cli.submit import submit
 from autofit.cli.tune import SearchInterruptedError, tune
@@ -41,7 +42,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, check, compare)
+_ANSWERS = (tune, estimate, profile, check, compare)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -11,6 +11,7 @@ from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
+from autofit.explain.profile import Profile
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
@@ -80,9 +81,17 @@ def report_on_estimate(
     )
 
 
-def _configuration(settings: TuneSettings) -> tuple[Knobs, Card]:
+def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return settings.knobs(settings.one_conv_algo("an estimate")), card
+    return settings.knobs(settings.one_conv_algo(what)), card
+
+
+def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
+    """Predicts one configuration, with all that the views need."""
+    predictor = session.local_predictor(
+        workload, mode=settings.mode, emit=emit, with_tensors=True, with_calls=True
+    )
+    return predictor.profile(*_configuration(settings, "a profile"), batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
@@ -124,6 +133,7 @@ class Backend:
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
     summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
     what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if
+    profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers

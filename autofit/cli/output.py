@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,7 @@ _BAR_WIDTH = 20
 _NUM_HOLDERS = 6
 # What a list takes whose reader is a program or a file: nothing is cut or wrapped there.
 _PIPED_WIDTH = 200
+_WIDEST = 10_000
 
 
 def stdout() -> Console:
@@ -37,6 +39,14 @@ def listing() -> Console:
     if not console.is_terminal:
         console.width = max(console.width, _PIPED_WIDTH)
     return console
+
+
+def print_whole(table: Table) -> None:
+    """Prints a table as wide as it is: nothing is cut, and a narrow terminal wraps its lines."""
+    console = listing()
+    widest = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    console.width = max(console.width, widest + 2)
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
 def styled(text: str, style: str) -> Text:

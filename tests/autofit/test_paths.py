@@ -8,7 +8,7 @@ import platformdirs
 import pytest
 
 from autofit.errors import StorageError
-from autofit.paths import cache_dir, state_dir, studies_dir, traces_dir, write_atomically
+from autofit.paths import cache_dir, require_writable, state_dir, studies_dir, traces_dir, write_atomically
 
 FOLDERS = {"studies": studies_dir, "traces": traces_dir, "cache": cache_dir}
 
@@ -88,3 +88,27 @@ def test_what_cannot_be_replaced_is_a_storage_error_and_leaves_no_remains(tmp_pa
 def test_a_missing_folder_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*: No such file or directory; choose another"):
         write_atomically(tmp_path / "missing" / "result.json", "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing/report.html", "cannot write .*: No such file or directory"),
+        (".", "it is a folder; name a file in it"),
+        ("a-file/report.html", "cannot write .*: Not a directory"),
+    ],
+)
+def test_a_place_where_no_file_can_be_is_found_before_it_is_written(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    (tmp_path / "a-file").write_text("in the way")
+    with pytest.raises(StorageError, match=said):
+        require_writable(tmp_path / name)
+
+
+def test_finding_out_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    require_writable(path)
+    path.write_text("an earlier one")
+    require_writable(path)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["an earlier one"]

@@ -108,6 +108,19 @@ def test_an_estimate_says_what_the_step_needs_and_where_it_goes(predictor: Predi
     ]
 
 
+def test_a_profile_has_the_size_of_every_allocation_and_the_peaks_of_the_estimate(
+    workload: Any, worker: Any, exact: Residuals, card: Card
+) -> None:
+    predictor = Predictor(workload, worker, residuals=exact, plans=FormulaPlans, with_calls=True)
+    profile, estimate = predictor.profile(NATIVE, card, 8), predictor.estimate(NATIVE, card, 8)
+    assert [spec.with_calls for spec in worker.specs] == [True]
+    assert profile.requested_bytes == (100 * MIB, 0, 160 * MIB)
+    assert profile.block_bytes == profile.requested_bytes
+    assert (profile.knobs, profile.card, profile.context_bytes) == (NATIVE, "a-card", card.context_bytes)
+    assert profile.peak_allocated_bytes == estimate.peak_allocated_bytes
+    assert profile.peak_reserved_bytes == estimate.peak_reserved_bytes
+
+
 def test_the_largest_holders_are_taken_together_by_where_they_were_allocated(make_curve: Any) -> None:
     largest = make_curve(num_extra=5)(4).largest
     assert [(part.module, part.num_bytes) for part in largest] == [

@@ -74,7 +74,7 @@ class Stacks:
     """Makes stacks of frames: `file:line:function`, outermost first.
 
     Lines of PyTorch and of the standard library have their path from where those are installed,
-    `torch/nn/functional.py`; all others the whole one. Our own are left out.
+    `torch/nn/functional.py`; all others the whole one, or one from `./`. Our own are left out.
     """
 
     def __init__(self) -> None:
@@ -103,8 +103,9 @@ def _shown(path: str) -> str | None:
     if path.startswith(_TORCH):
         return path.removeprefix(_PACKAGES)
     inside = path.removeprefix(_STDLIB)
-    is_package = inside.startswith(("site-packages/", "dist-packages/"))
-    return path if is_package else inside
+    if inside != path and not inside.startswith(("site-packages/", "dist-packages/")):
+        return inside
+    return path if path.startswith(("/", "<")) else f"./{path}"
 
 
 def _line(frame: FrameType, path: str) -> str:

@@ -12,7 +12,9 @@ from workers.allocator import (
     Block,
     CachingAllocator,
     Replay,
+    given_blocks,
     live_peak_bytes,
+    peak_of_blocks,
     replay,
 )
 
@@ -122,6 +124,17 @@ def test_the_peak_position_is_where_the_peak_was_first_reached() -> None:
 
     assert outcome.peak_allocated_bytes == 10 * MIB
     assert outcome.peak_allocated_position == 1
+
+
+@given(streams(), SETTINGS)
+@untimed
+def test_given_blocks_add_up_to_what_is_allocated(
+    stream: tuple[list[int], list[int]], settings: AllocatorSettings
+) -> None:
+    events, sizes = stream
+    blocks = given_blocks(events, sizes, settings=settings)
+    assert peak_of_blocks(events, blocks) == replay(events, sizes, settings=settings).peak_allocated_bytes
+    assert all(block >= size for block, size in zip(blocks, sizes, strict=True))
 
 
 def test_allocated_counts_blocks_that_were_not_split_at_their_whole_size() -> None:

@@ -1,0 +1,166 @@
+"""What of a profile a view shows: the filters of TensorFlow's profiler, for all views alike.
+
+A filter decides what is shown, not what is counted: the sums over a tree's node and the shares of a
+row stay what they are. Two of them, the step and the category, choose what a view is made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from autofit.errors import UsageError, did_you_mean
+from autofit.explain.sizes import Sized, Sizes
+from autofit.units import parse_bytes
+from workers.trace import Category
+
+ORDERS = ("bytes", "peak-bytes", "count", "name")
+SELECTABLE = ("bytes", "peak-bytes", "count")
+CATEGORIES = tuple(category.value.replace("_", "-") for category in Category)
+
+
+class NothingMatchesError(UsageError):
+    """No part of the profile passes the filters."""
+
+    kind = "nothing-matches"
+
+
+_Sized = TypeVar("_Sized", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """The filters of one view.
+
+    Attributes:
+        select: the columns to show, of `SELECTABLE`.
+        order_by: one of `ORDERS`; names ascend, all others descend.
+        min_bytes: least requested bytes; of a tree's node with all below it.
+        max_depth: of a tree's nodes below its root; None for all.
+        start: a tree begins at the outermost nodes with such names.
+        show: rows and nodes have one of these in their names.
+        hide: rows and nodes have none of these in their names; nodes below them are shown.
+        categories: of the allocations that a view is made of; empty for all.
+        step: that the view is of, 0 for building the model; None for the one with the peak.
+        device: in the name of the device.
+        top: so many rows, or nodes with the largest sizes of their own; None for all.
+        with_libraries: whether the tree of code has the lines of libraries.
+    """
+
+    select: tuple[str, ...] = SELECTABLE
+    order_by: str = "bytes"
+    min_bytes: int = 0
+    max_depth: int | None = None
+    start: tuple[re.Pattern[str], ...] = ()
+    show: tuple[re.Pattern[str], ...] = ()
+    hide: tuple[re.Pattern[str], ...] = ()
+    categories: frozenset[Category] = frozenset()
+    step: int | None = None
+    device: re.Pattern[str] | None = None
+    top: int | None = None
+    with_libraries: bool = False
+
+    def passes(self, item: Sized) -> bool:
+        """Whether a row or node is shown by its name and size."""
+        return (
+            item.sizes.requested_bytes >= self.min_bytes
+            and (not self.show or _found(self.show, item.name))
+            and not _found(self.hide, item.name)
+        )
+
+    def starts_at(self, item: Sized) -> bool:
+        """Whether a tree starts at a node, by its name."""
+        return _found(self.start, item.name)
+
+    def ordered(self, items: Iterable[_Sized]) -> list[_Sized]:
+        """The items in the order asked for; equals by name."""
+        by_name = sorted(items, key=lambda item: item.name)
+        if self.order_by == "name":
+            return by_name
+        return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
+
+    def measured(self, sizes: Sizes) -> int:
+        """What sizes are ordered by; by name, which decides only what `top` keeps, requested bytes."""
+        attribute = {"peak-bytes": "peak_bytes", "count": "count"}.get(self.order_by, "requested_bytes")
+        measured: int = getattr(sizes, attribute)
+        return measured
+
+    def nothing_matches(self) -> NothingMatchesError:
+        """The error that names the filters that were set."""
+        patterns = (("start", self.start), ("show", self.show), ("hide", self.hide))
+        given = [f"--{name}-name-regex {each.pattern!r}" for name, all_ in patterns for each in all_]
+        given += [f"--category {category.value}" for category in sorted(self.categories)]
+        if self.min_bytes:
+            given.append(f"--min-bytes {self.min_bytes}")
+        if self.max_depth is not None:
+            given.append(f"--max-depth {self.max_depth}")
+        if self.step is not None:
+            given.append(f"--step {self.step}")
+        return NothingMatchesError(f"nothing matches {' and '.join(given) or 'the filters'}: leave one out")
+
+
+def parse_filters(
+    *,
+    select: str | None = None,
+    order_by: str | None = None,
+    min_bytes: str | None = None,
+    max_depth: int | None = None,
+    start_name_regex: Sequence[str] = (),
+    show_name_regex: Sequence[str] = (),
+    hide_name_regex: Sequence[str] = (),
+    category: str | None = None,
+    step: int | None = None,
+    device: str | None = None,
+    top: int | None = None,
+    libraries: bool = False,
+) -> Filters:
+    """Filters from what a user wrote, by the names of the options.
+
+    Raises:
+        UsageError: an option has a value that means nothing; the message names it.
+    """
+    return Filters(
+        select=_listed("--select", select, SELECTABLE) or SELECTABLE,
+        order_by=next(iter(_listed("--order-by", order_by, ORDERS)), "bytes"),
+        min_bytes=0 if min_bytes in (None, "0") else _converted("--min-bytes", parse_bytes, min_bytes),
+        max_depth=max_depth,
+        start=_patterns("--start-name-regex", start_name_regex),
+        show=_patterns("--show-name-regex", show_name_regex),
+        hide=_patterns("--hide-name-regex", hide_name_regex),
+        categories=frozenset(
+            Category(name.replace("-", "_")) for name in _listed("--category", category, CATEGORIES)
+        ),
+        step=step,
+        device=None if device is None else _patterns("--device", [device])[0],
+        top=top,
+        with_libraries=libraries,
+    )
+
+
+def _found(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
+    return any(pattern.search(name) for pattern in patterns)
+
+
+def _listed(option: str, text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{option}: there is no {name!r}; choose of {', '.join(known)}.{did_you_mean(name, known)}"
+            )
+    return names
+
+
+def _patterns(option: str, texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    return tuple(_converted(option, re.compile, text) for text in texts)
+
+
+def _converted(option: str, convert: Callable[[Any], Any], text: object) -> Any:
+    try:
+        return convert(text)
+    except re.error as error:
+        raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error

@@ -1,0 +1,59 @@
+"""Operators: what each type asks for, forward and backward told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autofit.explain.filters import Filters
+from autofit.explain.profile import Profile
+from autofit.explain.selection import select
+from autofit.explain.sizes import Sizes
+from autofit.explain.view import View, listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """All calls of an operator in one phase.
+
+    Attributes:
+        name: the operator's, without the `aten.` of PyTorch's own.
+        phase: where in a step it asks: `forward`, `backward`, `optimizer`, …
+        share: of all requested bytes, from 0 to 1.
+        cumulative_share: that of this row and of all after it.
+    """
+
+    name: str
+    phase: str
+    sizes: Sizes
+    cumulative_share: float = 1.0
+    share: float = 1.0
+
+
+def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
+    """A step's allocations by operator and phase.
+
+    Raises:
+        UsageError: there is no such step, or nothing matches.
+    """
+    selection = select(profile, filters)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number in selection.numbers:
+        operator = profile.trace.allocations[number].operator.removeprefix("aten.")
+        groups.setdefault((operator, selection.birth(number).name), []).append(number)
+    rows = [
+        OperatorRow(name=name, phase=phase, sizes=selection.sizes(numbers))
+        for (name, phase), numbers in groups.items()
+    ]
+    return listed("ops", selection, list(_with_shares(filters.ordered(rows))), filters)
+
+
+def _with_shares(rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:
+    total = sum(row.sizes.requested_bytes for row in rows) or 1
+    so_far = itertools.accumulate((row.sizes.requested_bytes for row in rows), initial=0)
+    for row, before in zip(rows, so_far, strict=False):
+        yield dataclasses.replace(
+            row, cumulative_share=(total - before) / total, share=row.sizes.requested_bytes / total
+        )

@@ -1,0 +1,126 @@
+"""The allocations that a view is made of: those of one step, by category, with what each comes to."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autofit.errors import UsageError
+from autofit.explain.filters import Filters, NothingMatchesError
+from autofit.explain.profile import (
+    Lifetimes,
+    Phase,
+    Profile,
+    allocated_after,
+    lifetimes,
+    peak_position,
+    phase_of,
+    phases,
+)
+from autofit.explain.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The allocations that are made in a step, and those from before that are alive at its peak.
+
+    So a view shows parameters and the optimizer's state beside what the step itself asks for, and its
+    bytes at the peak add up to what is allocated then.
+
+    Attributes:
+        step: its number, 0 for building the model.
+        position: so many events had come when it first reached its peak.
+        peak_allocated_bytes: the blocks alive there, of all categories.
+        numbers: the allocations, in their order.
+        phases: of the whole profile.
+    """
+
+    profile: Profile
+    step: int
+    position: int
+    peak_allocated_bytes: int
+    phases: tuple[Phase, ...]
+    lives: Lifetimes
+    _starts: tuple[int, ...] = field(repr=False)
+    numbers: tuple[int, ...] = ()
+
+    def birth(self, number: int) -> Phase:
+        """The phase in which an allocation was made."""
+        return self._phase_at(self.lives.births[number])
+
+    def death(self, number: int) -> Phase | None:
+        """The phase in which it was freed; None where it never was."""
+        event = self.lives.deaths[number]
+        return None if event >= len(self.profile.trace.events) else self._phase_at(event)
+
+    def _phase_at(self, event: int) -> Phase:
+        return self.phases[max(bisect.bisect_right(self._starts, event) - 1, 0)]
+
+    def is_at_peak(self, number: int) -> bool:
+        return self.lives.births[number] < self.position <= self.lives.deaths[number]
+
+    def sizes(self, numbers: Iterable[int]) -> Sizes:
+        """What some of the allocations come to."""
+        requested_bytes = peak_bytes = count = 0
+        for number in numbers:
+            requested_bytes += self.profile.requested_bytes[number]
+            peak_bytes += self.profile.block_bytes[number] if self.is_at_peak(number) else 0
+            count += 1
+        return Sizes(requested_bytes=requested_bytes, peak_bytes=peak_bytes, count=count)
+
+    @property
+    def total(self) -> Sizes:
+        return self.sizes(self.numbers)
+
+
+def select(profile: Profile, filters: Filters) -> Selection:
+    """What the filters choose of a profile: the step with the allocated peak, unless they name one.
+
+    Raises:
+        UsageError: there is no such step or device.
+        NothingMatchesError: nothing of the categories is alive in the step.
+    """
+    _require_device(profile, filters)
+    found = phases(profile)
+    step = phase_of(profile, peak_position(profile)).step if filters.step is None else filters.step
+    bounds = [phase for phase in found if phase.step == step]
+    if not bounds:
+        raise UsageError(
+            f"--step: the profile has no step {step}; choose of {', '.join(map(str, _steps(found)))}"
+        )
+    lives = lifetimes(profile)
+    start, stop = bounds[0].start, bounds[-1].stop
+    allocated = allocated_after(profile)[start:stop]
+    peak_bytes = max(allocated, default=0)
+    selection = Selection(
+        profile=profile,
+        step=step,
+        position=start + allocated.index(peak_bytes) + 1 if allocated else start,
+        peak_allocated_bytes=peak_bytes,
+        phases=found,
+        lives=lives,
+        _starts=tuple(phase.start for phase in found),
+    )
+    numbers = tuple(
+        number
+        for number, allocation in enumerate(profile.trace.allocations)
+        if (not filters.categories or allocation.category in filters.categories)
+        and (start <= lives.births[number] < stop or selection.is_at_peak(number))
+    )
+    if not numbers:
+        raise filters.nothing_matches()
+    return dataclasses.replace(selection, numbers=numbers)
+
+
+def _require_device(profile: Profile, filters: Filters) -> None:
+    pattern = filters.device
+    if pattern is not None and not any(pattern.search(name) for name in profile.devices):
+        raise NothingMatchesError(
+            f"nothing matches --device {pattern.pattern!r}: the profile is of {', '.join(profile.devices)}"
+        )
+
+
+def _steps(found: Iterable[Phase]) -> list[int]:
+    return sorted({phase.step for phase in found})

@@ -1,0 +1,131 @@
+"""Tensors: every allocation of a step with its name, shape and lifetime."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autofit.explain.filters import Filters
+from autofit.explain.profile import Phase, Profile
+from autofit.explain.selection import Selection, select
+from autofit.explain.sizes import Sizes
+from autofit.explain.view import View, listed
+from workers.trace import Category
+
+_BITS = re.compile(r"[a-z]+([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """One allocation.
+
+    Attributes:
+        name: what model and optimizer call it, or the path of the module, the operator and the number
+            of its result: `features.0/convolution:0`; `:workspace` for what it took beside its results.
+        variable: what Python code binds it to; empty for a temporary without a name.
+        shape: of the tensor that it was made for; empty where there is none.
+        num_elements, element_bytes: of that tensor; an allocation without one has bytes for elements.
+        born, freed: the phases, `step 2 forward`; empty for what is alive at the end.
+        birth, death: the events before it was made and freed; the number of events for what never is.
+    """
+
+    name: str
+    category: str
+    dtype: str
+    shape: tuple[int, ...]
+    num_elements: int
+    element_bytes: int
+    sizes: Sizes
+    variable: str
+    born: str
+    freed: str
+    birth: int
+    death: int
+
+
+def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
+    """A step's allocations one by one. Views of a tensor have no memory of their own, and no row.
+
+    Raises:
+        UsageError: there is no such step, or nothing matches.
+    """
+    selection = select(profile, filters)
+    rows = filters.ordered(_rows(selection))
+    return listed("tensors", selection, rows, filters)
+
+
+def _names(selection: Selection) -> dict[int, str]:
+    """The names of the allocations; a module's further calls of an operator in a step are numbered."""
+    trace = selection.profile.trace
+    positions = [call.position for call in trace.calls]
+    num_calls: collections.Counter[tuple[int, str]] = collections.Counter()
+    calls: dict[tuple[int, int, str], int] = {}
+    num_results: collections.Counter[tuple[int, int, str]] = collections.Counter()
+    names: dict[int, str] = {}
+    for number in selection.numbers:
+        allocation = trace.allocations[number]
+        base = "/".join(filter(None, (allocation.module, allocation.operator.removeprefix("aten."))))
+        step = selection.birth(number).step
+        # The last call at or before its birth made it: calls without events of their own come before.
+        call = (step, bisect.bisect_right(positions, selection.lives.births[number]) - 1, base)
+        if call not in calls:
+            calls[call] = num_calls[step, base]
+            num_calls[step, base] += 1
+        again = f"_{calls[call]}" if calls[call] else ""
+        result = "workspace"
+        if allocation.category is not Category.WORKSPACE:
+            result = str(num_results[call])
+            num_results[call] += 1
+        names[number] = allocation.name or f"{base}{again}:{result}"
+    return names
+
+
+def _rows(selection: Selection) -> Iterator[TensorRow]:
+    profile = selection.profile
+    names = _names(selection)
+    variables = _variables(profile)
+    for number in selection.numbers:
+        allocation = profile.trace.allocations[number]
+        sizes = selection.sizes((number,))
+        element_bytes = _element_bytes(allocation.dtype)
+        is_tensor = bool(allocation.dtype)
+        yield TensorRow(
+            name=names[number],
+            category=allocation.category.value,
+            dtype=allocation.dtype,
+            shape=allocation.shape,
+            num_elements=math.prod(allocation.shape) if is_tensor else sizes.requested_bytes,
+            element_bytes=element_bytes,
+            sizes=sizes,
+            variable="" if allocation.name else variables.get(number, ""),
+            born=_told(selection.birth(number)),
+            freed=_told(selection.death(number)),
+            birth=selection.lives.births[number],
+            death=selection.lives.deaths[number],
+        )
+
+
+def _variables(profile: Profile) -> dict[int, str]:
+    """What Python code first binds allocations to."""
+    variables: dict[int, str] = {}
+    for call in profile.trace.calls:
+        if call.name:
+            for number in call.outputs:
+                variables.setdefault(number, call.name)
+    return variables
+
+
+def _element_bytes(dtype: str) -> int:
+    """By the bits in the name of a type; 1 for `bool`, and where there is no type."""
+    bits = _BITS.match(dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
+
+
+def _told(phase: Phase | None) -> str:
+    if phase is None:
+        return ""
+    return f"step {phase.step} {phase.name}" if phase.step else phase.name

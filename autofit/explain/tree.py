@@ -1,0 +1,138 @@
+"""Trees of sizes: what each node has of its own, and with all below it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from autofit.explain.filters import Filters
+from autofit.explain.selection import Selection
+from autofit.explain.sizes import Sizes
+from autofit.explain.view import View
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRow:
+    """A node as it is shown.
+
+    Attributes:
+        depth: of the nodes shown above it; 0 is the root.
+        own: of the allocations that are the node's itself.
+        sizes: of the node with all below it.
+    """
+
+    name: str
+    depth: int
+    own: Sizes
+    sizes: Sizes
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    name: str
+    own: Sizes = field(default_factory=Sizes)
+    sizes: Sizes = field(default_factory=Sizes)
+    children: dict[str, _Node] = field(default_factory=dict)
+
+
+def tree_view(
+    kind: str, selection: Selection, paths: Iterable[tuple[Path, int]], root: str, filters: Filters
+) -> View[TreeRow]:
+    """The view of allocations as a tree, whose root is always shown.
+
+    Args:
+        paths: for each allocation the names from below the root to its node, and its number.
+        root: the root's name.
+
+    Raises:
+        NothingMatchesError: nothing below the root passes the filters, though there is something.
+    """
+    tree = _tree(selection, paths, root)
+    if filters.start:
+        starts = _starts(tree, filters)
+        if not starts:
+            raise filters.nothing_matches()
+        tree = _Node(
+            root,
+            Sizes(),
+            sum((each.sizes for each in starts), Sizes()),
+            {str(number): each for number, each in enumerate(starts)},
+        )
+    passing = _passing(tree, filters)
+    shown = _largest(tree, passing, filters)
+    if not shown and not (filters.passes(tree) and (filters.max_depth == 0 or not tree.children)):
+        raise filters.nothing_matches()
+    return View(
+        kind=kind,
+        selection=selection,
+        total=selection.total,
+        rows=(_row(tree, 0), *_rows(tree, 1, shown, filters)),
+        num_passing=len(passing) + 1,
+    )
+
+
+def _tree(selection: Selection, paths: Iterable[tuple[Path, int]], root: str) -> _Node:
+    groups: dict[Path, list[int]] = {}
+    for path, number in paths:
+        groups.setdefault(path, []).append(number)
+    tree = _Node(root)
+    for path, numbers in groups.items():
+        sizes = selection.sizes(numbers)
+        node = tree
+        node.sizes += sizes
+        for name in path:
+            node = node.children.setdefault(name, _Node(name))
+            node.sizes += sizes
+        node.own += sizes
+    return tree
+
+
+def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
+    """All nodes below one, with their depths."""
+    waiting = [(child, 1) for child in node.children.values()]
+    while waiting:
+        one, depth = waiting.pop()
+        yield one, depth
+        waiting += [(child, depth + 1) for child in one.children.values()]
+
+
+def _starts(node: _Node, filters: Filters) -> list[_Node]:
+    """The outermost nodes at which the tree shall start."""
+    found: list[_Node] = []
+    for child in node.children.values():
+        found += [child] if filters.starts_at(child) else _starts(child, filters)
+    return found
+
+
+def _passing(tree: _Node, filters: Filters) -> set[_Node]:
+    """The nodes below the root that pass."""
+    deepest = sys.maxsize if filters.max_depth is None else filters.max_depth
+    return {node for node, depth in _below(tree) if depth <= deepest and filters.passes(node)}
+
+
+def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
+    """Of the nodes that pass those with the largest sizes of their own, and what is above them."""
+    if filters.top is None or len(passing) <= filters.top:
+        return passing
+    by_size = sorted(passing, key=lambda node: (-filters.measured(node.own), node.name))
+    return _ancestors(tree, set(by_size[: filters.top])) & passing
+
+
+def _ancestors(node: _Node, wanted: set[_Node]) -> set[_Node]:
+    """Those of the nodes wanted, and all above them, that are at or below a node."""
+    found = set[_Node]().union(*(_ancestors(child, wanted) for child in node.children.values()))
+    return found | {node} if found or node in wanted else found
+
+
+def _rows(node: _Node, depth: int, shown: set[_Node], filters: Filters) -> Iterator[TreeRow]:
+    for child in filters.ordered(node.children.values()):
+        if child in shown:
+            yield _row(child, depth)
+        yield from _rows(child, depth + (child in shown), shown, filters)
+
+
+def _row(node: _Node, depth: int) -> TreeRow:
+    return TreeRow(name=node.name, depth=depth, own=node.own, sizes=node.sizes)

@@ -1,0 +1,95 @@
+"""A view: rows of plain data about one step, and its document `autofit.profile-view/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from autofit.errors import UsageError
+from autofit.explain.filters import Filters
+from autofit.explain.selection import Selection
+from autofit.explain.sizes import Sized, Sizes
+
+VIEW_SCHEMA = "autofit.profile-view/1"
+
+_Row = TypeVar("_Row", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Generic[_Row]):
+    """What a view shows.
+
+    Attributes:
+        kind: `ops`, `scopes`, `code` or `tensors`.
+        total: of all that the view is made of, whether its rows are shown or not.
+        rows: those shown, in their order; of a tree each node before what is below it.
+        num_passing: how many pass the filters, `top` apart.
+    """
+
+    kind: str
+    selection: Selection
+    total: Sizes
+    rows: tuple[_Row, ...]
+    num_passing: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        selection, profile = self.selection, self.selection.profile
+        return {
+            "schema": VIEW_SCHEMA,
+            "view": self.kind,
+            "workload": profile.trace.workload,
+            "batch_size": profile.trace.batch_size,
+            "mode": profile.trace.mode,
+            "knobs": profile.knobs.to_dict(),
+            "card": profile.card,
+            "architecture": profile.architecture,
+            "devices": profile.devices,
+            "step": selection.step,
+            "step_peak_allocated_bytes": selection.peak_allocated_bytes,
+            "peak_allocated_bytes": profile.peak_allocated_bytes,
+            "peak_reserved_bytes": profile.peak_reserved_bytes,
+            "context_bytes": profile.context_bytes,
+            "total": dataclasses.asdict(self.total),
+            "num_passing": self.num_passing,
+            "rows": [_plain(row) for row in self.rows],
+            "versions": profile.versions,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
+    """The view of a list, whose rows are in their order.
+
+    Raises:
+        UsageError: a filter is for trees.
+        NothingMatchesError: no row passes the filters.
+    """
+    if filters.start or filters.max_depth is not None:
+        raise UsageError(
+            f"--start-name-regex and --max-depth are for trees, which {kind} is not: leave them out or "
+            "take another view"
+        )
+    passing = [row for row in rows if filters.passes(row)]
+    if not passing:
+        raise filters.nothing_matches()
+    return View(
+        kind=kind,
+        selection=selection,
+        total=selection.total,
+        rows=tuple(passing[: filters.top]),
+        num_passing=len(passing),
+    )
+
+
+def _plain(row: Sized) -> dict[str, Any]:
+    """A row's fields; its sizes are fields of their own."""
+    assert dataclasses.is_dataclass(row)
+    assert not isinstance(row, type)
+    plain = dataclasses.asdict(row)
+    return {**plain, **plain.pop("sizes", {})}

@@ -1,0 +1,197 @@
+"""`autofit profile`: views in text and as documents, of a prediction or of a saved profile."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+
+import pytest
+
+from tests.autofit.explain.toy import PROFILE
+
+PREDICTED = ("profile", "--model", "davenet", "--batch-size", "4")
+VIEWS = ("ops", "scopes", "code", "tensors")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "profile.json.gz"
+    path.write_bytes(PROFILE.to_bytes())
+    return path
+
+
+@pytest.fixture
+def asked():
+    """A stand-in for the prediction, and what it was asked."""
+    seen = []
+
+    def predict(settings, workload, batch_size, _emit):
+        seen.append((settings, workload, batch_size))
+        return PROFILE
+
+    return predict, seen
+
+
+def words(finished):
+    assert finished.code == 0, finished.err
+    return " ".join(finished.out.split())
+
+
+def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, asked):
+    predict, seen = asked
+    options = "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --gpu t4"
+    assert autofit(*PREDICTED, *options.split(), profile=predict).code == 0
+    ((settings, workload, batch_size),) = seen
+    assert (workload.target, batch_size) == ("davenet", 4)
+    assert settings.knobs(settings.one_conv_algo("a profile")).conv_algo == "native"
+    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert settings.gpu.key == "t4"
+
+
+def test_operators_are_shown_unless_another_view_is_asked_for(autofit, saved):
+    text = words(autofit("profile", "--trace", str(saved)))
+    assert "toy at batch 4 · cudnn · fp32 · the workload's optimizer · train" in text
+    assert "relu forward 4.10 KiB 100.00% 51.22% 3 5.00 KiB" in text
+    assert "step 1: 6 allocations, 8.01 KiB requested, 8.00 KiB of blocks at the peak (8,192 bytes)" in text
+    assert "on sm_80: allocated peak 8.00 KiB (8,192 bytes), reserved peak 2.00 MiB" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        ("scopes", "body.conv 5.57 KiB 5.57 KiB 4 6.00 KiB 6.00 KiB"),
+        ("code", "net.py:4:forward 3.91 KiB 3.91 KiB 2 4.00 KiB 4.00 KiB"),
+        (
+            "tensors",
+            "body.conv/relu:0 [4, 375] 1500 2 2.93 KiB 4.00 KiB activation x step 1 forward step 1 backward",
+        ),
+    ],
+)
+def test_each_view_has_its_columns(view, line, autofit, saved):
+    assert line in words(autofit("profile", "--trace", str(saved), "--view", view))
+
+
+def test_columns_are_selected(autofit, saved):
+    text = words(autofit("profile", "--trace", str(saved), "--select", "count"))
+    assert "operator phase count relu forward 3" in text
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_json_prints_one_document_with_all_rows(view, autofit, saved):
+    document = autofit("profile", "--trace", str(saved), "--view", view, "--json").document
+    assert (document["schema"], document["view"]) == ("autofit.profile-view/1", view)
+    assert len(document["rows"]) == document["num_passing"]
+
+
+def test_what_is_left_out_is_counted(autofit, saved):
+    command = ("profile", "--trace", str(saved), "--view", "tensors")
+    assert "… and 4 more: --all shows them" in words(autofit(*command, "--top", "2"))
+    assert "more" not in words(autofit(*command, "--all"))
+
+
+def test_filters_are_passed_on(autofit, saved):
+    text = words(
+        autofit(
+            *("profile", "--trace", str(saved), "--view", "scopes", "--category", "gradient,activation"),
+            *("--start-name-regex", "^body$", "--hide-name-regex", "nothing", "--max-depth", "2"),
+            *("--min-bytes", "1K", "--order-by", "name", "--step", "2", "--device", "cuda"),
+        )
+    )
+    assert "toy – 3.91 KiB 2" in text
+    assert "head" not in text
+
+
+def test_lines_of_libraries_are_shown_on_request(autofit, saved):
+    command = ("profile", "--trace", str(saved), "--view", "code")
+    assert "functional.py" not in autofit(*command).out
+    assert "functional.py:70:relu" in autofit(*command, "--libraries").out
+
+
+def test_a_profile_is_saved_and_shown_again_from_its_file(autofit, asked, tmp_path):
+    path = tmp_path / "trace.json.gz"
+    first = autofit(*PREDICTED, "--save", str(path), profile=asked[0])
+    assert f"wrote {path} (" in first.err
+    again = autofit("profile", "--trace", str(path))
+    assert (again.code, again.out) == (0, first.out)
+
+
+@pytest.mark.parametrize("place", ["missing/trace.json.gz", "."])
+def test_a_place_that_cannot_be_written_is_found_before_anything_is_traced(place, autofit, asked, tmp_path):
+    predict, seen = asked
+    finished = autofit(*PREDICTED, "--save", str(tmp_path / place), "--json", profile=predict)
+    assert finished.code == 5
+    assert "cannot write" in finished.document["message"]
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--model M at --batch-size N, or of --trace FILE"),
+        (("--model", "davenet"), "--model M at --batch-size N, or of --trace FILE"),
+        (("--trace", "{saved}", "--model", "davenet"), "leave out --model"),
+        (("--trace", "{saved}", "--batch-size", "4"), "leave out --batch-size"),
+        (("--trace", "{saved}", "--conv-algo", "native"), "leave out --conv-algo"),
+        (
+            (
+                "--trace",
+                "{saved}.gz",
+            ),
+            "cannot read",
+        ),
+        (("--trace", "{saved}", "--view", "graph"), "'graph' is not one of"),
+        (
+            ("--trace", "{saved}", "--show-name-regex", "("),
+            "--show-name-regex: '(' is not a regular expression",
+        ),
+        (
+            ("--trace", "{saved}", "--show-name-regex", "nowhere"),
+            "nothing matches --show-name-regex 'nowhere'",
+        ),
+        (("--trace", "{saved}", "--step", "7"), "no step 7"),
+        (("--model", "davenet", "--batch-size", "4", "--conv-algo", "all"), "a profile is of one algorithm"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_usage_error(options, said, autofit, saved):
+    finished = autofit("profile", *(option.format(saved=saved) for option in options), "--json")
+    assert finished.code == 2
+    assert said in finished.document["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no gzip", "is no profile"),
+        (PROFILE.to_bytes()[:-40], "is cut off"),
+        (gzip.compress(b'{"schema": "autofit.profile/9"}'), "got 'autofit.profile/9'"),
+        (gzip.compress(b'{"schema": "autofit.estimate/1"}'), "got 'autofit.estimate/1'"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_by_name(content, said, autofit, tmp_path):
+    path = tmp_path / "other.json.gz"
+    path.write_bytes(content)
+    finished = autofit("profile", "--trace", str(path))
+    assert finished.code == 2
+    assert finished.err.startswith(f"error: {path}: ")
+    assert said in finished.err
+
+
+def test_a_model_of_the_users_is_profiled_with_its_lines(autofit, workload_file):
+    finished = autofit(
+        "profile", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--view", "code"
+    )
+    assert finished.code == 0, finished.err
+    assert workload_file.name in finished.out
+    assert finished.err == "tracing batch 4\n"
+
+
+def test_a_saved_profile_is_shown_without_torch(saved):
+    code = (
+        "import sys; from autofit.cli import main; "
+        "assert main(['profile', '--trace', sys.argv[1], '--view', 'tensors']) == 0; "
+        "heavy = {'torch', 'ray', 'optuna'} & sys.modules.keys(); assert not heavy, heavy"
+    )
+    command = [sys.executable, "-c", code, str(saved)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
