@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from autofit.explain.profile import Phase, Profile, phases
-from autofit.explain.timeline import Course, course_of
+from autofit.explain.profile import Phase, Profile
+from autofit.explain.timeline import Course, course_of, phases_of
 from autofit.units import format_bytes
 from workers.trace import Category
 
@@ -26,16 +26,19 @@ Event = dict[str, Any]
 
 
 def chrome_trace(
-    profile: Profile, *, steps: Collection[int] = (), categories: Collection[Category] = ()
+    profile: Profile, *, step: int | None = None, categories: Collection[Category] = ()
 ) -> dict[str, Any]:
     """The document, in the format's form with an object at its top.
 
     Args:
-        steps: those to show, 0 being the building of the model; all if empty.
+        step: the one to show, 0 being the building of the model; all if None.
         categories: those that get a counter; all if empty.
+
+    Raises:
+        UsageError: the profile has no such step.
     """
     course = course_of(profile)
-    shown = [p for p in phases(profile) if p.start < p.stop and (not steps or p.step in steps)]
+    shown = [phase for phase in phases_of(profile, step) if phase.start < phase.stop]
     wanted = [category for category in course.categories if not categories or category in categories]
     events: list[Event] = []
     for process, device in enumerate(profile.devices, 1):

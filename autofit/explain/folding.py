@@ -21,7 +21,7 @@ from autofit.explain.step_graph import Kernel, StepGraph, Value
 
 def fold_chains(graph: StepGraph) -> StepGraph:
     """The graph with each chain of element-wise kernels as one, where its last one ran."""
-    roots = _Folder(graph).roots()
+    roots = chain_ends(graph)
     groups: dict[int, list[Kernel]] = {}
     for kernel, root in zip(graph.kernels, roots, strict=True):
         groups.setdefault(root, []).append(kernel)
@@ -32,6 +32,11 @@ def fold_chains(graph: StepGraph) -> StepGraph:
     return dataclasses.replace(
         graph, kernels=tuple(kernels), values=values, views=_recounted(graph.views, sorted(groups))
     )
+
+
+def chain_ends(graph: StepGraph) -> list[int]:
+    """For every kernel the index of the one that it becomes a part of; its own for most."""
+    return _Folder(graph).roots()
 
 
 class _Folder:
@@ -50,7 +55,6 @@ class _Folder:
         self._runs = list(itertools.accumulate(others))  # equal within a run of element-wise kernels
 
     def roots(self) -> list[int]:
-        """For every kernel the index of the one that it becomes a part of; its own for most."""
         roots = list(range(len(self._graph.kernels)))
         # From the end, so that the whole way of what a kernel is folded into is known.
         for index in reversed(range(len(roots))):

@@ -29,8 +29,9 @@ from dataclasses import dataclass
 
 from autofit.explain.folding import fold_chains
 from autofit.explain.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
+from autofit.explain.packing import pack
 from autofit.explain.profile import Profile
-from autofit.explain.step_graph import StepGraph, Use, step_graph, uses
+from autofit.explain.step_graph import StepGraph, step_graph
 
 NOTES = (
     "requested bytes of one step; parameters, optimizer state and inputs are kept by every policy",
@@ -68,6 +69,7 @@ class Plan:
         resident_bytes: of what lives from before the step to after it, part of every number.
         unnamed_bytes: the most that temporaries without a name hold at once, in eager.
         layout: the places of `planned`; its arena lies beside the resident bytes.
+        holders: for every value of the step, by its allocation, the index of the layout's buffer.
     """
 
     step: int
@@ -76,6 +78,7 @@ class Plan:
     unnamed_bytes: int
     policies: tuple[Policy, ...]
     layout: MemoryPlan
+    holders: dict[int, int]
     notes: tuple[str, ...] = NOTES
 
 
@@ -87,8 +90,8 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
     """
     graph = step_graph(profile, step)
     folded = fold_chains(graph)
-    layout = plan_memory(_in_place_buffers(graph, uses(graph)))
-    folded_layout = plan_memory(_in_place_buffers(folded, uses(folded)))
+    packed = pack(graph)
+    layout, folded_layout = plan_memory(packed.buffers), plan_memory(pack(folded).buffers)
     unnamed = [Buffer(v.start, v.stop, v.num_bytes) for v in graph.values.values() if not v.name]
     every, kept = _until_end(graph, named=False), _until_end(graph, named=True)
     return Plan(
@@ -100,11 +103,12 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
             _at_once(graph, "everything", "no value is freed before the step ends", every),
             _at_once(graph, "named", "named values are kept, temporaries freed", kept),
             _at_once(graph, "eager", "freed when dead, as PyTorch does", _as_eager(graph)),
-            _at_once(graph, "in-place", "dropped after the last reader, in place where legal", layout.buffers),
+            _at_once(graph, "in-place", "dropped after its last reader, in place if legal", packed.buffers),
             _in_arena(graph, "planned", "the same at fixed offsets in one arena", layout),
             _in_arena(folded, "folded", "element-wise chains as one kernel, then planned", folded_layout),
         ),
         layout=layout,
+        holders=packed.holders,
     )
 
 
@@ -141,48 +145,3 @@ def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
 
 def _as_eager(graph: StepGraph) -> list[Buffer]:
     return [Buffer(value.start, value.stop, value.num_bytes) for value in graph.values.values()]
-
-
-def _in_place_buffers(graph: StepGraph, known: dict[int, Use]) -> list[Buffer]:
-    """The memory that a step needs where results take the places of dead inputs."""
-    place = _places(graph, known)
-    spans: dict[int, tuple[int, int]] = {}
-    for number, value in graph.values.items():
-        start, stop = value.start, known[number].stop
-        owner = place.get(number, number)
-        first, last = spans.get(owner, (start, stop))
-        spans[owner] = (min(first, start), max(last, stop))
-    return [Buffer(*span, graph.values[owner].num_bytes) for owner, span in spans.items()]
-
-
-def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
-    """For each result that takes a place, the value that had it first."""
-    place: dict[int, int] = {}
-    for index, kernel in enumerate(graph.kernels):
-        if not kernel.is_elementwise or len(kernel.makes) != 1 or kernel.overwrites:
-            continue
-        result = kernel.makes[0]
-        inputs = [
-            number
-            for number in kernel.reads
-            if number in known
-            and known[number].last_kernel == index
-            and _fits(graph, known, number, place.get(number, number), result)
-        ]
-        if inputs:
-            best = min(inputs, key=lambda number: graph.values[place.get(number, number)].num_bytes)
-            place[result] = place.get(best, best)
-    return place
-
-
-def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, result: int) -> bool:
-    """Whether a result may have the place of an input, which was its owner's first."""
-    value, first, taker = graph.values[number], graph.values[owner], graph.values[result]
-    return (
-        not value.is_kept
-        and not value.escapes
-        and value.element_bytes == taker.element_bytes > 0
-        and value.num_bytes >= taker.num_bytes
-        # A small result that lives on in a large place would keep all of it.
-        and (first.num_bytes == taker.num_bytes or known[result].stop <= first.stop)
-    )

@@ -10,11 +10,13 @@ import dataclasses
 import itertools
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, lifetimes, phases
+from autofit.explain.timeline import phases_of
 from workers.trace import Call, Category
 
 # What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
@@ -106,15 +108,11 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
             "a plan needs the calls of operators, which this profile does not list: make it again with "
             "`autofit profile … --save FILE`"
         )
-    found = phases(profile)
-    steps = sorted({phase.step for phase in found})
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        raise UsageError(f"the profile has no step {step}: choose from {', '.join(map(str, steps))}")
-    start = min(phase.start for phase in found if phase.step == step)
-    stop = max(phase.stop for phase in found if phase.step == step)
+    step = max(phase.step for phase in phases(profile)) if step is None else step
+    found = phases_of(profile, step)
+    start, stop = found[0].start, found[-1].stop
     resident_bytes, values = _values(profile, start, stop)
-    calls = [call for call in profile.trace.calls if start <= call.position < stop]
+    calls = _calls(profile, start, stop)
     kernels, views = _kernels(profile, calls, values, stop)
     return StepGraph(
         step=step,
@@ -171,7 +169,8 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
     resident_bytes = 0
     values = {}
     for number, (birth, death) in enumerate(zip(found.births, found.deaths, strict=True)):
-        if birth >= stop or death <= start:
+        is_over = death <= start and death < len(profile.trace.events)
+        if birth >= stop or is_over:
             continue
         allocation, num_bytes = profile.trace.allocations[number], profile.requested_bytes[number]
         if birth < start and death >= stop:
@@ -187,6 +186,30 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
         )
     return resident_bytes, values
+
+
+def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
+    """The calls of a step.
+
+    Of several at the position where a step begins, those before the first that allocates are the last
+    of the step before, which ends with calls that work in place.
+    """
+    calls = profile.trace.calls
+
+    def first_of(position: int) -> int:
+        index = bisect_left(calls, position, key=lambda call: call.position)
+        while index < len(calls) and calls[index].position == position:
+            if _makes(calls[index], profile.trace.events[position : position + 1]):
+                break
+            index += 1
+        return index
+
+    return list(calls[first_of(start) : first_of(stop)])
+
+
+def _makes(call: Call, events: Sequence[int]) -> bool:
+    """Whether a call allocates what is allocated first of these events."""
+    return bool(events) and events[0] in call.outputs and events[0] not in call.inputs
 
 
 def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from autofit.errors import UsageError
 from autofit.explain.profile import Phase, Profile, phases
 from workers.allocator import ActionKind, History, record_history
 from workers.trace import Category
@@ -74,22 +75,24 @@ class Lane:
 def timeline(
     profile: Profile,
     *,
-    steps: Collection[int] = (),
+    step: int | None = None,
     categories: Collection[Category] = (),
     num_moments: int = 200,
 ) -> tuple[Lane, ...]:
-    """One lane for each device of a profile that has events in the steps.
+    """One lane for each device of a profile; none where the step has no events.
 
     Args:
-        steps: those to show, 0 being the building of the model; all if empty.
+        step: the one to show, 0 being the building of the model; all if None.
         categories: those to tell apart; all if empty. What is allocated stays the sum of all.
         num_moments: into about how many portions the events are divided.
+
+    Raises:
+        UsageError: the profile has no such step.
     """
     course = course_of(profile)
-    shown = [phase for phase in phases(profile) if not steps or phase.step in steps]
     wanted = [category for category in course.categories if not categories or category in categories]
-    reader = _Reader(course, shown, wanted)
-    if not reader.num_events:
+    reader = _Reader(course, phases_of(profile, step), wanted)
+    if not reader.phases:
         return ()
     phase_peaks = tuple(reader.highest(phase.start, phase.stop) for phase in reader.phases)
     return tuple(
@@ -136,6 +139,19 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
     )
 
 
+def phases_of(profile: Profile, step: int | None) -> list[Phase]:
+    """The phases of a step; of all steps if None.
+
+    Raises:
+        UsageError: the profile has no such step.
+    """
+    found = phases(profile)
+    steps = sorted({phase.step for phase in found})
+    if step is not None and step not in steps:
+        raise UsageError(f"--step: the profile has no step {step}; choose of {', '.join(map(str, steps))}")
+    return [phase for phase in found if step in (None, phase.step)]
+
+
 def history_of(profile: Profile) -> History:
     """All that the allocator did in a profile."""
     return record_history(profile.trace.events, profile.requested_bytes)
@@ -146,7 +162,7 @@ class _Reader:
 
     def __init__(self, course: Course, shown: Sequence[Phase], categories: Sequence[Category]) -> None:
         self.phases = [phase for phase in shown if phase.start < phase.stop]
-        self.num_events = sum(phase.stop - phase.start for phase in self.phases)
+        self.num_events = sum(phase.stop - phase.start for phase in shown)
         self._course = course
         self._categories = categories
 

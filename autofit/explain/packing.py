@@ -1,0 +1,75 @@
+"""The memory that a step needs where values are dropped early and results take the places of dead inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.explain.memory_plan import Buffer
+from autofit.explain.step_graph import StepGraph, Use, uses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """The buffers of a step.
+
+    Attributes:
+        holders: for every value of the step, the index of the buffer that holds it; several values
+            may follow one another in one.
+    """
+
+    buffers: tuple[Buffer, ...]
+    holders: dict[int, int]
+
+
+def pack(graph: StepGraph) -> Packed:
+    """Drops values after their last reader and puts results in place where that is legal.
+
+    No more lives at once than in eager: a result takes the place of its own size, or of a larger
+    value that eager holds on to for as long.
+    """
+    known = uses(graph)
+    place = _places(graph, known)
+    spans: dict[int, tuple[int, int]] = {}
+    for number, value in graph.values.items():
+        start, stop = value.start, known[number].stop
+        owner = place.get(number, number)
+        first, last = spans.get(owner, (start, stop))
+        spans[owner] = (min(first, start), max(last, stop))
+    index_of = {owner: index for index, owner in enumerate(spans)}
+    return Packed(
+        buffers=tuple(Buffer(*span, graph.values[owner].num_bytes) for owner, span in spans.items()),
+        holders={number: index_of[place.get(number, number)] for number in graph.values},
+    )
+
+
+def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
+    """For each result that takes a place, the value that had it first."""
+    place: dict[int, int] = {}
+    for index, kernel in enumerate(graph.kernels):
+        if not kernel.is_elementwise or len(kernel.makes) != 1 or kernel.overwrites:
+            continue
+        result = kernel.makes[0]
+        inputs = [
+            number
+            for number in kernel.reads
+            if number in known
+            and known[number].last_kernel == index
+            and _fits(graph, known, number, place.get(number, number), result)
+        ]
+        if inputs:
+            owners = [place.get(number, number) for number in inputs]
+            place[result] = min(owners, key=lambda owner: graph.values[owner].num_bytes)
+    return place
+
+
+def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, result: int) -> bool:
+    """Whether a result may have the place of an input, which was its owner's first."""
+    value, first, taker = graph.values[number], graph.values[owner], graph.values[result]
+    return (
+        not value.is_kept
+        and not value.escapes
+        and value.element_bytes == taker.element_bytes > 0
+        and value.num_bytes >= taker.num_bytes
+        # A small result that lives on in a large place would keep all of it.
+        and (first.num_bytes == taker.num_bytes or known[result].stop <= first.stop)
+    )

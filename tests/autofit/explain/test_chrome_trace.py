@@ -1,0 +1,163 @@
+"""The Chrome trace: the fields of the Trace Event Format, slices that nest, counters that end at the peak."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from autofit.explain.chrome_trace import chrome_trace, encode_chrome_trace
+from autofit.explain.timeline import course_of
+from tests.autofit.explain.profiles import allocation, profile_of
+from workers.trace import Call, Category
+
+MIB = 1 << 20
+
+
+def _made(module: str, operator: str):
+    return allocation(2 * MIB, module=module, operator=operator)
+
+
+PROFILE = profile_of(
+    [
+        allocation(MIB, Category.PARAMETER, module="features.0", operator="aten.randn"),
+        _made("features.0", "aten.convolution"),
+        allocation(8 * MIB, Category.WORKSPACE, module="features.0", operator="aten.convolution"),
+        _made("features.3", "aten.convolution"),
+        _made("features.3", "aten.convolution"),
+        _made("", "aten.sum"),
+        _made("features.3", "aten.convolution_backward"),
+    ],
+    (0, 1, 2, ~2, 3, 4, 5, 6, ~1),
+    [(0, "model"), (1, "step 1 input"), (1, "step 1 forward"), (7, "step 1 backward")],
+    [
+        Call(
+            position=position, operator="aten.convolution", module="features.3", inputs=(), outputs=(number,)
+        )
+        for position, number in ((4, 3), (5, 4))
+    ],
+)
+EVENTS = chrome_trace(PROFILE)["traceEvents"]
+
+
+def of_kind(kind, events=EVENTS):
+    return [event for event in events if event["ph"] == kind]
+
+
+def validate(events):
+    """What the Trace Event Format asks of the kinds of events that are written."""
+    wanted = {"M": set(), "C": set(), "i": {"s"}, "X": {"dur", "cat"}}
+    for event in events:
+        assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event)
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        for field in {"ts", "pid", "tid", "dur"} & set(event):
+            assert isinstance(event[field], int)
+            assert event[field] >= 0
+    for event in of_kind("C", events):
+        assert all(isinstance(value, int) for value in event["args"].values())
+    counters, threads = defaultdict(list), defaultdict(list)
+    for event in of_kind("C", events):
+        counters[event["pid"], event["name"]].append(event["ts"])
+    assert all(times == sorted(set(times)) for times in counters.values())
+    for event in of_kind("X", events):
+        threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for slices in threads.values():
+        assert_nested(slices)
+
+
+def assert_nested(slices):
+    """Of two slices of a thread one lies in the other, or they do not touch."""
+    enclosing = []
+    for start, stop in sorted(slices, key=lambda each: (each[0], -each[1])):
+        assert start < stop
+        while enclosing and enclosing[-1] <= start:
+            enclosing.pop()
+        assert not enclosing or stop <= enclosing[-1]
+        enclosing.append(stop)
+
+
+def test_the_events_have_the_fields_of_the_format():
+    validate(EVENTS)
+
+
+def test_processes_and_threads_have_names():
+    names = {(event["name"], event["tid"]): event["args"] for event in of_kind("M")}
+
+    assert names["process_name", 0]["name"] == "cuda:0: made by hand at batch 4 on rtx-3090, predicted"
+    assert names["thread_name", 1] == {"name": "phases"}
+    assert names["thread_name", 2] == {"name": "modules and operators"}
+
+
+def test_the_document_says_that_there_is_no_time_in_it():
+    other = chrome_trace(PROFILE)["otherData"]
+
+    assert "one memory event" in other["time_unit"]
+    assert other["peak_allocated_bytes"] == PROFILE.peak_allocated_bytes
+
+
+def test_phases_with_events_are_slices():
+    phases = [(e["name"], e["ts"], e["dur"]) for e in of_kind("X") if e["cat"] == "phase"]
+
+    assert phases == [("model", 0, 1), ("step 1 forward", 1, 6), ("step 1 backward", 7, 2)]
+
+
+def test_modules_nest_by_their_paths_and_hold_their_operators():
+    slices = [(e["name"], e["ts"], e["dur"], e["cat"]) for e in of_kind("X") if e["ts"] in range(1, 7)]
+
+    assert [each for each in slices if each[3] == "module"] == [
+        ("features", 1, 5, "module"),
+        ("0", 1, 3, "module"),
+        ("3", 4, 2, "module"),
+    ]
+    assert [each for each in slices if each[3] == "operator"] == [
+        ("aten.convolution", 1, 3, "operator"),
+        ("aten.convolution", 4, 1, "operator"),  # two calls, though of the same module and operator
+        ("aten.convolution", 5, 1, "operator"),
+        ("aten.sum", 6, 1, "operator"),
+    ]
+
+
+def test_counters_follow_the_memory():
+    course = course_of(PROFILE)
+    last = {}
+    for event in of_kind("C"):
+        last.setdefault(event["name"], {})[event["ts"]] = event["args"]["bytes"]
+
+    assert set(last) == {"allocated", "reserved", *(f"allocated: {each}" for each in course.categories)}
+    for name, column in (("allocated", course.allocated), ("reserved", course.reserved)):
+        changes = {i: size for i, size in enumerate(column) if i == 0 or size != column[i - 1]}
+        assert last[name] == changes
+    assert max(last["allocated"].values()) == PROFILE.peak_allocated_bytes
+    assert max(last["reserved"].values()) == PROFILE.peak_reserved_bytes
+
+
+def test_the_peak_is_marked():
+    (peak,) = of_kind("i")
+
+    assert (
+        course_of(PROFILE).allocated[peak["ts"]] == PROFILE.peak_allocated_bytes == peak["args"]["allocated"]
+    )
+
+
+def test_a_step_and_categories_can_be_chosen():
+    events = chrome_trace(PROFILE, step=1, categories=[Category.WORKSPACE])["traceEvents"]
+
+    validate(events)
+    assert min(event["ts"] for event in of_kind("X", events)) == 1
+    assert {event["name"] for event in of_kind("C", events)} == {
+        "allocated",
+        "reserved",
+        "allocated: workspace",
+    }
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_file_is_packed_by_its_name(name):
+    document = chrome_trace(PROFILE)
+    data = encode_chrome_trace(document, Path(name))
+
+    assert json.loads(gzip.decompress(data) if name.endswith("gz") else data) == document
