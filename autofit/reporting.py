@@ -11,10 +11,12 @@ from autofit.budget import Budget, make_budget
 from autofit.card_plans import Card
 from autofit.confidence import Risk
 from autofit.errors import WorkloadFailedError
-from autofit.explain.profile import Profile, alive_at, peak_position, phase_of
+from autofit.explain.filters import Filters
+from autofit.explain.profile import Profile, peak_position, phase_of
+from autofit.explain.scopes import scope_view
 from autofit.explain.timeline import timeline
 from autofit.explain.workspaces import layer_workspaces
-from autofit.gpus import Gpu
+from autofit.gpus import Gpu, catalogue
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
 from autofit.report.answer import answer_in_words
@@ -26,6 +28,7 @@ from autofit.report.what_if import WhatIf
 from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
 from autofit.service.events import EventSink, Progress, ignore
 from autofit.units import format_bytes
+from workers.protocol import Knobs
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
@@ -60,14 +63,13 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         title=f"{result.workload} in {format_bytes(budget.device_total_bytes)}",
         answer=answer_in_words(result),
         facts=tuple(_facts_of_search(result)),
-        breakdown=None if estimate is None else breakdown_table(estimate),
         budget_bytes=budget.usable_bytes,
         curves=tuple(curves),
         measured=tuple(_measured(result)),
         frontier=frontier_table(result) if result.frontier else None,
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
-        **_of_profile(profile),
+        **_of_profile(profile, 0 if estimate is None else estimate.peak_reserved_bytes),
     )
 
 
@@ -86,9 +88,7 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = (
-        None if gpu is None else make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
-    )
+    budget = None if gpu is None else _budget_of(gpu)
     emit(Progress(stage="working out the curve"))
     curve = predictor.curve(estimate.knobs, card)
     batch = estimate.batch_size
@@ -97,8 +97,15 @@ def report_on_estimate(
     return Content(
         title=f"{estimate.workload} at batch {batch}",
         answer=tuple(_in_words(estimate, budget)),
-        facts=tuple(_facts_of_estimate(estimate)),
-        breakdown=breakdown_table(estimate),
+        facts=tuple(
+            _facts_of_configuration(
+                estimate.knobs,
+                estimate.mode,
+                allocated_bytes=estimate.peak_allocated_bytes,
+                reserved_bytes=estimate.peak_reserved_bytes,
+                context_bytes=estimate.context_bytes,
+            )
+        ),
         budget_bytes=None if budget is None else budget.usable_bytes,
         curves=(
             _line("likely", curve.at_risk(Risk.LIKELY), sizes),
@@ -107,36 +114,72 @@ def report_on_estimate(
         what_if=what_if,
         notes=(*(() if budget is None else budget.assumptions), *_what_a_prediction_rests_on(estimate)),
         made=_made(estimate.versions),
-        **_of_profile(profile),
+        **_of_profile(profile, estimate.peak_reserved_bytes),
     )
+
+
+def report_on_profile(profile: Profile) -> Content:
+    """The report of a profile, a saved one too: nothing is traced for it."""
+    gpu = catalogue().get(profile.card)
+    budget = None if gpu is None else _budget_of(gpu)
+    trace, phase = profile.trace, phase_of(profile, peak_position(profile))
+    where = f"{phase.name} of step {phase.step}" if phase.step else "building of the model"
+    allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
+    return Content(
+        title=f"{trace.workload} at batch {trace.batch_size}",
+        answer=(
+            f"{trace.workload} at batch {trace.batch_size} allocates {format_bytes(allocated)} at its peak, "
+            f"in the {where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
+            "predicted, not measured.",
+        ),
+        facts=tuple(
+            _facts_of_configuration(
+                profile.knobs,
+                trace.mode,
+                allocated_bytes=allocated,
+                reserved_bytes=reserved,
+                context_bytes=profile.context_bytes,
+            )
+        ),
+        budget_bytes=None if budget is None else budget.usable_bytes,
+        notes=(
+            *(() if budget is None else budget.assumptions),
+            f"convolution workspaces: {profile.workspace_source}",
+        ),
+        made=_made(profile.versions),
+        **_of_profile(profile, reserved),
+    )
+
+
+def _budget_of(gpu: Gpu) -> Budget:
+    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
 
 
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────
 
 
-def _of_profile(profile: Profile | None) -> dict[str, Any]:
-    """The parts of a report that are views of a profile, by their names in `Content`."""
+def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, Any]:
+    """The parts of a report that are views of a profile, by their names in `Content`.
+
+    Args:
+        reserved_bytes: the likely reserved peak.
+    """
     if profile is None:
         return {}
     position = peak_position(profile)
-    lanes = timeline(profile, steps=(phase_of(profile, position).step,), num_moments=_NUM_MOMENTS)
+    (lane,) = timeline(profile, step=phase_of(profile, position).step, num_moments=_NUM_MOMENTS)
+    root, *modules = scope_view(profile, Filters()).rows
     return {
-        "lane": lanes[0] if lanes else None,
-        "nodes": tuple(_nodes(profile, position)),
+        "lane": lane,
+        "breakdown": breakdown_table(
+            lane.peak.categories, reserved_bytes=reserved_bytes, context_bytes=profile.context_bytes
+        ),
+        "nodes": (
+            Node(path="", own_bytes=root.own.peak_bytes),
+            *(Node(path=row.name, own_bytes=row.own.peak_bytes) for row in modules),
+        ),
         "workspaces": layer_workspaces(profile),
     }
-
-
-def _nodes(profile: Profile, position: int) -> Iterator[Node]:
-    """The modules that hold something at a position, and those around them."""
-    own: dict[str, int] = {"": 0}
-    for number in alive_at(profile, position):
-        path = profile.trace.allocations[number].module
-        parts = path.split(".") if path else []
-        for end in range(1, len(parts) + 1):
-            own.setdefault(".".join(parts[:end]), 0)
-        own[path] += profile.block_bytes[number]
-    return (Node(path=path, own_bytes=num_bytes) for path, num_bytes in own.items())
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────
@@ -244,16 +287,14 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
     )
 
 
-def _facts_of_estimate(estimate: Estimate) -> Iterator[Fact]:
-    yield Fact(
-        name="setting",
-        value=estimate.knobs.conv_algo,
-        note=configuration(estimate.knobs, estimate.mode),
-    )
+def _facts_of_configuration(
+    knobs: Knobs, mode: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+) -> Iterator[Fact]:
+    yield Fact(name="setting", value=knobs.conv_algo, note=configuration(knobs, mode))
     for name, num_bytes, note in (
-        ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
-        ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
-        ("device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+        ("allocated peak", allocated_bytes, "live tensors"),
+        ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),
+        ("device peak", reserved_bytes + context_bytes, "what nvidia-smi would show"),
     ):
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
 

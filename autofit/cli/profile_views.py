@@ -61,7 +61,16 @@ VIEWS: dict[str, ViewKind] = {
     "tensors": ViewKind(help="every allocation by itself", make=tensor_view, show=_show_rows),
 }
 
+
+def _page(profile: Profile) -> bytes:
+    from autofit.report.html.page import render
+    from autofit.reporting import report_on_profile
+
+    return render(report_on_profile(profile)).encode()
+
+
 # By the name of the option, without its dashes.
 EXPORTS: dict[str, Export] = {
     "save": Export(help="the profile itself, for `--trace`", make=Profile.to_bytes),
+    "report": Export(help="a page, one HTML file, with figures of it", make=_page),
 }

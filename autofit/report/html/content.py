@@ -7,6 +7,17 @@ from dataclasses import dataclass
 from autofit.explain.timeline import Lane
 from autofit.explain.workspaces import LayerWorkspaces
 from autofit.report.what_if import WhatIf
+from workers.trace import Category
+
+CATEGORY_NAMES = {
+    Category.PARAMETER: "parameters",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.GRADIENT: "gradients",
+    Category.INPUT: "inputs",
+    Category.ACTIVATION: "activations",
+    Category.WORKSPACE: "workspace",
+    Category.OTHER: "temporaries, other",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

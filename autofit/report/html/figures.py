@@ -13,7 +13,7 @@ from typing import Any
 
 from autofit.explain.timeline import Lane, Moment
 from autofit.explain.workspaces import LayerWorkspaces
-from autofit.report.html.content import CurveLine, MeasuredPoint, Node
+from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node
 from autofit.report.what_if import WhatIf
 from autofit.units import format_bytes
 from workers.trace import Category, ConvPass
@@ -28,13 +28,13 @@ _FAR_BUDGET = 2.5  # a budget so many times beyond the peak is told instead of d
 _NARROW_PHASE = 0.04  # of the width: its name would not fit
 # Okabe and Ito's colours, which people tell apart however they see colours, and a pattern for each.
 _CATEGORIES = {
-    Category.PARAMETER: ("parameters", "#0072B2", ""),
-    Category.OPTIMIZER_STATE: ("optimizer state", "#009E73", "/"),
-    Category.GRADIENT: ("gradients", "#56B4E9", "\\"),
-    Category.INPUT: ("inputs", "#CC79A7", "-"),
-    Category.ACTIVATION: ("activations", "#E69F00", "."),
-    Category.WORKSPACE: ("workspace", "#D55E00", "x"),
-    Category.OTHER: ("temporaries, other", "#8c8c8c", "|"),
+    Category.PARAMETER: ("#0072B2", ""),
+    Category.OPTIMIZER_STATE: ("#009E73", "/"),
+    Category.GRADIENT: ("#56B4E9", "\\"),
+    Category.INPUT: ("#CC79A7", "-"),
+    Category.ACTIVATION: ("#E69F00", "."),
+    Category.WORKSPACE: ("#D55E00", "x"),
+    Category.OTHER: ("#8c8c8c", "|"),
 }
 _PASSES = {
     ConvPass.FPROP: ("forward", "#0072B2", ""),
@@ -59,7 +59,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
     areas = [
         {
             "type": "scatter",
-            "name": name,
+            "name": CATEGORY_NAMES[category],
             "x": positions,
             "y": [round(moment.categories[category] / unit_bytes, 4) for moment in moments],
             "stackgroup": "allocated",
@@ -71,7 +71,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
             },
             "hovertemplate": f"%{{y:.2f}} {unit}",
         }
-        for category, (name, color, pattern) in _CATEGORIES.items()
+        for category, (color, pattern) in _CATEGORIES.items()
         if any(moment.categories.get(category) for moment in moments)
     ]  # fmt: skip
     reserved = {
@@ -183,7 +183,7 @@ def module_icicle(nodes: Sequence[Node]) -> Figure:
         "layout": {
             "height": 440,
             "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-            "iciclecolorway": [color for _, color, _ in _CATEGORIES.values()],
+            "iciclecolorway": [color for color, _ in _CATEGORIES.values()],
         },
     }
 

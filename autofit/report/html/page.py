@@ -69,8 +69,8 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(
             name="modules",
             title="Which module holds it",
-            text="What is alive at the peak, by the module that made it. A click goes into a module, one on "
-            "the bar above comes back.",
+            text="What is alive at the peak, by the module that made it, or that owns it. A click goes into "
+            "a module, one on the bar above comes back.",
             figure=figures.module_icicle(content.nodes),
         )
     if any(layer.largest_bytes for layer in content.workspaces):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from autofit.report.estimate import Estimate
-from autofit.report.html.content import Table
+from collections.abc import Mapping
+
+from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import rate
 from autofit.units import format_bytes
+from workers.trace import Category
 
 
 def frontier_table(result: TuneResult) -> Table:
@@ -34,25 +36,22 @@ def frontier_table(result: TuneResult) -> Table:
     )
 
 
-def breakdown_table(estimate: Estimate) -> Table:
-    """What is alive at the allocated peak, and what comes on top of it up to the device peak."""
-    parts = [
-        ("activations", estimate.breakdown.activations),
-        ("workspace", estimate.breakdown.workspace),
-        ("parameters and buffers", estimate.breakdown.parameters),
-        ("gradients", estimate.breakdown.gradients),
-        ("optimizer state", estimate.breakdown.optimizer_state),
-        ("inputs", estimate.breakdown.inputs),
-        ("temporaries, other", estimate.breakdown.other),
-    ]
-    allocated = estimate.peak_allocated_bytes
-    rows = sorted(((name, size) for name, size in parts if size), key=lambda part: -part[1])
+def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int) -> Table:
+    """What is alive at the allocated peak, and what comes on top of it up to the device peak.
+
+    Args:
+        categories: bytes of live blocks at the peak.
+        reserved_bytes: the likely reserved peak.
+    """
+    allocated = sum(categories.values())
+    parts = ((CATEGORY_NAMES[category], size) for category, size in categories.items() if size)
+    rows = sorted(parts, key=lambda part: -part[1])
     rows += [
         ("= allocated peak", allocated),
-        ("+ held by the allocator, not in use", estimate.peak_reserved_bytes - allocated),
-        ("= reserved peak", estimate.peak_reserved_bytes),
-        ("+ CUDA context, assumed", estimate.context_bytes),
-        ("= device peak, what nvidia-smi would show", estimate.device_peak_bytes),
+        ("+ held by the allocator, not in use", reserved_bytes - allocated),
+        ("= reserved peak", reserved_bytes),
+        ("+ CUDA context, assumed", context_bytes),
+        ("= device peak, what nvidia-smi would show", reserved_bytes + context_bytes),
     ]
     return Table(
         columns=("", "size", "bytes", "of allocated"),

@@ -16,7 +16,7 @@ from autofit.explain.workspaces import layer_workspaces
 from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
-from autofit.reporting import report_on_estimate, report_on_search
+from autofit.reporting import report_on_estimate, report_on_profile, report_on_search
 from autofit.what_if import what_if
 from workers.protocol import Knobs
 
@@ -171,12 +171,20 @@ def test_measured_points_are_marked_and_a_far_budget_is_told_instead_of_drawn():
 
 
 def test_a_step_under_its_budget_shows_the_line(profile):
-    (lane,) = timeline(profile, steps=(2,), num_moments=50)
+    (lane,) = timeline(profile, step=2, num_moments=50)
     figure = figures.memory_over_step(lane, profile.peak_reserved_bytes)
     names = [note["text"] for note in figure["layout"]["annotations"]]
     assert {"forward", "backward"} <= set(names)
     assert any("usable: " in name for name in names)
     assert any(shape["line"]["dash"] == "longdash" for shape in figure["layout"]["shapes"])
+
+
+def test_a_profile_has_a_page_of_its_own(profile):
+    content = report_on_profile(profile)
+    assert "in the backward of step 2" in content.answer[0]
+    assert drawn(content).keys() == {"step", "modules", "workspaces"}
+    allocated = next(row for row in content.breakdown.rows if row[0] == "= allocated peak")
+    assert allocated[2] == f"{profile.peak_allocated_bytes:,}"
 
 
 def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
