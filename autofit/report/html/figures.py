@@ -291,9 +291,10 @@ _Style = tuple[str, str, str]
 
 def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
     color, dash, _ = style
+    reach = "" if line.largest_batch is None else f": {line.largest_batch}"
     return {
         "type": "scatter",
-        "name": line.label,
+        "name": f"{line.label}{reach}",
         "mode": "lines",
         "x": list(line.batch_sizes),
         "y": [round(peak / unit_bytes, 4) for peak in line.peaks_bytes],
@@ -304,7 +305,7 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
 
 
 def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
-    """The largest size that fits, with its number, and the next that does not."""
+    """The largest size that fits, and the next that does not."""
     peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
     color, _, symbol = style
     marks = []
@@ -319,11 +320,9 @@ def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> lis
                 "type": "scatter",
                 "name": f"{line.label}: {what}",
                 "showlegend": False,
-                "mode": "markers+text" if what == "fits" else "markers",
+                "mode": "markers",
                 "x": [size],
                 "y": [peaks[size] / unit_bytes],
-                "text": [str(size)],
-                "textposition": "bottom right",
                 "marker": {"color": color, "symbol": mark, "size": 11, "line": {"width": 2, "color": color}},
                 "hovertemplate": f"{line.label}: batch %{{x}} {what}, %{{y:.2f}} {unit}<extra></extra>",
             }

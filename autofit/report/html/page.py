@@ -93,7 +93,7 @@ def sections(content: Content) -> Iterator[Section]:
 def _about_curves(content: Content) -> str:
     said = ["Lines are predicted."]
     if any(line.largest_batch is not None for line in content.curves):
-        said.append("A number is the largest batch that fits, the cross beside it the next, which does not.")
+        said.append("The mark on a line is the largest batch that fits, the cross the next, which does not.")
     if content.measured:
         said.append("Open marks were measured.")
     return " ".join(said)

@@ -162,7 +162,7 @@ def test_measured_points_are_marked_and_a_far_budget_is_told_instead_of_drawn():
     line = CurveLine(label="cudnn", batch_sizes=(1, 2), peaks_bytes=(GIB, 2 * GIB), largest_batch=2)
     point = MeasuredPoint(label="cudnn", batch_size=2, peak_bytes=2 * GIB, verdict="FITS")
     near = figures.peak_against_batch([line], [point], 3 * GIB)
-    assert [trace["name"] for trace in near["data"]] == ["cudnn", "cudnn: fits", "cudnn, measured"]
+    assert [trace["name"] for trace in near["data"]] == ["cudnn: 2", "cudnn: fits", "cudnn, measured"]
     assert near["data"][2]["marker"]["symbol"].endswith("-open")
     assert near["layout"]["shapes"][0]["y0"] == 3
     far = figures.peak_against_batch([line], [point], 300 * GIB)
