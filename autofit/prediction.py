@@ -23,6 +23,7 @@ from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
 from autofit.service.events import EventSink, Progress, ignore
+from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
 from workers.predict.curve import (
@@ -147,8 +148,18 @@ class Predictor:
         """Where the memory of one batch size goes; raises what `curve_at` does."""
         return self.curve_at(knobs, card, batch_size).profile(batch_size)
 
-    def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
+    def curve_at(
+        self,
+        knobs: Knobs,
+        card: Card,
+        batch_size: int,
+        *,
+        allocator: AllocatorSettings = DEFAULT_SETTINGS,
+    ) -> PredictedCurve:
         """The curve that knows this batch size alone, from one trace.
+
+        Args:
+            allocator: the settings of PyTorch's allocator.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -156,11 +167,14 @@ class Predictor:
         """
         trace = self.trace(knobs, batch_size)
         require_applicable(knobs, trace)
-        return self.curve_of(trace, knobs, card)
+        return self.curve_of(trace, knobs, card, allocator=allocator)
 
-    def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
+    def curve_of(
+        self, trace: Trace, knobs: Knobs, card: Card, *, allocator: AllocatorSettings = DEFAULT_SETTINGS
+    ) -> PredictedCurve:
         """The curve of a trace, or of a part of it, which knows its batch size alone."""
-        return self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False)
+        curve = PeakCurve([trace])
+        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, allocator=allocator)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -211,7 +225,14 @@ class Predictor:
         return None
 
     def _predicted(
-        self, knobs: Knobs, card: Card, curve: PeakCurve | TracedCurve, risk: Risk, *, on_grid: bool
+        self,
+        knobs: Knobs,
+        card: Card,
+        curve: PeakCurve | TracedCurve,
+        risk: Risk,
+        *,
+        on_grid: bool,
+        allocator: AllocatorSettings = DEFAULT_SETTINGS,
     ) -> PredictedCurve:
         return PredictedCurve(
             self._workload.name,
@@ -222,6 +243,7 @@ class Predictor:
             plans=self._plans,
             on_grid=on_grid,
             risk=risk,
+            allocator=allocator,
         )
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:

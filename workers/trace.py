@@ -180,21 +180,29 @@ class ListedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedLayer:
-    """What one module returned in one forward pass, as a summary of a model lists it.
+    """One call of a module in one forward pass, as a summary of a model lists it.
 
     Attributes:
         name: path of the module; empty for the model itself.
         module_type: name of its class.
-        output_shapes: of the tensors that it returned.
+        input_shapes, output_shapes: of the tensors that it was given and that it returned.
+        inputs, outputs: the numbers of the allocations that these lie in.
         num_parameters: elements of its own parameters, not of its children's.
+        num_weights: elements of its attributes `weight` and `bias`, which is what torchsummary counts.
         is_container: whether it has children.
+        is_sequence: whether it is an `nn.Sequential`, which only passes on what its children return.
     """
 
     name: str
     module_type: str
+    input_shapes: tuple[tuple[int, ...], ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
     num_parameters: int
+    num_weights: int
     is_container: bool
+    is_sequence: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,7 +458,9 @@ def _listed_tensor(data: dict[str, Any]) -> ListedTensor:
 
 
 def _listed_layer(data: dict[str, Any]) -> ListedLayer:
-    return ListedLayer(**{**data, "output_shapes": tuple(map(tuple, data["output_shapes"]))})
+    shapes = {name: tuple(map(tuple, data[name])) for name in ("input_shapes", "output_shapes")}
+    numbers = {name: tuple(data[name]) for name in ("inputs", "outputs")}
+    return ListedLayer(**{**data, **shapes, **numbers})
 
 
 def _call(row: list[Any], strings: list[str]) -> Call:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autofit.budget import make_budget
-from autofit.confidence import Risk
 from autofit.errors import BudgetError
 from autofit.gpus import Gpu, catalogue
+from autofit.report.answer import needed_at_least
 from autofit.report.result import TuneResult
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
@@ -19,23 +19,6 @@ _NUM_CARDS = 4
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
     """One phrase for each thing to change, the cheapest first; only what was not asked for already."""
     return tuple(_phrases(result, settings, needed_at_least(result)))
-
-
-def smallest_batch(result: TuneResult) -> int | None:
-    """The smallest size that is known to fail; None where a search was stopped before it knew one."""
-    failing = (entry.first_failing_batch for entry in result.frontier)
-    return min((size for size in failing if size is not None), default=None)
-
-
-def needed_at_least(result: TuneResult) -> int | None:
-    """The least that the smallest size needs under any setting, in bytes; None where it is not known."""
-    budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
-    peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
-    if result.estimate is not None and result.estimate.batch_size == smallest:
-        interval = result.estimate.interval
-        peaks.append(interval.likely_bytes if result.risk is Risk.LIKELY else interval.high_bytes)
-    # What ran out of memory had reached no more than the budget: that says nothing of its need.
-    return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)
 
 
 def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | None) -> Iterator[str]:

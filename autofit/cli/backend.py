@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import api, gpus, session
+from autofit import api, gpus, reporting, session
 from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
@@ -16,10 +16,15 @@ from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
 from autofit.report.estimate import Estimate
+from autofit.report.html.content import Content
 from autofit.report.result import TuneResult
+from autofit.report.summary import SummarizedEstimate
+from autofit.report.what_if import WhatIf
 from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
-from workers.protocol import WorkloadRef
+from autofit.summarizing import summarize_workload
+from autofit.what_if import what_if as try_levers
+from workers.protocol import Knobs, WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.doctor import Check
@@ -33,9 +38,52 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration."""
     predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return predictor.estimate(*_configuration(settings), batch_size)
+
+
+def summarize(
+    settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
+) -> SummarizedEstimate:
+    """Adds up a model's layers, and predicts the configuration beside that."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit, with_tensors=True)
+    return summarize_workload(predictor, *_configuration(settings), batch_size)
+
+
+def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
+    """Predicts one configuration, and what each lever would save."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return try_levers(predictor, *_configuration(settings), batch_size, emit=emit)
+
+
+def report_on_search(
+    settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
+) -> Content:
+    """Gathers the report of a search."""
+    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    return reporting.report_on_search(result, predictor, emit=emit)
+
+
+def report_on_estimate(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    estimate: Estimate,
+    what_if: WhatIf | None,
+    emit: EventSink,
+) -> Content:
+    """Gathers the report of one configuration."""
+    return reporting.report_on_estimate(
+        estimate,
+        session.local_predictor(workload, mode=settings.mode, emit=emit),
+        _configuration(settings)[1],
+        gpu=settings.gpu,
+        what_if=what_if,
+        emit=emit,
+    )
+
+
+def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
     card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    knobs = settings.knobs(settings.one_conv_algo("an estimate"))
-    return predictor.estimate(knobs, card, batch_size)
+    return settings.knobs(settings.one_conv_algo(what)), card
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
@@ -43,8 +91,7 @@ def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
     predictor = session.local_predictor(
         workload, mode=settings.mode, emit=emit, with_tensors=True, with_calls=True
     )
-    card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return predictor.profile(settings.knobs(settings.one_conv_algo("a profile")), card, batch_size)
+    return predictor.profile(*_configuration(settings, "a profile"), batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
@@ -84,9 +131,15 @@ class Backend:
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
+    what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if
     profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
+    report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search
+    report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Content] = (
+        report_on_estimate
+    )
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus
     examine: Callable[[], tuple[Check, ...]] = examine

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from pathlib import Path
 
 import click
 
 from autofit import api
 from autofit.cli.backend import Backend
-from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
-from autofit.settings import resolve_settings
+from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT
+from autofit.paths import require_writable
+from autofit.report.estimate import Estimate
+from autofit.report.summary import SummarizedEstimate
+from autofit.report.what_if import WhatIf
+from autofit.settings import TuneSettings, resolve_settings
 
-_METHODS = ("simulate",)
+_SIMULATE, _SUMMARY = "simulate", "summary"
 
 
 @click.command()
@@ -22,18 +28,24 @@ _METHODS = ("simulate",)
 @GPU
 @click.option(
     "--method",
-    type=click.Choice(_METHODS),
-    default=_METHODS[0],
-    help="simulate: trace a step on a GPU that is not there, replay it through PyTorch's allocator.",
+    type=click.Choice((_SIMULATE, _SUMMARY)),
+    default=_SIMULATE,
+    help="simulate: trace a step on a GPU that is not there, replay it through PyTorch's allocator. "
+    "summary: add up the layers' outputs as torchsummary does, and tell why a real step differs.",
 )
+@click.option("--what-if", "asks_what_if", is_flag=True, help="Rank what would save memory at this batch.")
+@REPORT
 @QUIET
 @JSON
 @click.pass_obj
 def estimate(
     backend: Backend,
     /,
+    *,
     batch_size: int,
-    method: str,  # noqa: ARG001 - there is one
+    method: str,
+    asks_what_if: bool,
+    report: Path | None,
     quiet: bool,
     as_json: bool,
     **given: str | None,
@@ -44,6 +56,8 @@ def estimate(
     """
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
+    if report is not None:
+        require_writable(report)
     workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
@@ -51,10 +65,44 @@ def estimate(
         from autofit.service.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
-        answer = backend.estimate(settings, workload, batch_size, emit)
-    if as_json:
-        click.echo(answer.to_json())
-        return
-    from autofit.cli.estimate_text import print_estimate
+        summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
+        levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
+        if summary is not None:
+            answer = summary.estimate
+        elif levers is not None:
+            answer = levers.base
+        else:
+            answer = backend.estimate(settings, workload, batch_size, emit)
+        if report is not None:
+            from autofit.cli.report_file import write_report
 
-    print_estimate(answer, settings)
+            write_report(report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit))
+    if as_json:
+        click.echo(_document(answer, summary, levers))
+    else:
+        _print(answer, summary, levers, settings)
+
+
+def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:
+    document = answer.to_dict() if summary is None else summary.to_dict()
+    document["method"] = _SIMULATE if summary is None else _SUMMARY
+    if levers is not None:
+        document["what_if"] = levers.to_dict()
+    return json.dumps(document, indent=2)
+
+
+def _print(
+    answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None, settings: TuneSettings
+) -> None:
+    if summary is not None:
+        from autofit.cli.summary_text import print_summary
+
+        print_summary(summary)
+    else:
+        from autofit.cli.estimate_text import print_estimate
+
+        print_estimate(answer, settings)
+    if levers is not None:
+        from autofit.cli.what_if_text import print_what_if
+
+        print_what_if(levers)

@@ -6,8 +6,8 @@ import importlib.metadata
 
 from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
-from autofit.cli.words import configuration, unnamed_card
 from autofit.report.estimate import Estimate
+from autofit.report.words import configuration, unnamed_card
 from autofit.self_test import told_version
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from autofit.cli.output import headed, heading, indented
 from autofit.report.result import FrontierEntry, TuneResult
+from autofit.report.words import rate
 from autofit.units import format_bytes
 
 
@@ -39,11 +40,6 @@ def print_measured(console: Console, result: TuneResult) -> None:
             f"within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
             f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
         )
-
-
-def rate(samples_per_second: float) -> str:
-    """Samples a second, with as many digits as mean something."""
-    return f"{samples_per_second:,.{0 if samples_per_second >= 100 else 1}f}"
 
 
 def _duration(seconds: float) -> str:

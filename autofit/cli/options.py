@@ -7,6 +7,7 @@ same whether it comes from the command line, the environment or a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -170,5 +171,11 @@ KNOBS = combined(
     setting("mode", "Instead of the workload's own.", choices=MODES),
 )
 
+REPORT = click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there a page, one HTML file, with the answer and figures of where the memory goes.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document.")
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")

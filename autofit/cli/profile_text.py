@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from autofit.cli.output import Justify, exact, headed, print_whole, stdout, styled
-from autofit.cli.words import configuration
 from autofit.explain.filters import Filters
 from autofit.explain.ops import OperatorRow
 from autofit.explain.profile import Profile
@@ -14,6 +13,7 @@ from autofit.explain.sizes import Sizes
 from autofit.explain.tensors import TensorRow
 from autofit.explain.tree import TreeRow
 from autofit.explain.view import View
+from autofit.report.words import configuration
 from autofit.units import format_bytes
 
 _Column = tuple[str, Justify]

@@ -105,6 +105,14 @@ VIEWS: dict[str, ViewKind] = {
     ),
 }
 
+
+def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
+    from autofit.report.html.page import render
+    from autofit.reporting import report_on_profile
+
+    return render(report_on_profile(profile)).encode()
+
+
 # By the name of the option, without its dashes.
 EXPORTS: dict[str, Export] = {
     "save": Export(help="the profile itself, for `--trace`", make=_saved),
@@ -117,4 +125,5 @@ EXPORTS: dict[str, Export] = {
         make=_snapshot,
     ),
     "peak-snapshot": Export(help="the same, taken when the most is allocated", make=_peak_snapshot),
+    "report": Export(help="a page, one HTML file, with figures of it", make=_page),
 }

@@ -24,12 +24,13 @@ from autofit.cli.options import (
     KNOBS,
     MODEL,
     QUIET,
+    REPORT,
     combined,
     setting,
 )
 from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
-from autofit.paths import write_atomically
+from autofit.paths import require_writable, write_atomically
 from autofit.report.result import TuneResult
 from autofit.search.choice import Objective
 from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
@@ -136,6 +137,7 @@ class SearchInterruptedError(AutofitError):
     metavar="FILE",
     help="Write there the algorithm of each layer, where mixed is the best.",
 )
+@REPORT
 @click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
 @click.pass_obj
 def tune(
@@ -146,6 +148,7 @@ def tune(
     quiet: bool,
     as_json: bool,
     conv_plan: Path | None,
+    report: Path | None,
     job: str | None,
     **given: str | bool | None,
 ) -> ExitCode:
@@ -158,6 +161,8 @@ def tune(
     the search before anything was known to fit, 2 for wrong options, 4 when the
     workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
     """
+    if report is not None:
+        require_writable(report)
     with contextlib.ExitStack() as stack:
         driver = None if job is None else stack.enter_context(_driving(job, given))
         settings = resolve_settings(given, os.environ, config)
@@ -166,6 +171,8 @@ def tune(
             driver.answer(result)
     if conv_plan is not None:
         _write_plan(result, conv_plan)
+    if report is not None:
+        _write_report(backend, settings, result, report, quiet=quiet)
     if as_json:
         click.echo(result.to_json())
     else:
@@ -182,6 +189,20 @@ def _write_plan(result: TuneResult, path: Path) -> None:
         click.echo(f"no plan is written to {path}: {best}, name mixed with --conv-algo", err=True)
         return
     write_atomically(path, result.conv_plan.to_json())
+
+
+def _write_report(
+    backend: Backend, settings: TuneSettings, result: TuneResult, path: Path, *, quiet: bool
+) -> None:
+    from autofit.cli.output import stderr
+    from autofit.cli.progress import ProgressLine
+    from autofit.cli.report_file import write_report
+    from autofit.service.events import ignore
+
+    workload = api.refer(settings.model, settings)
+    with contextlib.ExitStack() as stack:
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
 
 
 def _driving(

@@ -10,18 +10,17 @@ from rich.console import Console
 from rich.text import Text
 
 from autofit.cli import output
-from autofit.cli.advice import needed_at_least, smallest_batch, what_may_help
+from autofit.cli.advice import what_may_help
 from autofit.cli.conv_plan_text import print_plan
-from autofit.cli.measured_text import print_measured, rate
+from autofit.cli.measured_text import print_measured
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
 from autofit.cli.script import script_lines
-from autofit.cli.words import configuration, evidence_phrase, unnamed_card
-from autofit.confidence import Risk
+from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
+from autofit.report.words import configuration, unnamed_card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.knobs import conv
 from workers.protocol import Evidence, Knobs, Verdict
 
 
@@ -154,37 +153,11 @@ def _unit(sizes: Iterable[int]) -> tuple[str, int]:
 
 
 def _answer(console: Console, result: TuneResult, best: Best) -> None:
-    algo = best.knobs.conv_algo
+    found, *more = map(Text, answer_in_words(result))
+    found.highlight_words([f"batch {best.batch_size}", f"with {best.knobs.conv_algo}"], "bold green")
     console.print()
-    console.print(
-        Text.assemble(
-            f"{result.workload} {_fits(result, best)} at ",
-            (f"batch {best.batch_size}", "bold green"),
-            f" in {format_bytes(result.budget.device_total_bytes)} with ",
-            (algo, "bold green"),
-            f": {_peak(result, best)}; {evidence_phrase(best.evidence, result.device)}.",
-            _speed(best),
-        )
-    )
-    name = conv.defaults(result.device.kind)[0]
-    default = next((e for e in result.frontier if e.knobs.conv_algo == name), None)
-    if algo == name or default is None:
-        return
-    reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
-    pace = _pace(default) or (" and is usually far faster" if algo == "native" else "")
-    console.print(f"PyTorch's default, {name}, reaches {reached}{pace}; --conv-algo {name} keeps to it.")
-
-
-def _pace(entry: FrontierEntry) -> str:
-    """What was measured of a setting's speed at its largest batch."""
-    if entry.samples_per_second is None:
-        return ""
-    return f" with {rate(entry.samples_per_second)} samples a second"
-
-
-def _fits(result: TuneResult, best: Best) -> str:
-    is_likely = best.evidence is Evidence.PREDICTED and result.risk is Risk.LIKELY
-    return "likely fits" if is_likely else "fits"
+    for sentence in (found, *more):
+        console.print(sentence)
 
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
@@ -197,51 +170,13 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
     return (*spanned, workspaces, result.estimate.calibration.note)
 
 
-def _peak(result: TuneResult, best: Best) -> str:
-    usable = format_bytes(result.budget.usable_bytes)
-    if result.device.kind == "cpu":
-        return f"a resident peak of {output.size_or_dash(best.device_peak_bytes)} of the {usable} usable"
-    likely, interval = output.size_or_dash(best.peak_reserved_bytes), best.interval
-    spread = (
-        f" likely, {format_bytes(interval.high_bytes)} at most,"
-        if best.evidence is Evidence.PREDICTED
-        and interval is not None
-        and interval.high_bytes != interval.likely_bytes
-        else ""
-    )
-    return f"a reserved peak of {likely}{spread} of the {usable} usable"
-
-
-def _speed(best: Best) -> str:
-    if best.step_seconds is None or best.samples_per_second is None:
-        return ""
-    speed = f" A step took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
-    verified = f" It was verified by {best.soak_steps} steps in a fresh process."
-    return speed if best.soak_steps is None else speed + verified
-
-
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
-    smallest = smallest_batch(result)
-    if result.stopped_by is not None:
-        tried = "no size was tried" if smallest is None else f"batch {smallest}, the smallest tried, failed"
-        console.print()
-        console.print(
-            Text.assemble(
-                ("Nothing is known to fit", "bold red"), f": {result.stopped_by} ended the search; {tried}."
-            )
-        )
-        return
-    needed_bytes = needed_at_least(result)
-    need = "more than there is" if needed_bytes is None else format_bytes(needed_bytes)
-    usable = format_bytes(result.budget.usable_bytes)
+    (said,) = map(Text, answer_in_words(result))
+    said.highlight_words(["Nothing fits", "Nothing is known to fit"], "bold red")
     console.print()
-    console.print(
-        Text.assemble(
-            ("Nothing fits", "bold red"),
-            f": at batch {smallest}, the smallest tried, {result.workload} needs {need}; "
-            f"{usable} are usable.",
-        )
-    )
+    console.print(said)
+    if result.stopped_by is not None:
+        return
     heading(console, "What may help")
     bullets(console, what_may_help(result, settings))
     if result.estimate is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,21 +14,12 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import FrozenTrial
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon, free_ports
 
-_PROGRAMS = ("chromium", "chromedriver")
-_MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
-
-pytestmark = pytest.mark.skipif(
-    bool(_MISSING), reason=f"{', '.join(_MISSING)} not installed (Debian: chromium, chromium-driver)"
-)
-
-_PAGE_SECONDS = 60
+pytestmark = needs_browser
 
 
 @dataclass(frozen=True)
@@ -76,47 +66,10 @@ def dashboard(tuned: Tuned, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield f"http://127.0.0.1:{port}/dashboard"
 
 
-class Browser:
-    """A window without a screen; whatever a page's scripts complain of fails the test that looks."""
-
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self._driver = driver
-
-    def text(self, url: str, *, once_it_says: str) -> str:
-        """What a page says, once its scripts have put that on it."""
-        self._driver.get(url)
-        WebDriverWait(self._driver, _PAGE_SECONDS).until(
-            lambda _: once_it_says in self._said(), f"{url} never said {once_it_says!r}"
-        )
-        complaints = [entry for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"]
-        assert complaints == []
-        return self._said()
-
-    def save(self, picture: Path) -> None:
-        assert self._driver.save_screenshot(str(picture))
-
-    def _said(self) -> str:
-        return self._driver.find_element(By.TAG_NAME, "body").text
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    home = tmp_path_factory.mktemp("browser")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",  # which root cannot have
-        "--disable-dev-shm-usage",  # containers have little of it
-        "--disable-background-networking",
-        "--window-size=1600,1400",
-        f"--user-data-dir={home / 'profile'}",
-    ):
-        options.add_argument(argument)
-    service = webdriver.ChromeService(shutil.which("chromedriver"), env={**os.environ, "HOME": str(home)})
-    with webdriver.Chrome(options=options, service=service) as driver:
-        yield Browser(driver)
+    with browsing(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
 
 def test_the_list_of_studies_names_the_workload_and_the_card(dashboard: str, browser: Browser, tuned: Tuned):

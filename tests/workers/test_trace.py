@@ -71,9 +71,14 @@ TRACE = Trace(
         ListedLayer(
             name="layers.0",
             module_type="Linear",
+            input_shapes=((4, 32),),
             output_shapes=((4, 32),),
+            inputs=(1,),
+            outputs=(2,),
             num_parameters=1056,
+            num_weights=1056,
             is_container=False,
+            is_sequence=False,
         ),
     ),
     calls=(

@@ -150,6 +150,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         marks=tuple(recorder.marks),
         versions={"torch": torch.__version__},
         tensors=() if tensors is None else tuple(tensors.listed),
+        layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
     )
 

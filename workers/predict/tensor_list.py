@@ -1,4 +1,4 @@
-"""Lists the tensors of one forward pass, those that are only views of others among them.
+"""Lists the tensors of one forward pass, those that are only views of others among them, and its layers.
 
 The recorder knows storages, which is all that memory consists of; a list of tensors, as a debugger or
 a graph shows it, counts a storage once for every shape that it is seen in.
@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from workers.predict.recorder import Recorder
 from workers.predict.shapes import returns_its_first_argument
-from workers.trace import FORWARD_END, ListedTensor, Role
+from workers.trace import FORWARD_END, ListedLayer, ListedTensor, Role
 from workers.workload import tensors_of
 
 
@@ -28,10 +27,12 @@ class TensorList:
 
     Attributes:
         listed: parameters, buffers, the batch, and what operators returned while the model ran.
+        layers: what its modules returned, in the order in which they ended.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.listed: list[ListedTensor] = []
+        self.layers: list[ListedLayer] = []
         self._recorder = recorder
         self._running: list[str] = []
         self._num_calls: collections.Counter[str] = collections.Counter()
@@ -44,7 +45,7 @@ class TensorList:
         if not self._running or returns_its_first_argument(func):
             return
         operator = func._schema.name.partition("::")[2]
-        found = [leaf for leaf in tree_leaves(result) if self._recorder.allocation_of(leaf) is not None]
+        found = self._tensors(result)
         if found:
             name = self._named("/".join(filter(None, (self._running[-1], operator))))
             for number, tensor in enumerate(found):
@@ -65,22 +66,48 @@ class TensorList:
             if module in names:
                 self._running.append(names[module])
 
-        def leave(module: torch.nn.Module, _args: object, _result: object) -> None:
+        def leave(module: torch.nn.Module, args: object, kwargs: object, result: object) -> None:
             if module in names:
-                self._running.pop()
+                name = self._running.pop()
+                self.layers.append(self._layer(name, module, (args, kwargs), result))
                 if not self._running:
                     self._recorder.mark(FORWARD_END)
 
         hooks = torch.nn.modules.module
         handles = [
             hooks.register_module_forward_pre_hook(enter),
-            hooks.register_module_forward_hook(leave, always_call=True),
+            hooks.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
         ]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _layer(self, name: str, module: torch.nn.Module, given: object, result: object) -> ListedLayer:
+        given_tensors, returned = self._tensors(given), self._tensors(result)
+        weights = (getattr(module, attribute, None) for attribute in ("weight", "bias"))
+        return ListedLayer(
+            name=name,
+            module_type=type(module).__name__,
+            input_shapes=tuple(tuple(tensor.shape) for tensor in given_tensors),
+            output_shapes=tuple(tuple(tensor.shape) for tensor in returned),
+            inputs=tuple(map(self._storage, given_tensors)),
+            outputs=tuple(map(self._storage, returned)),
+            num_parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
+            num_weights=sum(each.numel() for each in weights if isinstance(each, torch.Tensor)),
+            is_container=any(True for _ in module.children()),
+            is_sequence=isinstance(module, torch.nn.Sequential),
+        )
+
+    def _tensors(self, value: object) -> list[torch.Tensor]:
+        """The tensors in it that lie on the device, wherever `check_batch` would find them."""
+        return [tensor for tensor in tensors_of(value) if self._recorder.allocation_of(tensor) is not None]
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        number = self._recorder.allocation_of(tensor)
+        assert number is not None
+        return number
 
     def _named(self, name: str) -> str:
         """The name, with the number of the call where it is not the first."""

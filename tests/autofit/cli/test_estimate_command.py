@@ -114,7 +114,7 @@ def test_json_prints_the_estimate(autofit, asked, results):
         (("--conv-algo", "cudnn,native"), "an estimate is of one algorithm"),
         (("--conv-algo", "cudn"), "Did you mean cudnn"),
         (("--batch-size", "0"), "0 is not in the range"),
-        (("--method", "summary"), "'summary' is not"),
+        (("--method", "guess"), "'guess' is not"),
         (("--gpu", "rtx-309"), "Did you mean rtx-3090"),
     ],
 )
@@ -139,3 +139,54 @@ def test_a_module_of_the_users_is_estimated_with_the_shape_of_its_input(autofit,
     assert breakdown["parameters"] >= (3 * 8 * 8 + 1) * 10 * 4
     assert finished.document["peak_reserved_bytes"] >= finished.document["peak_allocated_bytes"]
     assert finished.err == "tracing batch 8\n"
+
+
+def test_a_summary_and_the_levers_go_with_the_estimate_in_one_document(autofit, workload_file):
+    command = ("estimate", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--gpu", "t4")
+    finished = autofit(*command, "--method", "summary", "--what-if", "--json", "--quiet")
+    assert finished.code == 0, finished.err
+    document = finished.document
+    assert (document["schema"], document["method"]) == ("autofit.estimate/1", "summary")
+    (layer,) = document["summary"]["parts"][0]["layers"]
+    assert layer == {
+        "layer": "Linear-1", "module": "", "output_shapes": [[4, 8]], "num_parameters": 64 * 8 + 8
+    }  # fmt: skip
+    assert document["summary"]["total_bytes"] == 4 * (4 * 64 + 2 * 4 * 8 + 64 * 8 + 8)
+    assert document["difference"]["allocated_bytes"] == document["peak_allocated_bytes"]
+    by_lever = {(each["name"], each["value"]): each for each in document["what_if"]}
+    bf16 = by_lever["precision", "bf16"]
+    assert bf16["saved_bytes"] == document["peak_reserved_bytes"] - bf16["peak_reserved_bytes"]
+    assert bf16["knobs"]["precision"] == "bf16"
+    assert by_lever["conv_algo", "fft"]["reason"]
+
+
+def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, workload_file):
+    command = ("estimate", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--gpu", "t4")
+    text = " ".join(autofit(*command, "--method", "summary", "--what-if", "--quiet").out.split())
+    assert "at batch 4, as torchsummary counts" in text
+    assert "Linear-1 [4, 8] 520" in text
+    assert "batch 4 one sample total params 520 input size (MB) 0.00 0.00" in text
+    assert "− gradients of all outputs at once" in text
+    assert "= device peak" in text
+    assert "What if: each lever alone, against" in text
+    assert "no change: " in text
+    assert "Does not apply" in text
+
+
+def test_a_report_is_written_beside_the_document(autofit, workload_file, tmp_path):
+    page = tmp_path / "page.html"
+    command = ("estimate", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--gpu", "t4")
+    finished = autofit(*command, "--report", str(page), "--json", "--quiet")
+    assert finished.code == 0, finished.err
+    assert finished.document["schema"] == "autofit.estimate/1"
+    assert finished.err == f"report written to {page}\n"
+    assert "mine.py:healthy at batch 4 is likely to reserve" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", [".", "missing/page.html"])
+def test_a_report_that_cannot_be_written_ends_the_command_before_the_work(autofit, asked, tmp_path, place):
+    predict, seen = asked
+    finished = autofit(*ESTIMATE, "--report", str(tmp_path / place), "--json", estimate=predict)
+    assert finished.code == 5
+    assert f"cannot write {tmp_path / place}" in finished.document["message"]
+    assert seen == []

@@ -12,6 +12,7 @@ from autofit import settings as settings_module
 from autofit.cli.tune import tune
 from autofit.confidence import Risk
 from autofit.errors import StorageError, WorkloadFailedError
+from autofit.report.html.content import Content
 from autofit.service.events import TrialFinished, TrialStarted, TuneStarted
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 
@@ -26,7 +27,9 @@ def returning(result):
 
 def test_every_setting_is_an_option_of_the_same_name():
     names = {option.lstrip("-") for param in tune.params for option in param.opts}
-    assert names - {"config", "conv-plan", "json", "quiet", "q", "job"} == set(settings_module._OPTIONS)
+    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == set(
+        settings_module._OPTIONS
+    )
 
 
 def test_what_is_typed_reaches_the_search_converted(autofit, results):
@@ -184,3 +187,26 @@ def test_metrics_show_the_trials_while_the_search_runs(autofit, results, capsys)
     assert 'autofit_trials_total{probe="predict",verdict="FITS"} 1.0' in text
     with pytest.raises(ConnectionRefusedError):  # they end with the search
         http.client.HTTPConnection(address).request("GET", "/metrics")
+
+
+def test_a_report_of_the_answer_is_written(autofit, results, tmp_path):
+    page = tmp_path / "page.html"
+
+    def report(_settings, workload, result, _emit):
+        return Content(title=workload.target, answer=(f"the best is {result.best.batch_size}",), facts=())
+
+    doors = {"tune": returning(results.answer()), "report_on_search": report}
+    finished = autofit(*TUNE, "--report", str(page), "--json", "--quiet", **doors)
+    assert finished.code == 0
+    assert finished.document["best"]["batch_size"] == 118
+    assert "the best is 118" in page.read_text(encoding="utf-8")
+
+
+def test_a_report_that_cannot_be_written_ends_the_search_before_it_begins(autofit, tmp_path):
+    def never(*_):
+        raise AssertionError("the search began")
+
+    place = tmp_path / "missing" / "page.html"
+    finished = autofit(*TUNE, "--report", str(place), "--json", tune=never)
+    assert finished.code == 5
+    assert f"cannot write {place}" in finished.document["message"]

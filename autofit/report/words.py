@@ -43,3 +43,8 @@ def evidence_phrase(evidence: Evidence, device: Device) -> str:
             return f"measured on {device.name}, a larger card, under a limit"
         case Evidence.MEASURED_CPU:
             return "measured on the CPU"
+
+
+def rate(samples_per_second: float) -> str:
+    """Samples a second, with as many digits as mean something."""
+    return f"{samples_per_second:,.{0 if samples_per_second >= 100 else 1}f}"

@@ -1,0 +1,266 @@
+"""Why a summary of layers and the simulated peak differ: one account from the first to the second.
+
+    summary ─ what it counts that is not there ─ + what it leaves out ─▶ allocated peak
+                                    + what the allocator holds unused ─▶ reserved peak ─ + context ─▶ device
+
+Every term is a sum over allocations of the trace, so that the account adds up to the byte.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from autofit.explain.profile import Profile, alive_at, peak_position, phase_of, phases
+from autofit.explain.summary import ELEMENT_BYTES, OUTPUT_COPIES, Summary, SummaryRow
+from workers.trace import Allocation, Category
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One step of the account.
+
+    Attributes:
+        num_bytes: what it adds, or with a minus takes away.
+        note: what it consists of.
+    """
+
+    name: str
+    num_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The account from a summary's total to the simulated peaks.
+
+    Attributes:
+        terms: from the summary to the allocated peak.
+        unused_bytes: held by the allocator at its reserved peak beyond the allocated one.
+        peak_phase: where the allocated peak is, in words.
+    """
+
+    summary_bytes: int
+    terms: tuple[Term, ...]
+    allocated_bytes: int
+    unused_bytes: int
+    reserved_bytes: int
+    context_bytes: int
+    device_bytes: int
+    peak_phase: str
+
+
+def explain_difference(summary: Summary, profile: Profile, *, reserved_bytes: int) -> Difference:
+    """Accounts for the difference between a summary and a profile made from the same trace.
+
+    Args:
+        reserved_bytes: the likely reserved peak; an estimate's can be the mean of several profiles'.
+    """
+    position = peak_position(profile)
+    phase = phase_of(profile, position)
+    account = _Account(summary, profile, alive=alive_at(profile, position), step=phase.step)
+    terms = tuple(term for term in account.terms() if term.num_bytes)
+    allocated = profile.peak_allocated_bytes
+    assert summary.total_bytes + sum(term.num_bytes for term in terms) == allocated
+    return Difference(
+        summary_bytes=summary.total_bytes,
+        terms=terms,
+        allocated_bytes=allocated,
+        unused_bytes=reserved_bytes - allocated,
+        reserved_bytes=reserved_bytes,
+        context_bytes=profile.context_bytes,
+        device_bytes=reserved_bytes + profile.context_bytes,
+        peak_phase=f"{phase.name} of step {phase.step}" if phase.step else phase.name,
+    )
+
+
+@dataclass(slots=True)
+class _Listed:
+    """The outputs that a summary lists, sorted by what became of them.
+
+    Attributes:
+        first: the allocation of each output with memory of its own → bytes that the summary gives it.
+        again: bytes of outputs in memory that is counted already, by class of the layer.
+        passed_on: those of layers with children, whose output is one of their children's.
+    """
+
+    first: dict[int, int] = field(default_factory=dict)
+    again: collections.Counter[str] = field(default_factory=collections.Counter)
+    num_again: collections.Counter[str] = field(default_factory=collections.Counter)
+    passed_on: collections.Counter[str] = field(default_factory=collections.Counter)
+    num_passed_on: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+class _Account:
+    """The terms for one moment: the allocated peak."""
+
+    def __init__(self, summary: Summary, profile: Profile, *, alive: Sequence[int], step: int) -> None:
+        self._summary = summary
+        self._profile = profile
+        self._allocations = profile.trace.allocations
+        self._sizes = profile.requested_bytes
+        self._alive = alive
+        self._listed = _listed(summary.rows, self._allocations)
+        matching = _counterparts(profile, step)
+        self._outputs = {matching[number] for number in self._listed.first if number in matching}
+
+    def terms(self) -> Iterator[Term]:
+        """In the order in which they are told."""
+        yield from self._what_is_not_there()
+        yield from self._what_is_left_out()
+        alive = self._alive
+        blocks = sum(self._profile.block_bytes[number] for number in alive)
+        yield Term(
+            name="rounding of blocks",
+            num_bytes=blocks - self._sum(alive),
+            note="to 512 bytes, and what is left of a segment when it is too little to split off",
+        )
+
+    def _what_is_not_there(self) -> Iterator[Term]:
+        listed, summary = self._listed, self._summary
+        yield Term(
+            name="gradients of all outputs at once",
+            num_bytes=-(summary.forward_backward_bytes // OUTPUT_COPIES) * (OUTPUT_COPIES - 1),
+            note="a summary doubles the outputs; backward frees each gradient when it is used",
+        )
+        yield Term(
+            name="outputs in place or views",
+            num_bytes=-listed.again.total(),
+            note=f"in memory that is counted already: {_named(listed.num_again)}",
+        )
+        yield Term(
+            name="blocks that pass on an output",
+            num_bytes=-listed.passed_on.total(),
+            note=f"counted with the layer that made it: {_named(listed.num_passed_on)}",
+        )
+        real = self._sum(listed.first)
+        yield Term(
+            name="outputs by their real size",
+            num_bytes=real - sum(listed.first.values()),
+            note=f"a summary takes {ELEMENT_BYTES} bytes an element",
+        )
+        kept = self._sum(self._outputs.intersection(self._alive))
+        yield Term(
+            name="outputs freed before the peak",
+            num_bytes=kept - real,
+            note="those that backward does not need, or has used",
+        )
+
+    def _what_is_left_out(self) -> Iterator[Term]:
+        summary = self._summary
+        by_category = collections.defaultdict[Category, list[int]](list)
+        for number in self._alive:
+            by_category[self._allocations[number].category].append(number)
+        rest = [number for number in by_category[Category.ACTIVATION] if number not in self._outputs]
+        yield Term(
+            name="activations that no layer returns",
+            num_bytes=self._sum(rest),
+            note=self._operators(rest),
+        )
+        yield Term(
+            name="parameters and buffers",
+            num_bytes=self._sum(by_category[Category.PARAMETER]) - summary.parameter_bytes,
+            note="those not called weight or bias, those counted twice, and their real size",
+        )
+        yield Term(
+            name="inputs",
+            num_bytes=self._sum(by_category[Category.INPUT]) - summary.input_bytes,
+            note="labels and whatever else the batch has, at its real size",
+        )
+        yield Term(
+            name="gradients of parameters",
+            num_bytes=self._sum(by_category[Category.GRADIENT]),
+        )
+        yield Term(name="optimizer state", num_bytes=self._sum(by_category[Category.OPTIMIZER_STATE]))
+        workspaces = by_category[Category.WORKSPACE]
+        yield Term(name="workspace", num_bytes=self._sum(workspaces), note=self._operators(workspaces))
+        backward = _made_in(self._profile, "backward")
+        passing = [number for number in by_category[Category.OTHER] if number in backward]
+        others = [number for number in by_category[Category.OTHER] if number not in backward]
+        yield Term(
+            name="gradients of activations at the peak",
+            num_bytes=self._sum(passing),
+            note=self._operators(passing),
+        )
+        yield Term(name="temporaries", num_bytes=self._sum(others), note=self._operators(others))
+
+    def _sum(self, numbers: Iterable[int]) -> int:
+        return sum(self._sizes[number] for number in numbers)
+
+    def _operators(self, numbers: Iterable[int]) -> str:
+        """The operators that made most of it."""
+        sizes = collections.Counter[str]()
+        for number in numbers:
+            operator = self._allocations[number].operator.removeprefix("aten.")
+            sizes[operator or "outside any operator"] += self._sizes[number]
+        return ", ".join(name for name, _ in sizes.most_common(_MOST_NAMED))
+
+
+def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _Listed:
+    listed = _Listed()
+    for row in rows:
+        layer = row.layer
+        for shape, number in zip(layer.output_shapes, layer.outputs, strict=True):
+            num_bytes = ELEMENT_BYTES * math.prod(shape)
+            # What a layer returns of its inputs or its parameters is memory that is counted there.
+            is_own = allocations[number].category is Category.ACTIVATION
+            if is_own and number not in listed.first:
+                listed.first[number] = num_bytes
+            elif layer.is_container:
+                listed.passed_on[layer.module_type] += num_bytes
+                listed.num_passed_on[layer.module_type] += 1
+            else:
+                listed.again[layer.module_type] += num_bytes
+                listed.num_again[layer.module_type] += 1
+    return listed
+
+
+def _named(counted: collections.Counter[str]) -> str:
+    return ", ".join(f"{num}× {name}" for name, num in counted.most_common(_MOST_NAMED))
+
+
+def _made_in(profile: Profile, name: str) -> set[int]:
+    """The numbers of what was allocated in the phases of a name."""
+    events = profile.trace.events
+    return {
+        event
+        for phase in phases(profile)
+        if phase.name == name
+        for event in events[phase.start : phase.stop]
+        if event >= 0
+    }
+
+
+def _counterparts(profile: Profile, step: int) -> dict[int, int]:
+    """For each activation of the first step, which is listed, that of another step.
+
+    Both are the same call of the same operator in the same module; a step that does something else
+    has no counterpart for some.
+    """
+    first, other = (_activations(profile, number) for number in (1, step))
+    return {number: other[key] for key, number in first.items() if key in other}
+
+
+_Key = tuple[object, ...]
+
+
+def _activations(profile: Profile, step: int) -> dict[_Key, int]:
+    """The activations made in the forward pass of a step, by what they are."""
+    num_seen = collections.Counter[_Key]()
+    found: dict[_Key, int] = {}
+    for phase in phases(profile):
+        if phase.step != step or phase.name != "forward":
+            continue
+        for event in profile.trace.events[phase.start : phase.stop]:
+            if event < 0:
+                continue
+            made = profile.trace.allocations[event]
+            key = (made.module, made.operator, made.shape, made.dtype)
+            if made.category is Category.ACTIVATION:
+                found[*key, num_seen[key]] = event
+                num_seen[key] += 1
+    return found

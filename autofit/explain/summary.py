@@ -1,0 +1,180 @@
+"""The account of a model that torchsummary gives: what every layer returns, and what it holds.
+
+By the rules of torchsummary 1.5.1 (github.com/sksq96/pytorch-summary, `torchsummary.py`), so that both
+agree to the digit:
+
+    layers      every call of every module, but neither of an `nn.Sequential` nor of the model itself
+    parameters  elements of a module's `weight` and `bias`, once a call
+    bytes       4 an element, whatever its type; outputs twice, for their gradients
+    MB          1024² bytes
+
+Where those rules have no answer a summary goes on: a model that is a single layer lists that; several
+tensors returned by a layer are added; and of a model that consists of branches, each of which takes its
+part of the batch, every branch is a model of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from workers.trace import ListedLayer, Role, Trace
+
+ELEMENT_BYTES = 4
+OUTPUT_COPIES = 2  # an output and its gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """One call of a layer.
+
+    Attributes:
+        name: its class and its number, `Conv2d-1`.
+        layer: what the trace has of it.
+    """
+
+    name: str
+    layer: ListedLayer
+
+    @property
+    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.layer.output_shapes
+
+    @property
+    def num_parameters(self) -> int:
+        return self.layer.num_weights
+
+    @property
+    def num_elements(self) -> int:
+        """Of all that it returned."""
+        return sum(map(math.prod, self.layer.output_shapes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryPart:
+    """The summary of one model, or of a branch of one.
+
+    Attributes:
+        name: path of the branch; empty for the whole model.
+        inputs: the numbers of the allocations that its inputs lie in.
+    """
+
+    name: str
+    module_type: str
+    rows: tuple[SummaryRow, ...]
+    inputs: tuple[int, ...]
+    num_input_elements: int
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(row.num_parameters for row in self.rows)
+
+    @property
+    def input_bytes(self) -> int:
+        return ELEMENT_BYTES * self.num_input_elements
+
+    @property
+    def forward_backward_bytes(self) -> int:
+        """Of outputs and their gradients."""
+        return OUTPUT_COPIES * ELEMENT_BYTES * sum(row.num_elements for row in self.rows)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return ELEMENT_BYTES * self.num_parameters
+
+    @property
+    def total_bytes(self) -> int:
+        return self.input_bytes + self.forward_backward_bytes + self.parameter_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The summaries of a workload's model: one, or one for each of its branches."""
+
+    workload: str
+    batch_size: int
+    parts: tuple[SummaryPart, ...]
+
+    @property
+    def rows(self) -> tuple[SummaryRow, ...]:
+        return tuple(itertools.chain.from_iterable(part.rows for part in self.parts))
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(part.num_parameters for part in self.parts)
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(part.input_bytes for part in self.parts)
+
+    @property
+    def forward_backward_bytes(self) -> int:
+        return sum(part.forward_backward_bytes for part in self.parts)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(part.parameter_bytes for part in self.parts)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.total_bytes for part in self.parts)
+
+
+def summarize(trace: Trace) -> Summary:
+    """The summary of a trace that lists its tensors and layers."""
+    model = next((layer for layer in trace.layers if not layer.name), None)
+    branches = () if model is None else _branches(model, trace.layers)
+    parts = [
+        _part(branch, [layer for layer in trace.layers if _is_within(layer, branch)]) for branch in branches
+    ] or [_part(model or _unnamed(trace), trace.layers)]
+    return Summary(workload=trace.workload, batch_size=trace.batch_size, parts=tuple(parts))
+
+
+def _branches(model: ListedLayer, layers: Sequence[ListedLayer]) -> tuple[ListedLayer, ...]:
+    """The children that the model consists of, if each takes nothing but its part of the batch."""
+    children = [layer for layer in layers if layer.name and "." not in layer.name]
+    alone = len({child.name for child in children}) == len(children) > 1
+    given = set(model.inputs)
+    are_models = all(child.is_container and child.inputs and given >= set(child.inputs) for child in children)
+    return tuple(children) if alone and are_models else ()
+
+
+def _is_within(layer: ListedLayer, branch: ListedLayer) -> bool:
+    return layer is branch or layer.name.startswith(f"{branch.name}.")
+
+
+def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
+    listed = [
+        layer
+        for layer in layers
+        if not layer.is_sequence and (layer.name != model.name or not model.is_container)
+    ]
+    return SummaryPart(
+        name=model.name,
+        module_type=model.module_type,
+        rows=tuple(
+            SummaryRow(name=f"{layer.module_type}-{number}", layer=layer)
+            for number, layer in enumerate(listed, 1)
+        ),
+        inputs=model.inputs,
+        num_input_elements=sum(map(math.prod, model.input_shapes)),
+    )
+
+
+def _unnamed(trace: Trace) -> ListedLayer:
+    """Stands for a model that the workload never calls as a whole: it is given the batch."""
+    batch = [tensor for tensor in trace.tensors if tensor.role is Role.INPUT]
+    return ListedLayer(
+        name="",
+        module_type="",
+        input_shapes=tuple(tensor.shape for tensor in batch),
+        output_shapes=(),
+        inputs=tuple(tensor.storage for tensor in batch),
+        outputs=(),
+        num_parameters=0,
+        num_weights=0,
+        is_container=True,
+        is_sequence=False,
+    )

@@ -1,0 +1,9 @@
+"""The report: one HTML file that shows an answer, and where the memory goes.
+
+    content.py   what a page shows, as plain data          autofit.reporting gathers it
+    figures.py   data ─▶ figures, as plotly.js takes them
+    tables.py    data ─▶ tables
+    page.py      content ─▶ the file, with plotly.js, style.css and page.js inlined in page.html.j2
+
+Nothing of the page is loaded from elsewhere, so that it can be sent to somebody and kept.
+"""

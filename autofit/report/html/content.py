@@ -1,0 +1,119 @@
+"""What a report shows, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.explain.timeline import Lane
+from autofit.explain.workspaces import LayerWorkspaces
+from autofit.report.what_if import WhatIf
+from workers.trace import Category
+
+CATEGORY_NAMES = {
+    Category.PARAMETER: "parameters",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.GRADIENT: "gradients",
+    Category.INPUT: "inputs",
+    Category.ACTIVATION: "activations",
+    Category.WORKSPACE: "workspace",
+    Category.OTHER: "temporaries, other",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A number that stands beside the answer.
+
+    Attributes:
+        note: what it is, or where it comes from.
+    """
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveLine:
+    """A predicted peak as a function of the batch size.
+
+    Attributes:
+        label: the knob setting, or the level of the prediction.
+        peaks_bytes: for each of `batch_sizes`.
+        largest_batch, first_failing_batch: the boundary; None where there is none.
+    """
+
+    label: str
+    batch_sizes: tuple[int, ...]
+    peaks_bytes: tuple[int, ...]
+    largest_batch: int | None = None
+    first_failing_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint:
+    """A trial that was run.
+
+    Attributes:
+        label: its knob setting.
+        verdict: how it ended.
+    """
+
+    label: str
+    batch_size: int
+    peak_bytes: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        numeric: the columns that are numbers, which stand to the right.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A module in the tree of modules.
+
+    Attributes:
+        path: the module's, from the model on; empty for the model.
+        own_bytes: alive at the peak and of no child.
+    """
+
+    path: str
+    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """A report.
+
+    Attributes:
+        answer: sentences, the answer first.
+        budget_bytes: what the allocator may reserve; None where there is no budget.
+        lane: the memory over the step of the allocated peak.
+        nodes: of the tree of modules, each after its parent.
+        made: versions and the like, for the foot of the page.
+    """
+
+    title: str
+    answer: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    breakdown: Table | None = None
+    budget_bytes: int | None = None
+    lane: Lane | None = None
+    curves: tuple[CurveLine, ...] = ()
+    measured: tuple[MeasuredPoint, ...] = ()
+    frontier: Table | None = None
+    nodes: tuple[Node, ...] = ()
+    workspaces: tuple[LayerWorkspaces, ...] = ()
+    what_if: WhatIf | None = None
+    notes: tuple[str, ...] = ()
+    made: str = ""

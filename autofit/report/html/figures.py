@@ -1,0 +1,400 @@
+"""The figures of a report: plain functions from data to what plotly.js draws.
+
+Colours of the page, which has a light and a dark face, are written `var:NAME` and filled in by page.js.
+No figure says anything by colour alone: areas and bars have patterns, lines dashes and marks, and all have
+their names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from autofit.explain.timeline import Lane, Moment
+from autofit.explain.workspaces import LayerWorkspaces
+from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node
+from autofit.report.what_if import WhatIf
+from autofit.units import format_bytes
+from workers.trace import Category, ConvPass
+
+Figure = dict[str, Any]
+
+_GIB = 1024**3
+_MIB = 1024**2
+_NUM_LAYERS = 24
+_ROW_PIXELS = 26
+_FAR_BUDGET = 2.5  # a budget so many times beyond the peak is told instead of drawn
+_NARROW_PHASE = 0.04  # of the width: its name would not fit
+# Okabe and Ito's colours, which people tell apart however they see colours, and a pattern for each.
+_CATEGORIES = {
+    Category.PARAMETER: ("#0072B2", ""),
+    Category.OPTIMIZER_STATE: ("#009E73", "/"),
+    Category.GRADIENT: ("#56B4E9", "\\"),
+    Category.INPUT: ("#CC79A7", "-"),
+    Category.ACTIVATION: ("#E69F00", "."),
+    Category.WORKSPACE: ("#D55E00", "x"),
+    Category.OTHER: ("#8c8c8c", "|"),
+}
+_PASSES = {
+    ConvPass.FPROP: ("forward", "#0072B2", ""),
+    ConvPass.DGRAD: ("gradient of the input", "#E69F00", "/"),
+    ConvPass.WGRAD: ("gradient of the weight", "#009E73", "x"),
+}
+_LINES = list(
+    zip(
+        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c8c8c"),
+        ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid"),
+        ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "hexagon"),
+        strict=True,
+    )
+)
+
+
+def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
+    """What is allocated after each event of a step, by category, with the peak and the budget."""
+    unit, unit_bytes = _unit(lane.peak_reserved_bytes)
+    moments = lane.moments
+    positions = [moment.position for moment in moments]
+    areas = [
+        {
+            "type": "scatter",
+            "name": CATEGORY_NAMES[category],
+            "x": positions,
+            "y": [round(moment.categories[category] / unit_bytes, 4) for moment in moments],
+            "stackgroup": "allocated",
+            "mode": "lines",
+            "line": {"width": 0.8, "color": color, "shape": "hv"},
+            "fillcolor": color,
+            "fillpattern": {
+                "shape": pattern, "size": 7, "solidity": 0.25, "fgcolor": "var:panel", "fillmode": "overlay",
+            },
+            "hovertemplate": f"%{{y:.2f}} {unit}",
+        }
+        for category, (color, pattern) in _CATEGORIES.items()
+        if any(moment.categories.get(category) for moment in moments)
+    ]  # fmt: skip
+    reserved = {
+        "type": "scatter",
+        "name": "reserved",
+        "x": positions,
+        "y": [round(moment.reserved_bytes / unit_bytes, 4) for moment in moments],
+        "mode": "lines",
+        "line": {"width": 2, "color": "var:ink", "dash": "dot", "shape": "hv"},
+        "hovertemplate": f"%{{y:.2f}} {unit}",
+    }
+    shapes, notes = _phase_marks(moments)
+    peak = lane.peak
+    notes.append(
+        {
+            "x": peak.position,
+            "y": peak.allocated_bytes / unit_bytes,
+            "text": f"<b>peak: {format_bytes(peak.allocated_bytes)} allocated</b><br>{_where(peak)}",
+            "showarrow": True, "arrowhead": 2, "ax": _towards_the_middle(peak.position, positions), "ay": -38,
+            "bgcolor": "var:panel", "bordercolor": "var:ink", "borderpad": 3,
+        }
+    )  # fmt: skip
+    top_bytes = lane.peak_reserved_bytes
+    if budget_bytes is not None:
+        line, note = _budget(budget_bytes, unit_bytes, is_far=budget_bytes > _FAR_BUDGET * top_bytes)
+        shapes += line
+        notes.append(note)
+        if line:
+            top_bytes = max(top_bytes, budget_bytes)
+    return {
+        "data": [*areas, reserved],
+        "layout": {
+            "height": 460,
+            "hovermode": "x unified",
+            "xaxis": {"title": {"text": "events of the allocator, in their order"}, "zeroline": False},
+            "yaxis": {
+                "title": {"text": unit},
+                "range": [0, 1.15 * top_bytes / unit_bytes],
+                "zeroline": False,
+            },
+            "shapes": shapes,
+            "annotations": notes,
+            "legend": {"traceorder": "normal"},
+        },
+    }
+
+
+def peak_against_batch(
+    lines: Sequence[CurveLine], points: Sequence[MeasuredPoint], budget_bytes: int | None
+) -> Figure:
+    """Peaks against the batch size: a line for each setting, its boundary, what was measured, the budget."""
+    everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
+    unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
+    styles = dict(zip(_labels(lines, points), itertools.cycle(_LINES), strict=False))
+    data = [_line(line, styles[line.label], unit, unit_bytes) for line in lines]
+    data += [boundary for line in lines for boundary in _boundary(line, styles[line.label], unit, unit_bytes)]
+    data += _measured(points, styles, unit, unit_bytes)
+    shapes: list[Figure] = []
+    notes: list[Figure] = []
+    if budget_bytes is not None:
+        shapes, note = _budget(budget_bytes, unit_bytes, is_far=budget_bytes > 4 * max(everything, default=0))
+        notes.append(note)
+    return {
+        "data": data,
+        "layout": {
+            "height": 460,
+            "hovermode": "closest",
+            "xaxis": {"title": {"text": "batch size"}, "rangemode": "tozero", "zeroline": False},
+            "yaxis": {"title": {"text": f"reserved peak, {unit}"}, "rangemode": "tozero", "zeroline": False},
+            "shapes": shapes,
+            "annotations": notes,
+        },
+    }
+
+
+def module_icicle(nodes: Sequence[Node]) -> Figure:
+    """The tree of modules, each as wide as what is alive of it at the peak."""
+    totals = _totals(nodes)
+    listed: list[tuple[str, str, str, int]] = []
+    with_children = {_parent(node.path) for node in nodes if node.path}
+    for node in nodes:
+        if not totals[node.path]:
+            continue
+        name = node.path.rpartition(".")[2] or "the model and its step"
+        listed.append(
+            (node.path or "/", name, "" if not node.path else _parent(node.path) or "/", totals[node.path])
+        )
+        if node.own_bytes and node.path in with_children:
+            listed.append((f"{node.path}/own", "in no submodule", node.path or "/", node.own_bytes))
+    return {
+        "data": [
+            {
+                "type": "icicle",
+                "ids": [each[0] for each in listed],
+                "labels": [each[1] for each in listed],
+                "parents": [each[2] for each in listed],
+                "values": [each[3] for each in listed],
+                "branchvalues": "total",
+                "text": [format_bytes(each[3]) for each in listed],
+                "texttemplate": "%{label}<br>%{text}",
+                "hovertemplate": "%{id}<br>%{text}, %{percentRoot:.1%} of the peak<extra></extra>",
+                "tiling": {"orientation": "v"},
+                "pathbar": {"visible": True},
+                "marker": {"line": {"width": 2, "color": "var:panel"}},
+                "root": {"color": "var:line"},
+                "textfont": {"size": 13},
+            }
+        ],
+        "layout": {
+            "height": 440,
+            "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
+            "iciclecolorway": [color for color, _ in _CATEGORIES.values()],
+        },
+    }
+
+
+def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
+    """The workspaces of the layers that take most, a bar for each pass."""
+    shown = [layer for layer in layers if layer.largest_bytes][:_NUM_LAYERS]
+    unit, unit_bytes = _unit(max((layer.largest_bytes for layer in shown), default=0))
+    names = [layer.module or "(the model)" for layer in shown]
+    data = [
+        _bars(
+            name,
+            names,
+            [layer.pass_bytes.get(conv_pass, 0) for layer in shown],
+            unit=(unit, unit_bytes),
+            color=color,
+            pattern=pattern,
+        )
+        for conv_pass, (name, color, pattern) in _PASSES.items()
+        if any(layer.pass_bytes.get(conv_pass) for layer in shown)
+    ]
+    return {"data": data, "layout": _bar_layout(len(shown) * max(1, len(data)) * 0.6, f"workspace, {unit}")}
+
+
+def lever_bars(what_if: WhatIf) -> Figure:
+    """What each lever saves of the reserved peak, to the right; what it costs, to the left."""
+    results = [result for result in what_if.applicable if result.saved_bytes]
+    unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
+    names = [result.lever.label for result in results]
+    data = []
+    for name, color, pattern, sign in (("saves", "#0072B2", "", 1), ("takes more", "#D55E00", "/", -1)):
+        sizes = [result.saved_bytes if result.saved_bytes * sign > 0 else 0 for result in results]
+        if any(sizes):
+            bars = _bars(name, names, sizes, unit=(unit, unit_bytes), color=color, pattern=pattern)
+            bars["text"] = [format_bytes(size) if size else "" for size in sizes]
+            data.append(bars | {"textposition": "auto", "cliponaxis": False})
+    layout = _bar_layout(len(names), f"saved of the reserved peak, {unit}")
+    return {"data": data, "layout": layout | {"barmode": "relative"}}
+
+
+# ── parts of figures ────────────────────────────────────────────────────────────────────────────
+
+
+def _unit(num_bytes: int) -> tuple[str, int]:
+    """One unit for a whole figure."""
+    return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
+
+
+def _where(moment: Moment) -> str:
+    phase = moment.phase
+    return f"{phase.name} of step {phase.step}" if phase.step else phase.name
+
+
+def _towards_the_middle(position: int, positions: Sequence[int]) -> int:
+    """How far to the side a text stands, in pixels, so that it stays within the figure."""
+    middle = (positions[0] + positions[-1]) / 2
+    return -70 if position > middle else 70
+
+
+def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]:
+    """A line where each phase begins, and its name where there is room."""
+    shapes: list[Figure] = []
+    notes: list[Figure] = []
+    first, last = moments[0].position, moments[-1].position
+    for phase in dict.fromkeys(moment.phase for moment in moments):
+        start, stop = max(phase.start, first), min(phase.stop, last)
+        if phase.start > first:
+            line = {"width": 1, "color": "var:muted", "dash": "dot"}
+            shapes.append(
+                {"type": "line", "x0": start, "x1": start, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+            )
+        if stop - start > _NARROW_PHASE * (last - first):
+            notes.append(
+                {
+                    "x": (start + stop) / 2, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+                    "text": phase.name, "font": {"color": "var:muted"},
+                }
+            )  # fmt: skip
+    return shapes, notes
+
+
+def _budget(budget_bytes: int, unit_bytes: int, *, is_far: bool) -> tuple[list[Figure], Figure]:
+    """The line of the budget with its name; only the name where it is far above all else."""
+    text = f"usable: {format_bytes(budget_bytes)}"
+    note = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel"}
+    if is_far:
+        return [], note | {"y": 1, "yref": "paper", "yanchor": "top", "text": f"↑ {text}, far above"}
+    y = budget_bytes / unit_bytes
+    line = {"width": 2.5, "color": "var:alarm", "dash": "longdash"}
+    shape = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": y, "y1": y, "line": line}
+    return [shape], note | {
+        "y": y,
+        "yanchor": "bottom",
+        "text": f"<b>{text}</b>",
+        "font": {"color": "var:alarm"},
+    }
+
+
+def _labels(lines: Iterable[CurveLine], points: Iterable[MeasuredPoint]) -> list[str]:
+    return list(dict.fromkeys([*(line.label for line in lines), *(point.label for point in points)]))
+
+
+_Style = tuple[str, str, str]
+
+
+def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
+    color, dash, _ = style
+    reach = "" if line.largest_batch is None else f": {line.largest_batch}"
+    return {
+        "type": "scatter",
+        "name": f"{line.label}{reach}",
+        "mode": "lines",
+        "x": list(line.batch_sizes),
+        "y": [round(peak / unit_bytes, 4) for peak in line.peaks_bytes],
+        # Where lines coincide, the dashes of one are seen on the other.
+        "line": {"color": color, "dash": dash, "width": 4 if dash == "solid" else 2},
+        "hovertemplate": f"{line.label}: batch %{{x}}, %{{y:.2f}} {unit}<extra></extra>",
+    }
+
+
+def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
+    """The largest size that fits, and the next that does not."""
+    peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
+    color, _, symbol = style
+    marks = []
+    for size, what, mark in (
+        (line.largest_batch, "fits", symbol),
+        (line.first_failing_batch, "does not fit", "x-thin"),
+    ):
+        if size is None or size not in peaks:
+            continue
+        marks.append(
+            {
+                "type": "scatter",
+                "name": f"{line.label}: {what}",
+                "showlegend": False,
+                "mode": "markers",
+                "x": [size],
+                "y": [peaks[size] / unit_bytes],
+                "marker": {"color": color, "symbol": mark, "size": 11, "line": {"width": 2, "color": color}},
+                "hovertemplate": f"{line.label}: batch %{{x}} {what}, %{{y:.2f}} {unit}<extra></extra>",
+            }
+        )
+    return marks
+
+
+def _measured(
+    points: Sequence[MeasuredPoint], styles: dict[str, _Style], unit: str, unit_bytes: int
+) -> list[Figure]:
+    return [
+        {
+            "type": "scatter",
+            "name": f"{label}, measured",
+            "mode": "markers",
+            "x": [point.batch_size for point in group],
+            "y": [point.peak_bytes / unit_bytes for point in group],
+            "text": [point.verdict for point in group],
+            "marker": {
+                "color": styles[label][0],
+                "symbol": f"{styles[label][2]}-open",
+                "size": 12,
+                "line": {"width": 2},
+            },
+            "hovertemplate": f"{label}, measured: batch %{{x}}, %{{y:.2f}} {unit}, %{{text}}<extra></extra>",
+        }
+        for label, group in (
+            (label, [point for point in points if point.label == label]) for label in _labels((), points)
+        )
+    ]  # fmt: skip
+
+
+def _totals(nodes: Iterable[Node]) -> dict[str, int]:
+    """Bytes of each module with all that is within it."""
+    totals: dict[str, int] = {}
+    for node in nodes:
+        path: str | None = node.path
+        totals.setdefault(node.path, 0)
+        while path is not None:
+            totals[path] = totals.get(path, 0) + node.own_bytes
+            path = _parent(path) if path else None
+    return totals
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _bars(
+    name: str, names: Sequence[str], sizes: Sequence[int], *, unit: tuple[str, int], color: str, pattern: str
+) -> Figure:
+    word, unit_bytes = unit
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": [round(size / unit_bytes, 4) for size in sizes],
+        "y": list(names),
+        "marker": {
+            "color": color,
+            "pattern": {
+                "shape": pattern, "size": 6, "solidity": 0.3, "fgcolor": "var:panel", "fillmode": "overlay",
+            },
+        },
+        "hovertemplate": f"%{{y}}, {name}: %{{x:.3f}} {word}<extra></extra>",
+    }  # fmt: skip
+
+
+def _bar_layout(num_rows: float, title: str) -> Figure:
+    return {
+        "height": round(130 + _ROW_PIXELS * max(num_rows, 2)),
+        "barmode": "group",
+        "xaxis": {"title": {"text": title}, "zeroline": True, "zerolinecolor": "var:ink"},
+        "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
+    }

@@ -1,0 +1,99 @@
+"""Puts a report's content into one HTML file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from autofit.report.html import figures
+from autofit.report.html.content import Content, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page: a heading, a sentence, and a figure or a table or both."""
+
+    name: str
+    title: str
+    text: str = ""
+    figure: figures.Figure | None = None
+    table: Table | None = None
+
+
+def render(content: Content) -> str:
+    """The page, whole: plotly.js, styles and scripts are in it, and nothing is loaded from elsewhere."""
+    # Both cost a part of a second, and few commands end in a page.
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    parts = resources.files(__package__)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(parts.joinpath("page.html.j2").read_text(encoding="utf-8"))
+    shown = tuple(sections(content))
+    drawn = {section.name: section.figure for section in shown if section.figure is not None}
+    return template.render(
+        content=content,
+        sections=shown,
+        # Within a script element nothing may look like its end.
+        figures=json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c"),
+        plotly=get_plotlyjs(),
+        style=parts.joinpath("style.css").read_text(encoding="utf-8"),
+        script=parts.joinpath("page.js").read_text(encoding="utf-8"),
+    )
+
+
+def sections(content: Content) -> Iterator[Section]:
+    """The parts of a page for which there is something to show, in their order."""
+    if content.frontier is not None:
+        yield Section(name="frontier", title="The largest batch of every setting", table=content.frontier)
+    if content.curves or content.measured:
+        yield Section(
+            name="curves",
+            title="Peak memory against the batch size",
+            text=_about_curves(content),
+            figure=figures.peak_against_batch(content.curves, content.measured, content.budget_bytes),
+        )
+    if content.lane is not None:
+        yield Section(
+            name="step",
+            title="Memory over the step",
+            text="What is allocated after each event of the allocator, by what it holds, in the step of the "
+            "peak. The dotted line is what the allocator has reserved.",
+            figure=figures.memory_over_step(content.lane, content.budget_bytes),
+        )
+    if content.breakdown is not None:
+        yield Section(name="breakdown", title="Alive at the peak", table=content.breakdown)
+    if content.nodes:
+        yield Section(
+            name="modules",
+            title="Which module holds it",
+            text="What is alive at the peak, by the module that made it, or that owns it. A click goes into "
+            "a module, one on the bar above comes back.",
+            figure=figures.module_icicle(content.nodes),
+        )
+    if any(layer.largest_bytes for layer in content.workspaces):
+        yield Section(
+            name="workspaces",
+            title="Workspaces of layers",
+            text="What convolutions take beside their outputs while they run: never two at a time, but the "
+            "allocator keeps the largest reserved.",
+            figure=figures.workspace_bars(content.workspaces),
+        )
+    if content.what_if is not None and any(each.saved_bytes for each in content.what_if.applicable):
+        yield Section(
+            name="levers",
+            title="What would save memory",
+            text="Each lever alone at this batch, predicted.",
+            figure=figures.lever_bars(content.what_if),
+        )
+
+
+def _about_curves(content: Content) -> str:
+    said = ["Lines are predicted."]
+    if any(line.largest_batch is not None for line in content.curves):
+        said.append("The mark on a line is the largest batch that fits, the cross the next, which does not.")
+    if content.measured:
+        said.append("Open marks were measured.")
+    return " ".join(said)

@@ -1,0 +1,75 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autofit.report.html.content import CATEGORY_NAMES, Table
+from autofit.report.result import FrontierEntry, TuneResult
+from autofit.report.words import rate
+from autofit.units import format_bytes
+from workers.trace import Category
+
+
+def frontier_table(result: TuneResult) -> Table:
+    """A row for every setting, the largest batch first: what fits, what does not, why, how that is known."""
+    entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
+    timed = any(entry.samples_per_second is not None for entry in entries)
+    peak = "resident peak" if result.device.kind == "cpu" else "reserved peak"
+    columns = ("setting", "largest batch", peak, *(("samples a second",) if timed else ()), "fails at")
+    rows = [
+        (
+            entry.knobs.conv_algo + (" — the best" if _is_best(entry, result) else ""),
+            "none" if entry.largest_batch is None else str(entry.largest_batch),
+            _size(entry.device_peak_bytes if result.device.kind == "cpu" else entry.peak_reserved_bytes),
+            *((_rate(entry),) if timed else ()),
+            "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
+            f"{entry.reason}.",
+            entry.evidence,
+        )
+        for entry in entries
+    ]
+    return Table(
+        columns=(*columns, "why not larger", "evidence"),
+        rows=tuple(rows),
+        numeric=frozenset(range(1, len(columns))),
+    )
+
+
+def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int) -> Table:
+    """What is alive at the allocated peak, and what comes on top of it up to the device peak.
+
+    Args:
+        categories: bytes of live blocks at the peak.
+        reserved_bytes: the likely reserved peak.
+    """
+    allocated = sum(categories.values())
+    parts = ((CATEGORY_NAMES[category], size) for category, size in categories.items() if size)
+    rows = sorted(parts, key=lambda part: -part[1])
+    rows += [
+        ("= allocated peak", allocated),
+        ("+ held by the allocator, not in use", reserved_bytes - allocated),
+        ("= reserved peak", reserved_bytes),
+        ("+ CUDA context, assumed", context_bytes),
+        ("= device peak, what nvidia-smi would show", reserved_bytes + context_bytes),
+    ]
+    return Table(
+        columns=("", "size", "bytes", "of allocated"),
+        rows=tuple(
+            (name, format_bytes(size), f"{size:,}", "" if name[0] in "=+" else f"{size / allocated:.1%}")
+            for name, size in rows
+        ),
+        numeric=frozenset((1, 2, 3)),
+    )
+
+
+def _is_best(entry: FrontierEntry, result: TuneResult) -> bool:
+    return result.best is not None and entry.knobs == result.best.knobs
+
+
+def _size(num_bytes: int | None) -> str:
+    return "–" if num_bytes is None else format_bytes(num_bytes)
+
+
+def _rate(entry: FrontierEntry) -> str:
+    return "–" if entry.samples_per_second is None else rate(entry.samples_per_second)

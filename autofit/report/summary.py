@@ -1,0 +1,59 @@
+"""A model's summary beside its estimate, and what makes the two differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.explain.difference import Difference
+from autofit.explain.summary import Summary, SummaryPart
+from autofit.report.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummarizedEstimate:
+    """Two accounts of one configuration: by its layers' outputs, and simulated."""
+
+    estimate: Estimate
+    summary: Summary
+    difference: Difference
+
+    def to_dict(self) -> dict[str, Any]:
+        """The estimate's document, with the fields `summary` and `difference`."""
+        return {
+            **self.estimate.to_dict(),
+            "summary": {
+                "parts": [_part(part) for part in self.summary.parts],
+                "num_parameters": self.summary.num_parameters,
+                **_sizes(self.summary),
+            },
+            "difference": dataclasses.asdict(self.difference),
+        }
+
+
+def _part(part: SummaryPart) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "module_type": part.module_type,
+        "layers": [
+            {
+                "layer": row.name,
+                "module": row.layer.name,
+                "output_shapes": row.output_shapes,
+                "num_parameters": row.num_parameters,
+            }
+            for row in part.rows
+        ],
+        "num_parameters": part.num_parameters,
+        **_sizes(part),
+    }
+
+
+def _sizes(counted: Summary | SummaryPart) -> dict[str, int]:
+    return {
+        "input_bytes": counted.input_bytes,
+        "forward_backward_bytes": counted.forward_backward_bytes,
+        "parameter_bytes": counted.parameter_bytes,
+        "total_bytes": counted.total_bytes,
+    }

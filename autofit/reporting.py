@@ -1,0 +1,328 @@
+"""Gathers what a report shows: an answer, the curves around it, and where its memory goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from autofit.budget import Budget, make_budget
+from autofit.card_plans import Card
+from autofit.confidence import Risk
+from autofit.errors import WorkloadFailedError
+from autofit.explain.filters import Filters
+from autofit.explain.profile import Profile, peak_position, phase_of
+from autofit.explain.scopes import scope_view
+from autofit.explain.timeline import timeline
+from autofit.explain.workspaces import layer_workspaces
+from autofit.gpus import Gpu, catalogue
+from autofit.predicted_curve import PredictedCurve
+from autofit.prediction import Predictor
+from autofit.report.answer import answer_in_words
+from autofit.report.estimate import Estimate
+from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
+from autofit.report.html.tables import breakdown_table, frontier_table
+from autofit.report.result import TuneResult
+from autofit.report.what_if import WhatIf
+from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
+from autofit.service.events import EventSink, Progress, ignore
+from autofit.units import format_bytes
+from workers.protocol import Knobs
+
+_NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
+_NUM_SIZES = 18  # of a curve, evenly spread
+_BEYOND = 1.15  # how far beyond its boundary a curve is drawn
+
+
+def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSink = ignore) -> Content:
+    """The report of a search.
+
+    What was predicted for it is predicted again, as an earlier answer brings no traces with it.
+
+    Args:
+        predictor: of the workload.
+        emit: is told of each curve.
+    """
+    budget, estimate = result.budget, result.estimate
+    notes = [*budget.assumptions, *result.notes]
+    profile, curves = None, list[CurveLine]()
+    if result.device.kind == "cpu":
+        notes.append("a process on the CPU has no caching allocator: its memory is measured, not replayed")
+    elif estimate is not None:
+        card = _card(result)
+        try:
+            curves = _without_repetition(_curves(result, card, predictor, emit))
+            emit(Progress(stage="looking where the memory goes"))
+            profile = predictor.profile(estimate.knobs, card, estimate.batch_size)
+        except WorkloadFailedError as error:
+            notes.append(f"nothing is predicted beside the answer: {error.message}")
+    if estimate is not None:
+        notes += _what_a_prediction_rests_on(estimate)
+    return Content(
+        title=f"{result.workload} in {format_bytes(budget.device_total_bytes)}",
+        answer=answer_in_words(result),
+        facts=tuple(_facts_of_search(result)),
+        budget_bytes=budget.usable_bytes,
+        curves=tuple(curves),
+        measured=tuple(_measured(result)),
+        frontier=frontier_table(result) if result.frontier else None,
+        notes=tuple(dict.fromkeys(notes)),
+        made=_made(result.versions, f"study {result.study}"),
+        **_of_profile(profile, 0 if estimate is None else estimate.peak_reserved_bytes),
+    )
+
+
+def report_on_estimate(
+    estimate: Estimate,
+    predictor: Predictor,
+    card: Card,
+    *,
+    gpu: Gpu | None = None,
+    what_if: WhatIf | None = None,
+    emit: EventSink = ignore,
+) -> Content:
+    """The report of one configuration, with the curve around its batch size.
+
+    Args:
+        gpu: the card that was named, whose memory is the budget.
+        emit: is told what is worked out.
+    """
+    budget = None if gpu is None else _budget_of(gpu)
+    emit(Progress(stage="working out the curve"))
+    curve = predictor.curve(estimate.knobs, card)
+    batch = estimate.batch_size
+    sizes = (batch,) if curve.needs_traces else _spread(min(2, batch), 2 * batch, [batch])
+    profile = predictor.profile(estimate.knobs, card, batch)
+    return Content(
+        title=f"{estimate.workload} at batch {batch}",
+        answer=tuple(_in_words(estimate, budget)),
+        facts=tuple(
+            _facts_of_configuration(
+                estimate.knobs,
+                estimate.mode,
+                allocated_bytes=estimate.peak_allocated_bytes,
+                reserved_bytes=estimate.peak_reserved_bytes,
+                context_bytes=estimate.context_bytes,
+            )
+        ),
+        budget_bytes=None if budget is None else budget.usable_bytes,
+        curves=(
+            _line("likely", curve.at_risk(Risk.LIKELY), sizes),
+            _line("at most, with 95% confidence", curve.at_risk(Risk.SAFE), sizes),
+        ),
+        what_if=what_if,
+        notes=(*(() if budget is None else budget.assumptions), *_what_a_prediction_rests_on(estimate)),
+        made=_made(estimate.versions),
+        **_of_profile(profile, estimate.peak_reserved_bytes),
+    )
+
+
+def report_on_profile(profile: Profile) -> Content:
+    """The report of a profile, a saved one too: nothing is traced for it."""
+    gpu = catalogue().get(profile.card)
+    budget = None if gpu is None else _budget_of(gpu)
+    trace, phase = profile.trace, phase_of(profile, peak_position(profile))
+    where = f"{phase.name} of step {phase.step}" if phase.step else "building of the model"
+    allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
+    return Content(
+        title=f"{trace.workload} at batch {trace.batch_size}",
+        answer=(
+            f"{trace.workload} at batch {trace.batch_size} allocates {format_bytes(allocated)} at its peak, "
+            f"in the {where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
+            "predicted, not measured.",
+        ),
+        facts=tuple(
+            _facts_of_configuration(
+                profile.knobs,
+                trace.mode,
+                allocated_bytes=allocated,
+                reserved_bytes=reserved,
+                context_bytes=profile.context_bytes,
+            )
+        ),
+        budget_bytes=None if budget is None else budget.usable_bytes,
+        notes=(
+            *(() if budget is None else budget.assumptions),
+            f"convolution workspaces: {profile.workspace_source}",
+        ),
+        made=_made(profile.versions),
+        **_of_profile(profile, reserved),
+    )
+
+
+def _budget_of(gpu: Gpu) -> Budget:
+    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
+
+
+# ── what a profile gives ────────────────────────────────────────────────────────────────────────
+
+
+def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, Any]:
+    """The parts of a report that are views of a profile, by their names in `Content`.
+
+    Args:
+        reserved_bytes: the likely reserved peak.
+    """
+    if profile is None:
+        return {}
+    position = peak_position(profile)
+    (lane,) = timeline(profile, step=phase_of(profile, position).step, num_moments=_NUM_MOMENTS)
+    root, *modules = scope_view(profile, Filters()).rows
+    return {
+        "lane": lane,
+        "breakdown": breakdown_table(
+            lane.peak.categories, reserved_bytes=reserved_bytes, context_bytes=profile.context_bytes
+        ),
+        "nodes": (
+            Node(path="", own_bytes=root.own.peak_bytes),
+            *(Node(path=row.name, own_bytes=row.own.peak_bytes) for row in modules),
+        ),
+        "workspaces": layer_workspaces(profile),
+    }
+
+
+# ── curves ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _card(result: TuneResult) -> Card:
+    """The card that a search's predictions assumed."""
+    name = result.device.name if result.estimate is None else result.estimate.device.name
+    likely, *others = result.architectures
+    return Card(
+        name=name,
+        architecture=likely,
+        context_bytes=result.budget.context_bytes,
+        may_be=tuple(result.architectures) if others else (),
+    )
+
+
+def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> Iterator[CurveLine]:
+    """The curve of each setting at the search's risk, drawn a little beyond its boundary."""
+    for number, entry in enumerate(result.frontier):
+        emit(Progress(stage="working out curves", done=number, total=len(result.frontier)))
+        curve = predictor.curve(entry.knobs, card, risk=result.risk)
+        marks = [size for size in (entry.largest_batch, entry.first_failing_batch) if size is not None]
+        high = round(_BEYOND * max(marks))
+        sizes = tuple(marks) if curve.needs_traces else _spread(min(2, *marks), high, marks)
+        yield _line(
+            entry.knobs.conv_algo,
+            curve,
+            sizes,
+            largest_batch=entry.largest_batch,
+            first_failing_batch=entry.first_failing_batch,
+        )
+
+
+def _without_repetition(lines: Iterable[CurveLine]) -> list[CurveLine]:
+    """Settings that need the same at every size share a line, which bears all their names."""
+    alike: dict[CurveLine, list[str]] = {}
+    for line in lines:
+        alike.setdefault(dataclasses.replace(line, label=""), []).append(line.label)
+    return [dataclasses.replace(line, label=", ".join(labels)) for line, labels in alike.items()]
+
+
+def _line(
+    label: str,
+    curve: PredictedCurve,
+    sizes: Iterable[int],
+    *,
+    largest_batch: int | None = None,
+    first_failing_batch: int | None = None,
+) -> CurveLine:
+    sizes = tuple(sizes)
+    return CurveLine(
+        label=label,
+        batch_sizes=sizes,
+        peaks_bytes=tuple(curve.peak_reserved_bytes(size) for size in sizes),
+        largest_batch=largest_batch,
+        first_failing_batch=first_failing_batch,
+    )
+
+
+def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
+    """Sizes from the first to the last, evenly spread, with some that have to be among them."""
+    high = max(high, low)
+    evenly = (low + (high - low) * number // (_NUM_SIZES - 1) for number in range(_NUM_SIZES))
+    return tuple(sorted({*evenly, *marks}))
+
+
+def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
+    for trial in result.trials:
+        peak_bytes = trial.budgeted_bytes
+        if trial.was_run and peak_bytes is not None:
+            yield MeasuredPoint(
+                label=trial.knobs.conv_algo,
+                batch_size=trial.batch_size,
+                peak_bytes=peak_bytes,
+                verdict=trial.verdict,
+            )
+
+
+# ── words and numbers ───────────────────────────────────────────────────────────────────────────
+
+
+def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
+    best, budget = result.best, result.budget
+    if best is not None:
+        yield Fact(
+            name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)
+        )
+        mode = None if result.estimate is None else result.estimate.mode
+        settings = configuration(best.knobs, mode)
+        yield Fact(name="setting", value=best.knobs.conv_algo, note=settings)
+        peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
+        if peak_bytes is not None:
+            yield Fact(
+                name="peak",
+                value=format_bytes(peak_bytes),
+                note="resident" if result.device.kind == "cpu" else "reserved by PyTorch's allocator",
+            )
+        if best.samples_per_second is not None:
+            yield Fact(name="samples a second", value=rate(best.samples_per_second))
+    yield Fact(
+        name="usable",
+        value=format_bytes(budget.usable_bytes),
+        note=f"of {format_bytes(budget.device_total_bytes)} on {result.device.name}",
+    )
+
+
+def _facts_of_configuration(
+    knobs: Knobs, mode: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+) -> Iterator[Fact]:
+    yield Fact(name="setting", value=knobs.conv_algo, note=configuration(knobs, mode))
+    for name, num_bytes, note in (
+        ("allocated peak", allocated_bytes, "live tensors"),
+        ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),
+        ("device peak", reserved_bytes + context_bytes, "what nvidia-smi would show"),
+    ):
+        yield Fact(name=name, value=format_bytes(num_bytes), note=note)
+
+
+def _in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:
+    interval = estimate.interval
+    span = f"{format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"
+    yield (
+        f"{estimate.workload} at batch {estimate.batch_size} is likely to reserve "
+        f"{format_bytes(estimate.peak_reserved_bytes)} on {estimate.device.name}, {span} with 95% "
+        f"confidence; "
+        f"{evidence_phrase(estimate.evidence, estimate.device)}."
+    )
+    if budget is not None:
+        usable = format_bytes(budget.usable_bytes)
+        if interval.high_bytes <= budget.usable_bytes:
+            yield f"That fits the {usable} that are usable of the card."
+        elif interval.low_bytes > budget.usable_bytes:
+            yield f"That does not fit the {usable} that are usable of the card."
+        else:
+            yield f"Whether that fits the {usable} that are usable of the card is not sure."
+
+
+def _what_a_prediction_rests_on(estimate: Estimate) -> tuple[str, ...]:
+    spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
+    return (*spanned, f"convolution workspaces: {estimate.workspace_source}", estimate.calibration.note)
+
+
+def _made(versions: dict[str, str], *more: str) -> str:
+    names = (f"{name} {version}" for name, version in versions.items())
+    return " · ".join((f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", *names, *more))

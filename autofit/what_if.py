@@ -1,0 +1,103 @@
+"""What if: the levers that change what a configuration needs, each predicted at the same batch size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from autofit.card_plans import Card
+from autofit.errors import UsageError, WorkloadFailedError
+from autofit.prediction import Predictor
+from autofit.report.estimate import Estimate
+from autofit.report.what_if import Lever, LeverResult, WhatIf
+from autofit.service.events import EventSink, Progress, ignore
+from workers.allocator import AllocatorSettings
+from workers.knobs import conv
+from workers.protocol import Knobs
+
+_EXPANDABLE = "expandable_segments:True"
+# The values of a knob that are worth a try; precisions that only turn TF32 on or off change no size.
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "precision": ("amp-fp16", "amp-bf16", "bf16"),
+    "memory_format": ("channels_last",),
+    "optimizer_impl": ("foreach", "fused", "loop"),
+    "set_to_none": (True, False),
+    "conv_algo": conv.applicable("cuda"),
+}
+_OF_TRAINING = ("optimizer_impl", "set_to_none")
+
+
+def what_if(
+    predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, emit: EventSink = ignore
+) -> WhatIf:
+    """Predicts a configuration, and again with each lever; those that share a trace share it here.
+
+    Args:
+        emit: is told of each lever.
+
+    Raises:
+        WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
+    """
+    base = predictor.estimate(knobs, card, batch_size)
+    trace = predictor.trace(knobs, batch_size)
+    convolves = any(allocation.convolution is not None for allocation in trace.allocations)
+    tried = list(levers(knobs))
+    results = []
+    for number, lever in enumerate(tried):
+        emit(Progress(stage="trying levers", done=number, total=len(tried)))
+        reason = _why_pointless(lever, base, convolves=convolves)
+        results.append(
+            LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
+        )
+    return WhatIf(base=base, results=tuple(sorted(results, key=_rank)))
+
+
+def levers(knobs: Knobs) -> Iterator[Lever]:
+    """Every single change of a setting that may save memory."""
+    for name, values in _VALUES.items():
+        for value in values:
+            if value == getattr(knobs, name):
+                continue
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            yield Lever(
+                name=name,
+                value=written,
+                how=f"--{name.replace('_', '-')} {written}",
+                knobs=dataclasses.replace(knobs, **{name: value}),
+            )
+    yield Lever(
+        name="allocator",
+        value=_EXPANDABLE,
+        how=f"PYTORCH_ALLOC_CONF={_EXPANDABLE}",
+        knobs=knobs,
+        allocator=_EXPANDABLE,
+    )
+
+
+def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
+    """Why a lever need not be tried; empty where it has to be."""
+    if base.mode == "infer" and lever.name in _OF_TRAINING:
+        return "inference has neither an optimizer nor gradients"
+    if lever.name == "conv_algo" and not convolves:
+        return "the step has no convolution"
+    return ""
+
+
+def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
+    settings = AllocatorSettings.parse(lever.allocator) if lever.allocator else AllocatorSettings()
+    try:
+        curve = predictor.curve_at(lever.knobs, card, base.batch_size, allocator=settings)
+        estimate = curve(base.batch_size)
+    except (UsageError, WorkloadFailedError) as error:
+        return LeverResult(lever=lever, reason=error.message)
+    return LeverResult(
+        lever=lever,
+        saved_bytes=base.peak_reserved_bytes - estimate.peak_reserved_bytes,
+        saved_allocated_bytes=base.peak_allocated_bytes - estimate.peak_allocated_bytes,
+        estimate=estimate,
+    )
+
+
+def _rank(result: LeverResult) -> tuple[bool, int, int]:
+    return result.estimate is None, -result.saved_bytes, -result.saved_allocated_bytes

@@ -1,0 +1,196 @@
+"""The report as a document: figures that plotly accepts, numbers that agree, nothing that it loads."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+import autofit
+from autofit import api, session
+from autofit.explain.timeline import timeline
+from autofit.explain.workspaces import layer_workspaces
+from autofit.report.html import figures
+from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
+from autofit.report.html.page import render, sections
+from autofit.reporting import report_on_estimate, report_on_profile, report_on_search
+from autofit.what_if import what_if
+from workers.protocol import Knobs
+
+SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
+GIB = 1024**3
+BATCH = 3
+KNOBS = Knobs(conv_algo="im2col")  # which takes a workspace for every layer
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def predictor(state):
+    return session.local_predictor(api.refer(SMALL))
+
+
+@pytest.fixture(scope="module")
+def profile(predictor):
+    return predictor.profile(KNOBS, api.card_named("t4"), BATCH)
+
+
+@pytest.fixture(scope="module")
+def estimated(predictor):
+    """The report of a configuration with its levers."""
+    card = api.card_named("t4")
+    levers = what_if(predictor, KNOBS, card, BATCH)
+    return report_on_estimate(levers.base, predictor, card, gpu=autofit.gpus.find_gpu("t4"), what_if=levers)
+
+
+@pytest.fixture(scope="module")
+def searched(predictor):
+    """A search, and its report."""
+    result = autofit.tune(SMALL, gpu_mem="6G", conv_algo="cudnn,native")
+    return result, report_on_search(result, predictor)
+
+
+def drawn(content):
+    return {section.name: section.figure for section in sections(content) if section.figure is not None}
+
+
+def test_plotly_accepts_every_figure(estimated, searched):
+    found = {**drawn(searched[1]), **drawn(estimated)}
+    assert found.keys() == {"curves", "step", "modules", "workspaces", "levers"}
+    for figure in found.values():
+        painted = json.loads(re.sub(r'"var:[a-z]+"', '"#123456"', json.dumps(figure)))
+        go.Figure(painted)  # refuses what plotly.js would not understand
+
+
+def test_the_areas_of_the_step_end_at_the_peak_that_is_marked(estimated, profile):
+    figure = drawn(estimated)["step"]
+    *areas, reserved = figure["data"]
+    highest = max(sum(column) for column in zip(*(area["y"] for area in areas), strict=True))
+    unit = {"GiB": GIB, "MiB": 1024**2}[figure["layout"]["yaxis"]["title"]["text"]]
+    assert highest == pytest.approx(profile.peak_allocated_bytes / unit, abs=0.001)
+    assert max(reserved["y"]) == pytest.approx(profile.peak_reserved_bytes / unit, abs=0.001)
+    assert any("peak: " in note["text"] for note in figure["layout"]["annotations"])
+
+
+def test_areas_and_bars_are_told_apart_without_colour(estimated):
+    found = drawn(estimated)
+    areas = found["step"]["data"][:-1]
+    patterns = [area["fillpattern"]["shape"] for area in areas]
+    assert len(set(patterns)) == len(areas) > 3
+    bars = found["workspaces"]["data"]
+    assert len({bar["marker"]["pattern"]["shape"] for bar in bars}) == len(bars) > 1
+    lines = [line["line"]["dash"] for line in found["curves"]["data"] if line["mode"] == "lines"]
+    assert len(set(lines)) == len(lines) == 2
+
+
+def test_the_modules_add_up_to_the_peak(estimated, profile):
+    assert sum(node.own_bytes for node in estimated.nodes) == profile.peak_allocated_bytes
+    (icicle,) = drawn(estimated)["modules"]["data"]
+    by_parent = {}
+    for parent, value in zip(icicle["parents"], icicle["values"], strict=True):
+        by_parent[parent] = by_parent.get(parent, 0) + value
+    assert by_parent[""] == by_parent["/"] == profile.peak_allocated_bytes
+    totals = dict(zip(icicle["ids"], icicle["values"], strict=True))
+    assert all(value <= totals.get(parent, value) for parent, value in by_parent.items())
+
+
+def test_workspaces_are_those_of_the_replay(estimated, profile):
+    likely = max(
+        size
+        for allocation, size in zip(profile.trace.allocations, profile.requested_bytes, strict=True)
+        if allocation.convolution is not None
+    )
+    assert estimated.workspaces == layer_workspaces(profile)
+    assert estimated.workspaces[0].largest_bytes == likely
+
+
+def test_a_curve_shows_what_the_search_went_by(searched):
+    result, content = searched
+    by_algo = {entry.knobs.conv_algo: entry for entry in result.frontier}
+    for line in content.curves:
+        entry = by_algo[line.label.split(", ")[0]]
+        assert (line.largest_batch, line.first_failing_batch) == (
+            entry.largest_batch, entry.first_failing_batch
+        )  # fmt: skip
+        peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
+        assert peaks[entry.largest_batch] <= result.budget.usable_bytes < peaks[entry.first_failing_batch]
+
+
+def test_the_answer_stands_first_in_words(searched, estimated):
+    result, content = searched
+    assert f"fits at batch {result.best.batch_size} in 6.00 GiB" in content.answer[0]
+    assert "is likely to reserve" in estimated.answer[0]
+    assert estimated.answer[1].startswith("That fits the")
+    page = render(content)
+    assert page.index(content.answer[0]) < page.index("<h2>")
+
+
+def test_the_page_is_one_file_of_a_few_megabytes_that_loads_nothing(searched):
+    page = render(searched[1])
+    assert len(page.encode()) <= 6 * 1000**2
+    assert page.count("plotly.js v") == 1
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"https?://|<link|@import|url\(| src=", outside)
+
+
+def test_names_of_a_user_are_shown_and_not_obeyed():
+    evil = "</script><script>alert(1)</script>"
+    page = render(
+        Content(
+            title=evil,
+            answer=(evil,),
+            facts=(Fact(name=evil, value=evil, note=evil),),
+            frontier=Table(columns=(evil,), rows=((evil,),)),
+            nodes=(Node(path="", own_bytes=5), Node(path=evil, own_bytes=7)),
+            notes=(evil,),
+        )
+    )
+    assert "<script>alert" not in page
+    (embedded,) = re.findall(r'id="figures">(.*?)</script>', page, flags=re.DOTALL)
+    assert json.loads(embedded)["modules"]["data"][0]["ids"] == ["/", "/own", evil]
+
+
+def test_measured_points_are_marked_and_a_far_budget_is_told_instead_of_drawn():
+    line = CurveLine(label="cudnn", batch_sizes=(1, 2), peaks_bytes=(GIB, 2 * GIB), largest_batch=2)
+    point = MeasuredPoint(label="cudnn", batch_size=2, peak_bytes=2 * GIB, verdict="FITS")
+    near = figures.peak_against_batch([line], [point], 3 * GIB)
+    assert [trace["name"] for trace in near["data"]] == ["cudnn: 2", "cudnn: fits", "cudnn, measured"]
+    assert near["data"][2]["marker"]["symbol"].endswith("-open")
+    assert near["layout"]["shapes"][0]["y0"] == 3
+    far = figures.peak_against_batch([line], [point], 300 * GIB)
+    assert far["layout"]["shapes"] == []
+    assert "far above" in far["layout"]["annotations"][0]["text"]
+
+
+def test_a_step_under_its_budget_shows_the_line(profile):
+    (lane,) = timeline(profile, step=2, num_moments=50)
+    figure = figures.memory_over_step(lane, profile.peak_reserved_bytes)
+    names = [note["text"] for note in figure["layout"]["annotations"]]
+    assert {"forward", "backward"} <= set(names)
+    assert any("usable: " in name for name in names)
+    assert any(shape["line"]["dash"] == "longdash" for shape in figure["layout"]["shapes"])
+
+
+def test_a_profile_has_a_page_of_its_own(profile):
+    content = report_on_profile(profile)
+    assert "in the backward of step 2" in content.answer[0]
+    assert drawn(content).keys() == {"step", "modules", "workspaces"}
+    allocated = next(row for row in content.breakdown.rows if row[0] == "= allocated peak")
+    assert allocated[2] == f"{profile.peak_allocated_bytes:,}"
+
+
+def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
+    result, _ = searched
+    unpredictable = session.local_predictor(api.refer(SMALL.replace(":small", ":picks_by_value")))
+    content = report_on_search(result, unpredictable)
+    assert (content.lane, content.curves) == (None, ())
+    assert any("nothing is predicted beside the answer" in note for note in content.notes)
+    assert content.frontier is not None

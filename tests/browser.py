@@ -1,0 +1,87 @@
+"""A browser without a screen that looks at pages: Debian's chromium, steered by selenium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+_PROGRAMS = ("chromium", "chromedriver")
+_MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
+_PAGE_SECONDS = 60
+
+needs_browser = pytest.mark.skipif(
+    bool(_MISSING), reason=f"{', '.join(_MISSING)} not installed (Debian: chromium, chromium-driver)"
+)
+
+
+class Browser:
+    """A window without a screen; whatever a page's scripts complain of fails the test that looks."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+
+    def text(self, url: str, *, once_it_says: str) -> str:
+        """What a page says, once its scripts have put that on it."""
+        self._driver.get(url)
+        WebDriverWait(self._driver, _PAGE_SECONDS).until(
+            lambda _: once_it_says in self._said(), f"{url} never said {once_it_says!r}"
+        )
+        complaints = [entry for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"]
+        assert complaints == []
+        return self._said()
+
+    def show(self, *, width: int, scheme: str) -> None:
+        """Makes the window so wide, in pixels, and as high as the page; light or dark, as a system is."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        for height in (1400, None):  # a page is as high as its width makes it
+            metrics = {"width": width, "height": height or self.run("return document.body.scrollHeight")}
+            self._driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride", {**metrics, "deviceScaleFactor": 1, "mobile": False}
+            )
+
+    def run(self, script: str) -> Any:
+        """What a script of the test's returns."""
+        return self._driver.execute_script(script)
+
+    def click(self, selector: str) -> None:
+        self._driver.find_element(By.CSS_SELECTOR, selector).click()
+
+    def save(self, picture: Path) -> None:
+        assert self._driver.save_screenshot(str(picture))
+
+    def _said(self) -> str:
+        return self._driver.find_element(By.TAG_NAME, "body").text
+
+
+@contextmanager
+def browsing(home: Path) -> Iterator[Browser]:
+    """A browser whose own files are in a folder.
+
+    Args:
+        home: the folder, which is there.
+    """
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # which root cannot have
+        "--disable-dev-shm-usage",  # containers have little of it
+        "--disable-background-networking",
+        "--window-size=1600,1400",
+        f"--user-data-dir={home / 'profile'}",
+    ):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(shutil.which("chromedriver"), env={**os.environ, "HOME": str(home)})
+    with webdriver.Chrome(options=options, service=service) as driver:
+        yield Browser(driver)

@@ -1,0 +1,101 @@
+"""The report as a browser shows it: its answer, all figures, no complaints; at every width and scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import autofit
+from autofit import api, session
+from autofit.report.html.content import Content
+from autofit.report.html.page import render
+from autofit.reporting import report_on_estimate, report_on_search
+from autofit.what_if import what_if
+from tests.browser import Browser, browsing, needs_browser
+from tests.conformance.dispatcher import ROOT
+from workers.protocol import Knobs
+
+pytestmark = needs_browser
+
+SMALL = f"{ROOT / 'tests' / 'autofit' / 'tiny_workloads.py'}:small"
+_MARKS = ".scatterlayer .trace, .barlayer .trace, g.slice"
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Content]]:
+    """What the pages show, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        predictor, card = session.local_predictor(api.refer(SMALL)), api.card_named("t4")
+        result = autofit.tune(SMALL, gpu_mem="6G")
+        levers = what_if(predictor, Knobs(conv_algo="im2col"), card, 4)
+        yield {
+            "tune": report_on_search(result, predictor),
+            "estimate": report_on_estimate(levers.base, predictor, card, what_if=levers),
+        }
+
+
+@pytest.fixture(scope="module")
+def pages(contents: dict[str, Content], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The addresses of the pages."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_text(render(content), encoding="utf-8")
+    return {name: (folder / f"{name}.html").as_uri() for name in contents}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["tune", "estimate"])
+def test_the_answer_is_read_from_the_page_and_every_figure_is_drawn(
+    name: str, browser: Browser, pages: dict[str, str], contents: dict[str, Content]
+):
+    said = browser.text(pages[name], once_it_says="Assumed and noted")
+    for sentence in contents[name].answer:
+        assert sentence in said
+    num_marks = browser.run(
+        "return [...document.querySelectorAll('.figure')].map(figure => figure.querySelectorAll"
+        f"('{_MARKS}').length)"
+    )
+    assert len(num_marks) == {"tune": 4, "estimate": 5}[name]
+    assert all(num_marks)
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1400, "light"), (1400, "dark"), (500, "light"), (500, "dark")]
+)
+@pytest.mark.parametrize("name", ["tune", "estimate"])
+def test_the_page_keeps_within_the_window_and_to_the_system_s_colours(
+    name: str, width: int, scheme: str, *, browser: Browser, pages: dict[str, str], tmp_path: Path
+):
+    browser.show(width=width, scheme=scheme)
+    browser.text(pages[name], once_it_says="Assumed and noted")
+    browser.show(width=width, scheme=scheme)
+    browser.save(tmp_path / f"{name}-{width}-{scheme}.png")
+    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run("return document.documentElement.dataset.theme") == scheme
+    ends = browser.run(
+        "return [...document.querySelectorAll('section')].map(section => {"
+        "const box = section.getBoundingClientRect();"
+        "return [...section.querySelectorAll('.main-svg')].every(svg => {"
+        "const drawn = svg.getBoundingClientRect();"
+        "return drawn.bottom <= box.bottom + 1 && drawn.right <= box.right + 1; }); })"
+    )
+    assert all(ends), "a figure is drawn beyond its part of the page"
+
+
+def test_the_switch_goes_against_the_system(browser: Browser, pages: dict[str, str]):
+    browser.show(width=1400, scheme="light")
+    browser.text(pages["tune"], once_it_says="Assumed and noted")
+    before = browser.run("return getComputedStyle(document.querySelector('.xtick text')).fill")
+    browser.click("#theme")
+    assert browser.run("return document.documentElement.dataset.theme") == "dark"
+    after = browser.run("return getComputedStyle(document.querySelector('.xtick text')).fill")
+    assert before != after
+    browser.text(pages["tune"], once_it_says="Assumed and noted")  # nothing complained
