@@ -12,7 +12,7 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 
 from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
-from autofit.applying import apply_conv_algo
+from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
@@ -34,6 +34,7 @@ __all__ = [
     "Workload",
     "apply_conv_algo",
     "check",
+    "checkpoint_blocks",
     "errors",
     "estimate",
     "find_executable_batch_size",

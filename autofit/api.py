@@ -39,6 +39,7 @@ class KnobOptions(TypedDict, total=False):
     optimizer: str | None
     optimizer_impl: str
     set_to_none: bool
+    checkpointing: str
 
 
 def tune(workload: Workload | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
@@ -49,7 +50,7 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `mode`, `max_batch`, `risk`, …
+            `set_to_none`, `checkpointing`, `mode`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -82,7 +83,7 @@ def estimate(
             architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
         knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
-            `optimizer_impl`, `set_to_none`.
+            `optimizer_impl`, `set_to_none`, `checkpointing`.
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.

@@ -1,4 +1,4 @@
-"""A convolution algorithm for the user's own training: what `autofit tune` answers, in use."""
+"""Convolution algorithms and checkpoints for the user's own training: what `autofit tune` answers, in use."""
 
 from __future__ import annotations
 
@@ -51,6 +51,27 @@ def apply_conv_algo(
         with algorithm_in_use(model, algorithm, plan=_assignment(conv_algo, plan)) as left:
             yield left
     except (UnsupportedError, InapplicableError) as error:
+        raise UsageError(str(error)) from error
+
+
+def checkpoint_blocks(model: Any) -> None:
+    """Lets every repeated block of a model keep its inputs alone and run again in backward.
+
+    Repeated blocks are modules with children that stand beside one of their class in an `nn.Sequential`
+    or an `nn.ModuleList`. Their random numbers are the same both times; a batch norm in them updates its
+    running statistics twice.
+
+    Args:
+        model: an `nn.Module`.
+
+    Raises:
+        UsageError: the model has no such blocks.
+    """
+    from workers.knobs import checkpointing  # imports torch
+
+    try:
+        checkpointing.checkpoint_blocks(model)
+    except InapplicableError as error:
         raise UsageError(str(error)) from error
 
 

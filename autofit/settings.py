@@ -33,6 +33,7 @@ from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
+    CHECKPOINTINGS,
     CONV_ALGO_NAMES,
     CONV_ALGOS_WITH_NUMBER,
     MEMORY_FORMATS,
@@ -208,7 +209,8 @@ class TuneSettings:
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
-        precision, memory_format, optimizer, optimizer_impl, set_to_none: see `workers.protocol.Knobs`.
+        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
+            `workers.protocol.Knobs`.
         mode: None leaves the workload's own.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
@@ -247,6 +249,7 @@ class TuneSettings:
     optimizer: str | None = None
     optimizer_impl: str = "default"
     set_to_none: bool = True
+    checkpointing: str = "none"
     mode: str | None = None
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
@@ -317,6 +320,7 @@ class TuneSettings:
             optimizer=self.optimizer,
             optimizer_impl=self.optimizer_impl,
             set_to_none=self.set_to_none,
+            checkpointing=self.checkpointing,
         )
 
 
@@ -392,6 +396,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
     "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
     "set-to-none": ("set_to_none", _switch),
+    "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
     "mode": ("mode", _one_of(MODES)),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),

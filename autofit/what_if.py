@@ -21,11 +21,12 @@ _EXPANDABLE = "expandable_segments:True"
 _VALUES: dict[str, tuple[Any, ...]] = {
     "precision": ("amp-fp16", "amp-bf16", "bf16"),
     "memory_format": ("channels_last",),
+    "checkpointing": ("none", "blocks"),
     "optimizer_impl": ("foreach", "fused", "loop"),
     "set_to_none": (True, False),
     "conv_algo": conv.applicable("cuda"),
 }
-_OF_TRAINING = ("optimizer_impl", "set_to_none")
+_OF_TRAINING = ("optimizer_impl", "set_to_none", "checkpointing")
 
 
 def what_if(

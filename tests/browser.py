@@ -35,9 +35,12 @@ class Browser:
         WebDriverWait(self._driver, _PAGE_SECONDS).until(
             lambda _: once_it_says in self._said(), f"{url} never said {once_it_says!r}"
         )
-        complaints = [entry for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"]
-        assert complaints == []
+        self.require_quiet()
         return self._said()
+
+    def require_quiet(self) -> None:
+        """Fails where a script has complained since the last look."""
+        assert [entry for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
     def show(self, *, width: int, scheme: str) -> None:
         """Makes the window so wide, in pixels, and as high as the page; light or dark, as a system is."""
@@ -48,6 +51,10 @@ class Browser:
             self._driver.execute_cdp_cmd(
                 "Emulation.setDeviceMetricsOverride", {**metrics, "deviceScaleFactor": 1, "mobile": False}
             )
+
+    def await_true(self, script: str) -> None:
+        """Waits until a script returns true: a page follows its window when it gets to it."""
+        WebDriverWait(self._driver, _PAGE_SECONDS).until(lambda _: self.run(script), f"never true: {script}")
 
     def run(self, script: str) -> Any:
         """What a script of the test's returns."""

@@ -40,7 +40,7 @@ class UnsupportedError(WorkerError):
 
 
 class InapplicableError(WorkerError):
-    """A convolution algorithm that works out no convolution of the workload."""
+    """A knob's value that means nothing to the workload, as an algorithm that works out no convolution."""
 
     kind = "inapplicable"
 

@@ -32,6 +32,7 @@ MEMORY_FORMATS = ("contiguous", "channels_last")
 OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
 HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
+CHECKPOINTINGS = ("none", "blocks")
 MODES = ("train", "infer")
 
 
@@ -85,6 +86,8 @@ class Knobs:
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
+        checkpointing: one of `CHECKPOINTINGS`; `blocks` keeps of every repeated block of the model its
+            inputs alone and runs it again in backward.
 
     Raises:
         ValueError: a knob has no such value.
@@ -96,6 +99,7 @@ class Knobs:
     optimizer: str | None = None
     optimizer_impl: str = "default"
     set_to_none: bool = True
+    checkpointing: str = "none"
 
     def __post_init__(self) -> None:
         split_conv_algo(self.conv_algo)
@@ -104,6 +108,7 @@ class Knobs:
         if self.optimizer is not None:
             _require_one_of("optimizer", self.optimizer, OPTIMIZERS)
         _require_one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
+        _require_one_of("checkpointing", self.checkpointing, CHECKPOINTINGS)
         if self.set_to_none not in (True, False):
             raise ValueError(f"set_to_none must be True or False; got {self.set_to_none!r}")
 

@@ -17,6 +17,7 @@ from autofit.gpus import catalogue
 from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
+    CHECKPOINTINGS,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
@@ -167,6 +168,12 @@ KNOBS = combined(
     ),
     setting(
         "set-to-none", "Whether zero_grad drops the gradients.  [default: true]", choices=("true", "false")
+    ),
+    setting(
+        "checkpointing",
+        "blocks keeps of every repeated block its inputs alone, and runs it again in backward.  "
+        "[default: none]",
+        choices=CHECKPOINTINGS,
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
 )

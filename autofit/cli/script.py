@@ -43,6 +43,8 @@ def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: b
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
+    if training and knobs.checkpointing == "blocks":
+        yield "autofit.checkpoint_blocks(model)  # each repeated block runs again in backward"
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"

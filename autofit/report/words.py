@@ -11,7 +11,8 @@ from workers.protocol import Device, Evidence, Knobs
 def configuration(knobs: Knobs, mode: str | None) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
-    Those of memory format, optimizer implementation and gradients are named where they are not the default.
+    Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
+    not the default.
     """
     optimizer = knobs.optimizer or "the workload's optimizer"
     parts = [knobs.precision]
@@ -20,6 +21,8 @@ def configuration(knobs: Knobs, mode: str | None) -> str:
     parts.append(optimizer if knobs.optimizer_impl == "default" else f"{optimizer} ({knobs.optimizer_impl})")
     if not knobs.set_to_none:
         parts.append("gradients kept as zeros")
+    if knobs.checkpointing != "none":
+        parts.append(f"checkpointing {knobs.checkpointing}")
     return " · ".join(parts if mode is None else [*parts, mode])
 
 

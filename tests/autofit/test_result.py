@@ -86,6 +86,7 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "optimizer": "adam",
         "optimizer_impl": "default",
         "set_to_none": True,
+        "checkpointing": "none",
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)

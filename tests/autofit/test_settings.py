@@ -32,6 +32,7 @@ EXAMPLES = [
     ("optimizer", "adamw", "optimizer", "adamw"),
     ("optimizer-impl", "fused", "optimizer_impl", "fused"),
     ("set-to-none", "false", "set_to_none", False),
+    ("checkpointing", "blocks", "checkpointing", "blocks"),
     ("mode", "infer", "mode", "infer"),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),

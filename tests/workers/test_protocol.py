@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.protocol import (
+    CHECKPOINTINGS,
     CONV_ALGO_NAMES,
     CONV_ALGOS,
     MEMORY_FORMATS,
@@ -44,6 +45,7 @@ knobs = st.builds(
     optimizer=st.none() | st.sampled_from(OPTIMIZERS),
     optimizer_impl=st.sampled_from(OPTIMIZER_IMPLS),
     set_to_none=st.booleans(),
+    checkpointing=st.sampled_from(CHECKPOINTINGS),
 )
 specs = st.builds(
     TrialSpec,
@@ -154,6 +156,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "optimizer": None,
         "optimizer_impl": "default",
         "set_to_none": False,
+        "checkpointing": "none",
     }
 
 

@@ -1,7 +1,7 @@
 """Applies knobs to PyTorch for the length of a trial, and puts every flag back.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
-    model       bfloat16, channels last               converted_model, before it goes to the device
+    model       bfloat16, channels last, checkpoints  converted_model, before it goes to the device
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
 
@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from workers.errors import UnsupportedError
 from workers.knobs import conv
+from workers.knobs.checkpointing import checkpoint_blocks
 from workers.knobs.conv import ConvAlgorithm, Rewrite, mixed
 from workers.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.protocol import Knobs
@@ -105,7 +106,12 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """The model itself, in the type and memory format of the knobs; to be called on the CPU.
 
     A conversion together with the move would leave temporaries of its own on the GPU.
+
+    Raises:
+        InapplicableError: there is nothing to checkpoint.
     """
+    if knobs.checkpointing == "blocks":
+        checkpoint_blocks(model)
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":

@@ -63,11 +63,11 @@ class TensorList:
         names = {module: name for name, module in model.named_modules()}
 
         def enter(module: torch.nn.Module, _args: object) -> None:
-            if module in names:
+            if module in names and not _is_run_again():
                 self._running.append(names[module])
 
         def leave(module: torch.nn.Module, args: object, kwargs: object, result: object) -> None:
-            if module in names:
+            if module in names and not _is_run_again():
                 name = self._running.pop()
                 self.layers.append(self._layer(name, module, (args, kwargs), result))
                 if not self._running:
@@ -129,3 +129,8 @@ class TensorList:
                 storage=storage,
             )
         )
+
+
+def _is_run_again() -> bool:
+    """Whether backward runs it, for what a checkpoint did not keep of the forward pass."""
+    return torch._C._current_autograd_node() is not None

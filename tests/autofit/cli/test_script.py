@@ -80,6 +80,12 @@ def test_float16_scales_the_loss_and_takes_the_step_through_the_scaler():
     ]
 
 
+def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
+    knobs = Knobs(checkpointing="blocks")
+    assert any(line.startswith("autofit.checkpoint_blocks(model)") for line in lines(knobs))
+    assert not any("checkpoint" in line for line in lines(knobs, training=False))
+
+
 def test_inference_needs_neither_optimizer_nor_scaler():
     knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl="fused", set_to_none=False)
     assert lines(knobs, device_kind="cpu", training=False) == [

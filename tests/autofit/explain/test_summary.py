@@ -53,6 +53,7 @@ def workload(build):
 
 
 net = workload(Net)
+blocks = workload(lambda: nn.Sequential(Block(), Block()))
 layer = workload(lambda: nn.Linear(64, 32))
 """
 
@@ -181,6 +182,13 @@ def test_the_account_adds_up_whatever_the_step_is(summarized, changes):
     told = answer.difference.summary_bytes + sum(term.num_bytes for term in answer.difference.terms)
     assert told == answer.estimate.peak_allocated_bytes
     assert answer.summary.total_bytes == summarized("net", 64).summary.total_bytes
+
+
+def test_layers_that_run_again_in_backward_are_listed_once(summarized):
+    plain, checkpointed = (summarized("blocks", 64, checkpointing=value) for value in ("none", "blocks"))
+    rows = [(row.name, row.output_shapes) for row in checkpointed.summary.rows]
+    assert rows == [(row.name, row.output_shapes) for row in plain.summary.rows]
+    assert checkpointed.summary.total_bytes == plain.summary.total_bytes
 
 
 def test_a_profile_that_lists_no_layers_has_an_empty_summary(summarized, state):

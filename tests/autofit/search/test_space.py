@@ -51,6 +51,7 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "optimizer": None,
         "optimizer_impl": "default",
         "set_to_none": True,
+        "checkpointing": "none",
         "min_batch": 1,
         "max_batch": 64,
     }

@@ -168,6 +168,11 @@ gathered = _applying(lambda _, x: x[:, :4] + x[:, 4:8] + x[:, 8:12])
 formula = _applying(lambda _, x: functional.cosine_similarity(x, x.exp(), dim=1))
 own_function = _applying(lambda _, x: OwnExponential.apply(x))
 checkpointed = _workload(functools.partial(Checkpointed, use_reentrant=False))
+blocks = _workload(
+    lambda: nn.Sequential(
+        *(nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)) for _ in range(3))
+    )
+)
 reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
 
 

@@ -110,6 +110,13 @@ def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optim
     )
 
 
+def test_blocks_that_run_again_allocate_as_in_a_real_run(steps_of):
+    knobs = Knobs(checkpointing="blocks")
+    assert predicted_events(steps_of("blocks", **knobs.to_dict())) == allocator_events_on_cpu(
+        load("blocks"), knobs
+    )
+
+
 @pytest.mark.parametrize(
     "knobs",
     [

@@ -124,6 +124,20 @@ def test_gradients_of_zeros_stay_through_the_forward_pass(steps_of):
     assert (kept, dropped) == (sum(PARAMETERS_BYTES), 0)
 
 
+def test_checkpointed_blocks_keep_their_inputs_alone(steps_of):
+    plain, checkpointed = (
+        steps_of("blocks", checkpointing=checkpointing).live_bytes("activation", mark="step 2 backward")
+        for checkpointing in ("none", "blocks")
+    )
+    assert checkpointed < plain / 2
+
+
+def test_a_model_without_blocks_cannot_be_checkpointed(outcome_of):
+    outcome = outcome_of("perceptron", checkpointing="blocks")
+    assert outcome.error.kind == "inapplicable"
+    assert "choose --checkpointing none" in outcome.error.message
+
+
 def test_what_has_no_fused_kernel_is_refused_as_in_a_measurement(outcome_of):
     outcome = outcome_of("perceptron", optimizer="rmsprop", optimizer_impl="fused")
     assert outcome.error.kind == "user"

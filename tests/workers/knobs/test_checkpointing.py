@@ -1,0 +1,86 @@
+"""Checkpointed blocks: which they are, and that they learn what they would learn otherwise."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from workers.errors import InapplicableError
+from workers.knobs.checkpointing import checkpoint_blocks, repeated_blocks
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.5)
+        self.num_runs = 0
+
+    def forward(self, rows):
+        self.num_runs += 1
+        return rows + self.dropout(self.layer(rows)).relu()
+
+
+class Other(Block):
+    pass
+
+
+def chain(*modules):
+    return nn.Sequential(*modules)
+
+
+def test_repeated_blocks_are_those_of_one_class_in_a_list():
+    first, second, other = Block(), Block(), Other()
+    model = nn.ModuleDict({"blocks": chain(nn.Linear(8, 8), first, other, second, nn.Linear(8, 8))})
+    assert list(repeated_blocks(model)) == [first, second]
+
+
+def test_a_block_within_a_block_is_run_again_with_it():
+    inner = chain(Block(), Block())
+    model = nn.ModuleList([chain(inner), chain(Block(), Block())])
+    assert list(repeated_blocks(model)) == list(model)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(8, 8), chain(nn.Linear(8, 8), nn.Linear(8, 8)), chain(Block())])
+def test_a_model_without_repeated_blocks_is_told_so(model):
+    with pytest.raises(InapplicableError, match="choose --checkpointing none"):
+        checkpoint_blocks(model)
+
+
+def test_gradients_are_those_without_checkpoints_dropout_included():
+    torch.manual_seed(1)
+    plain = chain(Block(), Block(), Block())
+    checkpointed = copy.deepcopy(plain)
+    checkpoint_blocks(checkpointed)
+    rows = torch.randn(4, 8)
+    for model in (plain, checkpointed):
+        torch.manual_seed(2)
+        model(rows).square().sum().backward()
+        assert torch.rand(1) == torch.rand(1, generator=_after(plain, rows))
+    for one, other in zip(plain.parameters(), checkpointed.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert [block.num_runs for block in checkpointed] == [2, 2, 2]
+    assert plain.state_dict().keys() == checkpointed.state_dict().keys()
+
+
+def _after(model, rows):
+    """A generator where one pass of the model leaves it."""
+    model = copy.deepcopy(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model(rows)
+        state = torch.get_rng_state()
+    generator = torch.Generator()
+    generator.set_state(state)
+    return generator
+
+
+def test_without_gradients_a_block_runs_once():
+    model = chain(Block(), Block())
+    checkpoint_blocks(model)
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    assert [block.num_runs for block in model] == [1, 1]
