@@ -46,6 +46,7 @@ EXPECTED = {
         model="gpt2",
         gpu=find_gpu("a100-40g"),
         precision="amp-bf16",
+        checkpointing="blocks",
         optimizer="adamw",
         optimizer_impl="fused",
         conv_algos=("cudnn",),
