@@ -10,14 +10,15 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from workers.protocol import Knobs
 
 TRACE_SCHEMA = "autofit.trace/3"
+_Value = TypeVar("_Value", bound=Hashable)
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -36,6 +37,9 @@ class Category(StrEnum):
     INPUT = "input"
     WORKSPACE = "workspace"
     OTHER = "other"
+
+
+_CATEGORIES = {category.value: category for category in Category}  # quicker than the enumeration
 
 
 class ConvPass(StrEnum):
@@ -267,7 +271,7 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
-        strings = _StringTable()
+        strings, convolutions = _Table[str](), _Table[Convolution]()
         rows = [
             [
                 a.num_bytes,
@@ -277,7 +281,7 @@ class Trace:
                 strings.index(a.source),
                 strings.index(a.dtype),
                 list(a.shape),
-                None if a.convolution is None else dataclasses.asdict(a.convolution),
+                None if a.convolution is None else convolutions.index(a.convolution),
                 a.span_bytes,
                 *_encoded_correction(a, strings),
             ]
@@ -307,6 +311,7 @@ class Trace:
             "knobs": self.knobs.to_dict(),
             "versions": self.versions,
             "strings": strings.values,
+            "convolutions": [dataclasses.asdict(each) for each in convolutions.values],
             "allocations": rows,
             "events": self.events,
             "marks": [[m.position, m.name] for m in self.marks],
@@ -350,12 +355,13 @@ class Trace:
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
         strings: list[str] = data["strings"]
+        convolutions = [convolution_from_dict(each) for each in data["convolutions"]]
         rows = data["allocations"]
         stacks = _read_stacks(data.get("stacks", ()), strings)
         stacked = data.get("stacked") or [0] * len(rows)
         names = {number: strings[name] for number, name in data.get("named", ())}
         allocations = tuple(
-            _allocation(row, strings, stacks[stack], names.get(number, ""))
+            _allocation(row, strings, convolutions, stacks[stack], names.get(number, ""))
             for number, (row, stack) in enumerate(zip(rows, stacked, strict=True))
         )
         return cls(
@@ -374,24 +380,24 @@ class Trace:
         )
 
 
-class _StringTable:
-    """Operators, modules and sources repeat thousands of times; each is written once."""
+class _Table(Generic[_Value]):
+    """Names and convolutions repeat thousands of times; each is written once."""
 
     def __init__(self) -> None:
-        self._indices: dict[str, int] = {}
+        self._indices: dict[_Value, int] = {}
 
-    def index(self, value: str) -> int:
+    def index(self, value: _Value) -> int:
         return self._indices.setdefault(value, len(self._indices))
 
     @property
-    def values(self) -> list[str]:
+    def values(self) -> list[_Value]:
         return list(self._indices)
 
 
 class _StackTable:
     """Stacks as a tree: a row is its innermost line and the row of the stack that called it."""
 
-    def __init__(self, strings: _StringTable) -> None:
+    def __init__(self, strings: _Table[str]) -> None:
         self._strings = strings
         self._indices: dict[tuple[str, ...], int] = {(): 0}
         self.rows: list[tuple[int, int]] = []
@@ -412,7 +418,7 @@ def _read_stacks(rows: Iterable[list[int]], strings: list[str]) -> list[tuple[st
     return stacks
 
 
-def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[Any]:
+def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[Any]:
     """What few rows have; the others end before it."""
     if not allocation.correction:
         return []
@@ -425,18 +431,20 @@ def _encoded_correction(allocation: Allocation, strings: _StringTable) -> list[A
     ]
 
 
-def _allocation(row: list[Any], strings: list[str], stack: tuple[str, ...], name: str) -> Allocation:
+def _allocation(
+    row: list[Any], strings: list[str], convolutions: list[Convolution], stack: tuple[str, ...], name: str
+) -> Allocation:
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
     return Allocation(
         num_bytes=num_bytes,
-        category=Category(category),
+        category=_CATEGORIES[category],
         operator=strings[operator],
         module=strings[module],
         source=strings[source],
         dtype=strings[dtype],
         shape=tuple(shape),
-        convolution=None if convolution is None else convolution_from_dict(convolution),
+        convolution=None if convolution is None else convolutions[convolution],
         correction=correction,
         scratch=None if scratch is None else _scratch(scratch, strings),
         span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),

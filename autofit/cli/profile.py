@@ -111,7 +111,7 @@ def profile(
     kind = VIEWS[view]
     made = kind.make(found, filters)
     for name, path in outputs.items():
-        _write(path, EXPORTS[name].make(found), quiet=quiet)
+        _write(path, EXPORTS[name].make(found, filters, path), quiet=quiet)
     if as_json:
         click.echo(made.to_json())
     else:

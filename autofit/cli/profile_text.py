@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from autofit.cli.output import Justify, exact, headed, print_whole, stdout, styled
 from autofit.explain.filters import Filters
 from autofit.explain.ops import OperatorRow
+from autofit.explain.profile import Profile
 from autofit.explain.selection import Selection
 from autofit.explain.sizes import Sizes
 from autofit.explain.tensors import TensorRow
@@ -20,7 +21,7 @@ _Column = tuple[str, Justify]
 
 def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters) -> None:
     """Prints what the view is of, its rows, and how many there are beside those shown."""
-    _print_heading(view.selection)
+    print_configuration(view.selection.profile)
     columns, cells = _LAYOUTS[view.kind]
     table = headed(*columns(filters.select))
     for row in view.rows:
@@ -37,9 +38,9 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
         console.print(f"  {line}", soft_wrap=True)
 
 
-def _print_heading(selection: Selection) -> None:
-    profile, console = selection.profile, stdout()
-    trace = profile.trace
+def print_configuration(profile: Profile) -> None:
+    """Prints what was profiled, above a view."""
+    console, trace = stdout(), profile.trace
     knobs = f"{profile.knobs.conv_algo} · {configuration(profile.knobs, trace.mode)}"
     console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {knobs}")
     console.print()

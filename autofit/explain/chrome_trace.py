@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from autofit.explain.profile import Phase, Profile
-from autofit.explain.timeline import Course, course_of, phases_of
+from autofit.explain.selection import phases_of
+from autofit.explain.timeline import Course, course_of
 from autofit.units import format_bytes
 from workers.trace import Category
 
@@ -23,6 +24,7 @@ TIME_UNIT = "one microsecond is one memory event: a profile knows the order of e
 _PHASES, _MODULES = 1, 2  # threads of a device's process
 
 Event = dict[str, Any]
+_Run = tuple[int, int, str, str]
 
 
 def chrome_trace(
@@ -38,6 +40,7 @@ def chrome_trace(
         UsageError: the profile has no such step.
     """
     course = course_of(profile)
+    called = {call.position for call in profile.trace.calls}
     shown = [phase for phase in phases_of(profile, step) if phase.start < phase.stop]
     wanted = [category for category in course.categories if not categories or category in categories]
     events: list[Event] = []
@@ -48,7 +51,7 @@ def chrome_trace(
         for phase in shown:
             name = f"step {phase.step} {phase.name}" if phase.step else phase.name
             events.append(_slice(process, name, "phase", (phase.start, phase.stop)))
-            events += _nested_slices(profile, course, phase, process)
+            events += _nested_slices(_runs(profile, phase, called), course, process)
         events += _counters(course, shown, wanted, process)
     trace = profile.trace
     return {
@@ -112,14 +115,14 @@ def _slice(process: int, name: str, kind: str, span: tuple[int, int], **args: ob
 # ── modules and operators ───────────────────────────────────────────────────────────────────────
 
 
-def _nested_slices(profile: Profile, course: Course, phase: Phase, process: int) -> Iterator[Event]:
+def _nested_slices(runs: Iterable[_Run], course: Course, process: int) -> Iterator[Event]:
     """A slice for each run of a module's events, with those of its children and operators in it.
 
     Two paths share the slices of what they have in common: `features.0` and `features.3` lie in
     one of `features`.
     """
     open_slices: list[Event] = []
-    for start, stop, module, operator in _runs(profile, phase):
+    for start, stop, module, operator in runs:
         parts = module.split(".") if module else []
         shared = 0
         while shared < min(len(parts), len(open_slices)) and open_slices[shared]["name"] == parts[shared]:
@@ -143,14 +146,14 @@ def _nested_slices(profile: Profile, course: Course, phase: Phase, process: int)
         )
 
 
-def _runs(profile: Profile, phase: Phase) -> Iterator[tuple[int, int, str, str]]:
+def _runs(profile: Profile, phase: Phase, called: Container[int]) -> Iterator[_Run]:
     """Where each operator's events start and stop, with its module and name.
 
     A free is nobody's, so it belongs to the operator before it. Operators without events of their
-    own, such as views and those in place, take no room on the axis.
+    own, such as views and those in place, take no room on the axis. `called` are the positions at
+    which operators began.
     """
     trace = profile.trace
-    called = {call.position for call in trace.calls}
     start, module, operator = phase.start, "", ""
     for position in range(phase.start, phase.stop):
         event = trace.events[position]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,14 +82,11 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
 
 def max_live_bytes(buffers: Sequence[Buffer]) -> int:
     """The largest sum of buffers that live at one time."""
-    changes = sorted(
-        change
-        for each in buffers
-        for change in ((each.start, each.num_bytes), (each.stop, -each.num_bytes))
-        if each.start < each.stop
-    )
-    at_once = itertools.groupby(changes, key=lambda change: change[0])
-    return max(itertools.accumulate(sum(size for _, size in group) for _, group in at_once), default=0)
+    changes: defaultdict[int, int] = defaultdict(int)
+    for each in buffers:
+        changes[each.start] += each.num_bytes
+        changes[each.stop] -= each.num_bytes
+    return max(itertools.accumulate(changes[time] for time in sorted(changes)), default=0)
 
 
 def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:

@@ -33,8 +33,10 @@ def pack(graph: StepGraph) -> Packed:
     for number, value in graph.values.items():
         start, stop = value.start, known[number].stop
         owner = place.get(number, number)
-        first, last = spans.get(owner, (start, stop))
-        spans[owner] = (min(first, start), max(last, stop))
+        if owner in spans:
+            first, last = spans[owner]
+            start, stop = min(first, start), max(last, stop)
+        spans[owner] = start, stop
     index_of = {owner: index for index, owner in enumerate(spans)}
     return Packed(
         buffers=tuple(Buffer(*span, graph.values[owner].num_bytes) for owner, span in spans.items()),

@@ -24,14 +24,20 @@ in every policy, for as long as their operator runs.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autofit.explain.filters import Filters
 from autofit.explain.folding import fold_chains
 from autofit.explain.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
 from autofit.explain.packing import pack
 from autofit.explain.profile import Profile
+from autofit.explain.selection import devices_of
 from autofit.explain.step_graph import StepGraph, step_graph
+from autofit.explain.view import heading
+from workers.trace import Allocation
 
 NOTES = (
     "requested bytes of one step; parameters, optimizer state and inputs are kept by every policy",
@@ -80,6 +86,81 @@ class Plan:
     layout: MemoryPlan
     holders: dict[int, int]
     notes: tuple[str, ...] = NOTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The view `plan`.
+
+    Attributes:
+        num_places: so many of the largest places of the plan are listed; None for all.
+    """
+
+    profile: Profile
+    plan: Plan
+    num_places: int | None
+
+    def to_json(self) -> str:
+        """The document."""
+        found = self.plan
+        document = {
+            **heading("plan", self.profile),
+            "step": found.step,
+            "resident_bytes": found.resident_bytes,
+            "num_unnamed": found.num_unnamed,
+            "unnamed_bytes": found.unnamed_bytes,
+            "policies": [dataclasses.asdict(policy) for policy in found.policies],
+            "arena_bytes": found.layout.num_bytes,
+            "places": [dataclasses.asdict(place) for place in self.places()],
+            "notes": found.notes,
+        }
+        return json.dumps(document, indent=2)
+
+    def places(self) -> list[Place]:
+        """The largest buffers of the arena."""
+        layout = self.plan.layout
+        held: list[list[str]] = [[] for _ in layout.buffers]
+        for number, index in self.plan.holders.items():
+            held[index].append(_label(self.profile.trace.allocations[number]))
+        largest = sorted(range(len(held)), key=lambda index: -layout.buffers[index].num_bytes)
+        return [
+            Place(
+                offset_bytes=layout.offsets[index],
+                num_bytes=layout.buffers[index].num_bytes,
+                start=layout.buffers[index].start,
+                stop=layout.buffers[index].stop,
+                holds=tuple(held[index]),
+            )
+            for index in largest[: self.num_places]
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One buffer of a plan.
+
+    Attributes:
+        offset_bytes: from the start of the arena.
+        start, stop: positions among the events.
+        holds: what lies there, one after the other: module and operator.
+    """
+
+    offset_bytes: int
+    num_bytes: int
+    start: int
+    stop: int
+    holds: tuple[str, ...]
+
+
+def plan_view(profile: Profile, filters: Filters) -> PlanView:
+    """The view of a profile; of the filters it goes by the step, the device and `top`.
+
+    Raises:
+        UsageError: there is no such step, or the profile lists no calls of operators.
+        NothingMatchesError: there is no such device.
+    """
+    devices_of(profile, filters)
+    return PlanView(profile=profile, plan=plan(profile, filters.step), num_places=filters.top)
 
 
 def plan(profile: Profile, step: int | None = None) -> Plan:
@@ -133,6 +214,10 @@ def _policy(graph: StepGraph, name: str, meaning: str, need: tuple[int, int, int
         num_kernels=len(graph.kernels),
         num_values=num_values,
     )
+
+
+def _label(allocation: Allocation) -> str:
+    return allocation.name or f"{allocation.module or '(no module)'}/{allocation.operator}"
 
 
 def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:

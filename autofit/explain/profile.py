@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -83,11 +85,12 @@ class Profile:
         Raises:
             ProfileError: it is none, cut off, damaged, or of another version.
         """
-        document = _document(data)
-        try:
-            return cls._from_dict(document)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ProfileError(f"the profile is malformed ({error}): {_SAVE_AGAIN}") from error
+        with _without_collections():
+            document = _document(data)
+            try:
+                return cls._from_dict(document)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ProfileError(f"the profile is malformed ({error}): {_SAVE_AGAIN}") from error
 
     @classmethod
     def _from_dict(cls, document: dict[str, Any]) -> Self:
@@ -119,6 +122,18 @@ def read_profile(path: Path) -> Profile:
         return Profile.from_bytes(data)
     except ProfileError as error:
         raise ProfileError(f"{path}: {error.message}") from error
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A long profile is a million objects, none of them garbage: to look costs a third of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _document(data: bytes) -> dict[str, Any]:

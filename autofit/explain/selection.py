@@ -82,14 +82,10 @@ def select(profile: Profile, filters: Filters) -> Selection:
         UsageError: there is no such step or device.
         NothingMatchesError: nothing of the categories is alive in the step.
     """
-    _require_device(profile, filters)
-    found = phases(profile)
+    devices_of(profile, filters)
     step = phase_of(profile, peak_position(profile)).step if filters.step is None else filters.step
-    bounds = [phase for phase in found if phase.step == step]
-    if not bounds:
-        raise UsageError(
-            f"--step: the profile has no step {step}; choose of {', '.join(map(str, _steps(found)))}"
-        )
+    bounds = phases_of(profile, step)
+    found = phases(profile)
     lives = lifetimes(profile)
     start, stop = bounds[0].start, bounds[-1].stop
     allocated = allocated_after(profile)[start:stop]
@@ -114,13 +110,30 @@ def select(profile: Profile, filters: Filters) -> Selection:
     return dataclasses.replace(selection, numbers=numbers)
 
 
-def _require_device(profile: Profile, filters: Filters) -> None:
+def phases_of(profile: Profile, step: int | None) -> list[Phase]:
+    """The phases of a step; of all steps if None.
+
+    Raises:
+        UsageError: there is no such step.
+    """
+    found = phases(profile)
+    chosen = [phase for phase in found if step in (None, phase.step)]
+    if not chosen:
+        steps = sorted({phase.step for phase in found})
+        raise UsageError(f"--step: the profile has no step {step}; choose of {', '.join(map(str, steps))}")
+    return chosen
+
+
+def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
+    """The devices of a profile that the filters choose.
+
+    Raises:
+        NothingMatchesError: none of them.
+    """
     pattern = filters.device
-    if pattern is not None and not any(pattern.search(name) for name in profile.devices):
+    chosen = tuple(name for name in profile.devices if pattern is None or pattern.search(name))
+    if pattern is not None and not chosen:
         raise NothingMatchesError(
             f"nothing matches --device {pattern.pattern!r}: the profile is of {', '.join(profile.devices)}"
         )
-
-
-def _steps(found: Iterable[Phase]) -> list[int]:
-    return sorted({phase.step for phase in found})
+    return chosen

@@ -13,7 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from autofit.explain.profile import Profile, phases
+from autofit.explain.profile import Profile, allocated_after, phases
+from autofit.explain.selection import phases_of
 from workers.allocator import Action, ActionKind, Segment, record_history
 from workers.allocator.settings import DEFAULT_SETTINGS
 
@@ -48,6 +49,18 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
         "external_annotations": list(_annotations(profile, len(events))),
         "allocator_settings": _settings(),
     }
+
+
+def step_peak(profile: Profile, step: int | None = None) -> int:
+    """How many events there are up to the first at which the most is allocated, in a step if it is given.
+
+    Raises:
+        UsageError: there is no such step.
+    """
+    found = phases_of(profile, step)
+    start, allocated = found[0].start, allocated_after(profile)
+    within = allocated[start : found[-1].stop]
+    return start + within.index(max(within)) + 1 if within else start
 
 
 def encode_snapshot(document: dict[str, Any]) -> bytes:

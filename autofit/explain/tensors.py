@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -119,6 +120,7 @@ def _variables(profile: Profile) -> dict[int, str]:
     return variables
 
 
+@functools.cache
 def _element_bytes(dtype: str) -> int:
     """By the bits in the name of a type; 1 for `bool`, and where there is no type."""
     bits = _BITS.match(dtype)

@@ -6,13 +6,19 @@ A trace knows the order of its events and nothing of time, so the axis is the nu
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from autofit.errors import UsageError
-from autofit.explain.profile import Phase, Profile, phases
+from autofit.explain.filters import Filters
+from autofit.explain.profile import Phase, Profile
+from autofit.explain.selection import devices_of, phases_of
+from autofit.explain.view import heading
 from workers.allocator import ActionKind, History, record_history
 from workers.trace import Category
+
+NUM_MOMENTS = 400
 
 _GAINS = {
     ActionKind.SEGMENT_ALLOC: 1,
@@ -72,12 +78,67 @@ class Lane:
     moments: tuple[Moment, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineView:
+    """The view `timeline`: the devices and steps that the filters choose.
+
+    Attributes:
+        categories: those to tell apart; what is allocated is the sum of all.
+    """
+
+    profile: Profile
+    devices: tuple[str, ...]
+    step: int | None
+    categories: frozenset[Category]
+    num_moments: int
+
+    def lanes(self, num_moments: int) -> tuple[Lane, ...]:
+        """The lanes, with so many moments."""
+        found = timeline(self.profile, step=self.step, categories=self.categories, num_moments=num_moments)
+        return tuple(lane for lane in found if lane.device in self.devices)
+
+    def to_json(self) -> str:
+        """The document."""
+        lanes = [
+            {
+                "device": lane.device,
+                "peak": _plain(lane.peak),
+                "peak_reserved_bytes": lane.peak_reserved_bytes,
+                "phase_peaks": [_plain(moment) for moment in lane.phase_peaks],
+                "rows": [_plain(moment) for moment in lane.moments],
+            }
+            for lane in self.lanes(self.num_moments)
+        ]
+        document = {**heading("timeline", self.profile), "step": self.step, "lanes": lanes}
+        return json.dumps(document, indent=2)
+
+
+def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
+    """The view of a profile; of the filters it goes by the step, the device, the categories and `top`.
+
+    Raises:
+        UsageError: there is no such step.
+        NothingMatchesError: there is no such device, or nothing of the categories.
+    """
+    phases_of(profile, filters.step)
+    present = {each.category for each in profile.trace.allocations}
+    if filters.categories and not filters.categories & present:
+        raise filters.nothing_matches()
+    return TimelineView(
+        profile=profile,
+        devices=devices_of(profile, filters),
+        step=filters.step,
+        categories=filters.categories,
+        num_moments=filters.top or NUM_MOMENTS,
+    )
+
+
 def timeline(
     profile: Profile,
     *,
     step: int | None = None,
     categories: Collection[Category] = (),
-    num_moments: int = 200,
+    num_moments: int = NUM_MOMENTS,
 ) -> tuple[Lane, ...]:
     """One lane for each device of a profile; none where the step has no events.
 
@@ -139,22 +200,20 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
     )
 
 
-def phases_of(profile: Profile, step: int | None) -> list[Phase]:
-    """The phases of a step; of all steps if None.
-
-    Raises:
-        UsageError: the profile has no such step.
-    """
-    found = phases(profile)
-    steps = sorted({phase.step for phase in found})
-    if step is not None and step not in steps:
-        raise UsageError(f"--step: the profile has no step {step}; choose of {', '.join(map(str, steps))}")
-    return [phase for phase in found if step in (None, phase.step)]
-
-
 def history_of(profile: Profile) -> History:
     """All that the allocator did in a profile."""
     return record_history(profile.trace.events, profile.requested_bytes)
+
+
+def _plain(moment: Moment) -> dict[str, Any]:
+    return {
+        "position": moment.position,
+        "step": moment.phase.step,
+        "phase": moment.phase.name,
+        "allocated_bytes": moment.allocated_bytes,
+        "reserved_bytes": moment.reserved_bytes,
+        "categories": {category.value: num_bytes for category, num_bytes in moment.categories.items()},
+    }
 
 
 class _Reader:

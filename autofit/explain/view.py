@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from autofit.errors import UsageError
 from autofit.explain.filters import Filters
+from autofit.explain.profile import Profile
 from autofit.explain.selection import Selection
 from autofit.explain.sizes import Sized, Sizes
 
@@ -37,30 +38,37 @@ class View(Generic[_Row]):
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
-        selection, profile = self.selection, self.selection.profile
+        selection = self.selection
         return {
-            "schema": VIEW_SCHEMA,
-            "view": self.kind,
-            "workload": profile.trace.workload,
-            "batch_size": profile.trace.batch_size,
-            "mode": profile.trace.mode,
-            "knobs": profile.knobs.to_dict(),
-            "card": profile.card,
-            "architecture": profile.architecture,
-            "devices": profile.devices,
+            **heading(self.kind, selection.profile),
             "step": selection.step,
             "step_peak_allocated_bytes": selection.peak_allocated_bytes,
-            "peak_allocated_bytes": profile.peak_allocated_bytes,
-            "peak_reserved_bytes": profile.peak_reserved_bytes,
-            "context_bytes": profile.context_bytes,
             "total": dataclasses.asdict(self.total),
             "num_passing": self.num_passing,
             "rows": [_plain(row) for row in self.rows],
-            "versions": profile.versions,
         }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+
+def heading(kind: str, profile: Profile) -> dict[str, Any]:
+    """What the documents of all views begin with."""
+    return {
+        "schema": VIEW_SCHEMA,
+        "view": kind,
+        "workload": profile.trace.workload,
+        "batch_size": profile.trace.batch_size,
+        "mode": profile.trace.mode,
+        "knobs": profile.knobs.to_dict(),
+        "card": profile.card,
+        "architecture": profile.architecture,
+        "devices": profile.devices,
+        "peak_allocated_bytes": profile.peak_allocated_bytes,
+        "peak_reserved_bytes": profile.peak_reserved_bytes,
+        "context_bytes": profile.context_bytes,
+        "versions": profile.versions,
+    }
 
 
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:

@@ -7,7 +7,6 @@ whole process too. The limits hold on two cores; the ratio is what to compare.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import platform
@@ -99,10 +98,6 @@ def machine() -> str:
 
 def main() -> int:
     """Prints the table; 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.parse_args()
     autofit = [sys.executable, "-m", "autofit.cli"]
     print(f"{machine()}; Python {platform.python_version()}; medians of {NUM_RUNS}\n")
     torch_seconds = seconds_of([sys.executable, "-c", "import torch"])

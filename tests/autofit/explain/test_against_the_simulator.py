@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
+import pickle
 
 import pytest
+from torch.cuda import _memory_viz as memory_viz
 
 from autofit.api import card_named, refer
+from autofit.explain.chrome_trace import chrome_trace
 from autofit.explain.code import code_view
 from autofit.explain.filters import CATEGORIES, parse_filters
+from autofit.explain.memory_plan import find_overlap
 from autofit.explain.ops import operator_view
-from autofit.explain.profile import Profile, alive_at, lifetimes, peak_position, phase_of
+from autofit.explain.plan import plan
+from autofit.explain.profile import (
+    Profile,
+    alive_at,
+    allocated_after,
+    lifetimes,
+    peak_position,
+    phase_of,
+    phases,
+)
 from autofit.explain.scopes import scope_view
+from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
 from autofit.explain.tensors import tensor_view
+from autofit.explain.timeline import course_of, timeline
 from autofit.session import local_predictor
+from tests.autofit.explain.trace_events import of_kind, validate
 from workers.allocator import CachingAllocator
 from workers.protocol import Knobs
 
@@ -135,3 +152,59 @@ def test_parameters_gradients_and_state_are_their_modules(profile):
 def test_a_profile_from_disk_has_the_same_views(profile):
     again = Profile.from_bytes(profile.to_bytes())
     assert again == profile
+
+
+def test_the_timeline_has_both_peaks_and_categories_that_add_up(profile):
+    course = course_of(profile)
+    assert course.allocated == allocated_after(profile)
+    assert max(course.reserved) == profile.peak_reserved_bytes
+
+    (lane,) = timeline(profile)
+    assert lane.peak.allocated_bytes == sum(lane.peak.categories.values()) == profile.peak_allocated_bytes
+    assert lane.peak_reserved_bytes == profile.peak_reserved_bytes
+    assert lane.peak.position == peak_position(profile)
+    at_peak = collections.Counter()
+    for number in alive_at(profile, lane.peak.position):
+        at_peak[profile.trace.allocations[number].category] += profile.block_bytes[number]
+    assert +at_peak == +collections.Counter(lane.peak.categories)
+
+
+def test_the_chrome_trace_is_valid_and_its_counters_reach_the_peaks(profile):
+    events = chrome_trace(profile)["traceEvents"]
+    validate(events)
+    peaks = collections.defaultdict(int)
+    for event in of_kind("C", events):
+        peaks[event["name"]] = max(peaks[event["name"]], event["args"]["bytes"])
+    assert peaks["allocated"] == profile.peak_allocated_bytes
+    assert peaks["reserved"] == profile.peak_reserved_bytes
+    paths = {event["args"]["path"] for event in of_kind("X", events) if event["cat"] == "module"}
+    assert {each.module for each in profile.trace.allocations} - {""} <= paths
+
+
+def test_pytorchs_readers_find_both_peaks_in_the_snapshot(profile):
+    whole = pickle.loads(encode_snapshot(snapshot(profile)))
+    at_peak = pickle.loads(encode_snapshot(snapshot(profile, position=step_peak(profile))))
+    (entries,) = whole["device_traces"]
+
+    assert sum(map(memory_viz.calc_active, at_peak["segments"])) == profile.peak_allocated_bytes
+    reserved = [entry["size"] for entry in entries if entry["action"] == "segment_alloc"]
+    assert sum(reserved) == profile.peak_reserved_bytes  # without a limit nothing goes back
+    summary = memory_viz.segsum(whole)
+    assert f"total_reserved: {memory_viz.Bytes(profile.peak_reserved_bytes)}" in summary
+    assert memory_viz.trace(whole).count("cudaMalloc") == len(reserved)
+    assert "snapshot.pickle" in memory_viz.trace_plot(whole)
+
+
+def test_the_plan_begins_with_what_eager_needs_and_never_overlaps(profile):
+    found = plan(profile)
+    need = {policy.name: policy for policy in found.policies}
+    sizes = profile.requested_bytes
+    changes = [sizes[event] if event >= 0 else -sizes[~event] for event in profile.trace.events]
+    start = min(phase.start for phase in phases(profile) if phase.step == found.step)
+
+    assert need["eager"].peak_bytes == max(list(itertools.accumulate(changes))[start:])
+    assert find_overlap(found.layout) is None
+    bytes_of = {name: policy.peak_bytes for name, policy in need.items()}
+    assert bytes_of["everything"] >= bytes_of["named"] >= bytes_of["eager"] >= bytes_of["in-place"]
+    assert bytes_of["in-place"] == need["planned"].lower_bound_bytes <= bytes_of["planned"]
+    assert need["folded"].num_kernels <= need["planned"].num_kernels

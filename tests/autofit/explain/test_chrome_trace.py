@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from autofit.explain.chrome_trace import chrome_trace, encode_chrome_trace
 from autofit.explain.timeline import course_of
 from tests.autofit.explain.profiles import allocation, profile_of
+from tests.autofit.explain.trace_events import of_kind, validate
 from workers.trace import Call, Category
 
 MIB = 1 << 20
@@ -43,49 +43,12 @@ PROFILE = profile_of(
 EVENTS = chrome_trace(PROFILE)["traceEvents"]
 
 
-def of_kind(kind, events=EVENTS):
-    return [event for event in events if event["ph"] == kind]
-
-
-def validate(events):
-    """What the Trace Event Format asks of the kinds of events that are written."""
-    wanted = {"M": set(), "C": set(), "i": {"s"}, "X": {"dur", "cat"}}
-    for event in events:
-        assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event)
-        assert isinstance(event["name"], str)
-        assert event["name"]
-        for field in {"ts", "pid", "tid", "dur"} & set(event):
-            assert isinstance(event[field], int)
-            assert event[field] >= 0
-    for event in of_kind("C", events):
-        assert all(isinstance(value, int) for value in event["args"].values())
-    counters, threads = defaultdict(list), defaultdict(list)
-    for event in of_kind("C", events):
-        counters[event["pid"], event["name"]].append(event["ts"])
-    assert all(times == sorted(set(times)) for times in counters.values())
-    for event in of_kind("X", events):
-        threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    for slices in threads.values():
-        assert_nested(slices)
-
-
-def assert_nested(slices):
-    """Of two slices of a thread one lies in the other, or they do not touch."""
-    enclosing = []
-    for start, stop in sorted(slices, key=lambda each: (each[0], -each[1])):
-        assert start < stop
-        while enclosing and enclosing[-1] <= start:
-            enclosing.pop()
-        assert not enclosing or stop <= enclosing[-1]
-        enclosing.append(stop)
-
-
 def test_the_events_have_the_fields_of_the_format():
     validate(EVENTS)
 
 
 def test_processes_and_threads_have_names():
-    names = {(event["name"], event["tid"]): event["args"] for event in of_kind("M")}
+    names = {(event["name"], event["tid"]): event["args"] for event in of_kind("M", EVENTS)}
 
     assert names["process_name", 0]["name"] == "cuda:0: made by hand at batch 4 on rtx-3090, predicted"
     assert names["thread_name", 1] == {"name": "phases"}
@@ -100,13 +63,15 @@ def test_the_document_says_that_there_is_no_time_in_it():
 
 
 def test_phases_with_events_are_slices():
-    phases = [(e["name"], e["ts"], e["dur"]) for e in of_kind("X") if e["cat"] == "phase"]
+    phases = [(e["name"], e["ts"], e["dur"]) for e in of_kind("X", EVENTS) if e["cat"] == "phase"]
 
     assert phases == [("model", 0, 1), ("step 1 forward", 1, 6), ("step 1 backward", 7, 2)]
 
 
 def test_modules_nest_by_their_paths_and_hold_their_operators():
-    slices = [(e["name"], e["ts"], e["dur"], e["cat"]) for e in of_kind("X") if e["ts"] in range(1, 7)]
+    slices = [
+        (e["name"], e["ts"], e["dur"], e["cat"]) for e in of_kind("X", EVENTS) if e["ts"] in range(1, 7)
+    ]
 
     assert [each for each in slices if each[3] == "module"] == [
         ("features", 1, 5, "module"),
@@ -124,7 +89,7 @@ def test_modules_nest_by_their_paths_and_hold_their_operators():
 def test_counters_follow_the_memory():
     course = course_of(PROFILE)
     last = {}
-    for event in of_kind("C"):
+    for event in of_kind("C", EVENTS):
         last.setdefault(event["name"], {})[event["ts"]] = event["args"]["bytes"]
 
     assert set(last) == {"allocated", "reserved", *(f"allocated: {each}" for each in course.categories)}
@@ -136,7 +101,7 @@ def test_counters_follow_the_memory():
 
 
 def test_the_peak_is_marked():
-    (peak,) = of_kind("i")
+    (peak,) = of_kind("i", EVENTS)
 
     assert (
         course_of(PROFILE).allocated[peak["ts"]] == PROFILE.peak_allocated_bytes == peak["args"]["allocated"]

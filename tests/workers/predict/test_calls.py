@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
 from workers.run import run
 from workers.trace import Category, Trace
 
@@ -173,3 +173,10 @@ def test_what_model_and_optimizer_hold_bears_its_name_and_module(trace):
     assert owned.items() <= named.items()
     inputs = [each for each in trace.allocations if each.category is Category.INPUT]
     assert {each.name for each in inputs} == {"input:0"}
+
+
+def test_a_step_on_the_cpu_has_calls_and_stacks_too(path):
+    trace = traced(path, with_calls=True, architecture=HOST_ARCHITECTURE)
+    names = [call.name for call in calls_in(trace, "forward") if call.operator == "aten.relu"]
+    assert names == ["hidden"]
+    assert any(line.startswith(f"{path}:") for each in trace.allocations for line in each.stack)

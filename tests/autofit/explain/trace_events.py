@@ -1,0 +1,43 @@
+"""What the Trace Event Format asks of a Chrome trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+
+def of_kind(kind, events):
+    """The events of one phase type."""
+    return [event for event in events if event["ph"] == kind]
+
+
+def validate(events):
+    """What the Trace Event Format asks of the kinds of events that are written."""
+    wanted = {"M": set(), "C": set(), "i": {"s"}, "X": {"dur", "cat"}}
+    for event in events:
+        assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event)
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        for field in {"ts", "pid", "tid", "dur"} & set(event):
+            assert isinstance(event[field], int)
+            assert event[field] >= 0
+    for event in of_kind("C", events):
+        assert all(isinstance(value, int) for value in event["args"].values())
+    counters, threads = defaultdict(list), defaultdict(list)
+    for event in of_kind("C", events):
+        counters[event["pid"], event["name"]].append(event["ts"])
+    assert all(times == sorted(set(times)) for times in counters.values())
+    for event in of_kind("X", events):
+        threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for slices in threads.values():
+        assert_nested(slices)
+
+
+def assert_nested(slices):
+    """Of two slices of a thread one lies in the other, or they do not touch."""
+    enclosing = []
+    for start, stop in sorted(slices, key=lambda each: (each[0], -each[1])):
+        assert start < stop
+        while enclosing and enclosing[-1] <= start:
+            enclosing.pop()
+        assert not enclosing or stop <= enclosing[-1]
+        enclosing.append(stop)
