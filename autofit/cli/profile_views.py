@@ -92,6 +92,13 @@ def _peak_snapshot(profile: Profile, filters: Filters, _path: Path) -> bytes:
     return encode_snapshot(snapshot(profile, position=step_peak(profile, filters.step)))
 
 
+def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
+    from autofit.report.html.page import render
+    from autofit.reporting import report_on_profile
+
+    return render(report_on_profile(profile)).encode()
+
+
 VIEWS: dict[str, ViewKind] = {
     "ops": ViewKind(help="operators, forward and backward told apart", make=operator_view, show=_show_rows),
     "scopes": ViewKind(help="the tree of modules", make=scope_view, show=_show_rows),
@@ -104,14 +111,6 @@ VIEWS: dict[str, ViewKind] = {
         help="what the last step would need if its graph were known before", make=plan_view, show=_show_plan
     ),
 }
-
-
-def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
-    from autofit.report.html.page import render
-    from autofit.reporting import report_on_profile
-
-    return render(report_on_profile(profile)).encode()
-
 
 # By the name of the option, without its dashes.
 EXPORTS: dict[str, Export] = {

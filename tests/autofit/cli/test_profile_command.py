@@ -196,3 +196,9 @@ def test_a_saved_profile_is_shown_without_torch(saved):
     command = [sys.executable, "-c", code, str(saved)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+
+
+def test_a_page_is_made_of_a_saved_profile(autofit, saved, tmp_path):
+    page = tmp_path / "page.html"
+    assert autofit("profile", "--trace", str(saved), "--report", str(page), "--quiet").code == 0
+    assert "toy at batch 4 allocates 8.00 KiB at its peak" in page.read_text(encoding="utf-8")
