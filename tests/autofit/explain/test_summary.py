@@ -8,6 +8,7 @@ from autofit import api, session
 from autofit.explain.difference import explain_difference
 from autofit.explain.summary import summarize
 from autofit.summarizing import summarize_workload
+from workers.models import BUILTINS
 from workers.protocol import Knobs
 
 MIB = 1024**2
@@ -72,7 +73,7 @@ def summarized(state, tmp_path_factory):
     path.write_text(_SOURCE)
 
     def call(model, batch_size, mode=None, **knobs):
-        reference = api.refer(model if model.startswith("davenet") else f"{path}:{model}")
+        reference = api.refer(model if model in BUILTINS else f"{path}:{model}")
         predictor = session.local_predictor(reference, mode=mode, with_tensors=True)
         return summarize_workload(predictor, Knobs(**knobs), api.card_named("rtx-3090"), batch_size)
 
@@ -104,6 +105,12 @@ def test_the_audio_branch_takes_the_notebook_s_bytes_for_a_sample(summarized):
     (audio,) = summarized("davenet-audio", 1).summary.parts
     sizes = (audio.input_bytes, audio.forward_backward_bytes, audio.parameter_bytes)
     assert [megabytes(size) for size in sizes] == ["0.16", "10.31", "60.90"]
+
+
+def test_resnet50_has_the_sizes_that_torchsummary_is_known_to_print_of_it(summarized):
+    (part,) = summarized("resnet50", 1).summary.parts
+    sizes = (part.input_bytes, part.forward_backward_bytes, part.parameter_bytes, part.total_bytes)
+    assert [megabytes(size) for size in sizes] == ["0.57", "286.56", "97.49", "384.62"]
 
 
 def test_layers_are_listed_as_the_notebook_lists_them(davenet):
