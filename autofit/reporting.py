@@ -90,9 +90,11 @@ def report_on_estimate(
     """
     budget = None if gpu is None else _budget_of(gpu)
     emit(Progress(stage="working out the curve"))
-    curve = predictor.curve(estimate.knobs, card)
-    batch = estimate.batch_size
-    sizes = (batch,) if curve.needs_traces else _spread(min(2, batch), 2 * batch, [batch])
+    batch, notes = estimate.batch_size, _what_a_prediction_rests_on(estimate)
+    try:
+        curves = _around(predictor.curve(estimate.knobs, card), batch)
+    except WorkloadFailedError as error:  # at other sizes than this one
+        curves, notes = (), (*notes, f"no curve is predicted: {error.message}")
     profile = predictor.profile(estimate.knobs, card, batch)
     return Content(
         title=f"{estimate.workload} at batch {batch}",
@@ -107,12 +109,9 @@ def report_on_estimate(
             )
         ),
         budget_bytes=None if budget is None else budget.usable_bytes,
-        curves=(
-            _line("likely", curve.at_risk(Risk.LIKELY), sizes),
-            _line("at most, with 95% confidence", curve.at_risk(Risk.SAFE), sizes),
-        ),
+        curves=curves,
         what_if=what_if,
-        notes=(*(() if budget is None else budget.assumptions), *_what_a_prediction_rests_on(estimate)),
+        notes=(*(() if budget is None else budget.assumptions), *notes),
         made=_made(estimate.versions),
         **_of_profile(profile, estimate.peak_reserved_bytes),
     )
@@ -166,6 +165,8 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
     """
     if profile is None:
         return {}
+    if not profile.trace.events:
+        return {}
     position = peak_position(profile)
     (lane,) = timeline(profile, step=phase_of(profile, position).step, num_moments=_NUM_MOMENTS)
     root, *modules = scope_view(profile, Filters()).rows
@@ -212,6 +213,15 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
             largest_batch=entry.largest_batch,
             first_failing_batch=entry.first_failing_batch,
         )
+
+
+def _around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ...]:
+    """The likely and the largest peak of one setting, up to twice a batch size."""
+    sizes = (batch_size,) if curve.needs_traces else _spread(min(2, batch_size), 2 * batch_size, [batch_size])
+    return (
+        _line("likely", curve.at_risk(Risk.LIKELY), sizes),
+        _line("at most, with 95% confidence", curve.at_risk(Risk.SAFE), sizes),
+    )
 
 
 def _without_repetition(lines: Iterable[CurveLine]) -> list[CurveLine]:

@@ -71,10 +71,13 @@ def parse_reference(
     """
     folder = Path.cwd() if cwd is None else Path(cwd).absolute()
     _check_sample(text, input_shape, num_classes, sequence_length)
-    if library_of(text) is not None:
+    library = library_of(text)
+    if library is not None:
+        configuration = _configuration_file(text, folder) if library.takes_files else None
         return WorkloadRef(
             kind="library",
-            target=_with_absolute_path(text, folder),
+            target=text if configuration is None else f"{library.prefix}:{configuration}",
+            source_sha256=None if configuration is None else _sha256(configuration.read_bytes()),
             input_shape=input_shape,
             num_classes=num_classes,
             sequence_length=sequence_length,
@@ -165,12 +168,11 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
             yield source.parents[1] if source.name == "__init__.py" else source.parent
 
 
-def _with_absolute_path(text: str, folder: Path) -> str:
-    """A reference to a library's model, whose name may be a configuration's path."""
-    prefix, _, name = text.partition(":")
-    path = (folder / name).absolute()
-    is_path = name.endswith(".json") or name.startswith((".", "/"))
-    return f"{prefix}:{path}" if is_path and path.exists() else text
+def _configuration_file(text: str, folder: Path) -> Path | None:
+    """The file that a reference to a library's model names, or whose folder it names; None for a name."""
+    path = (folder / text.partition(":")[2]).absolute()
+    candidates = [path] if path.suffix == ".json" else [path / "config.json"]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _check_sample(

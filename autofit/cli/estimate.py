@@ -11,6 +11,7 @@ import click
 from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT
+from autofit.errors import ExitCode
 from autofit.paths import require_writable
 from autofit.report.estimate import Estimate
 from autofit.report.summary import SummarizedEstimate
@@ -49,7 +50,7 @@ def estimate(
     quiet: bool,
     as_json: bool,
     **given: str | None,
-) -> None:
+) -> ExitCode | None:
     """Predict what one configuration needs.
 
     No GPU is needed. Without --gpu an sm_80 card is likely, and the interval spans all architectures.
@@ -59,11 +60,11 @@ def estimate(
     if report is not None:
         require_writable(report)
     workload = api.refer(settings.model, settings)
-    with contextlib.ExitStack() as stack:
-        from autofit.cli.output import stderr
-        from autofit.cli.progress import ProgressLine
-        from autofit.service.events import ignore
+    from autofit.cli.output import stderr
+    from autofit.cli.progress import ProgressLine
+    from autofit.service.events import ignore
 
+    with contextlib.ExitStack() as stack:
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
         levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
@@ -73,14 +74,19 @@ def estimate(
             answer = levers.base
         else:
             answer = backend.estimate(settings, workload, batch_size, emit)
-        if report is not None:
-            from autofit.cli.report_file import write_report
-
-            write_report(report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit))
     if as_json:
         click.echo(_document(answer, summary, levers))
     else:
         _print(answer, summary, levers, settings)
+    if report is not None:
+        from autofit.cli.report_file import write_report
+
+        with contextlib.ExitStack() as stack:
+            emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+            return write_report(
+                report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit)
+            )
+    return None
 
 
 def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:

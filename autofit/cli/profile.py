@@ -98,7 +98,9 @@ def profile(
     over all rows they add up to what is allocated then. No GPU is needed.
     """
     outputs = {name: path for name in EXPORTS if (path := given.pop(name.replace("-", "_"))) is not None}
-    filters, given = _filters(given, None if show_all else top)
+    if show_all and top is not None:
+        raise UsageError(f"--all and --top {top} contradict each other: leave one out")
+    filters, given = _filters(given, top)
     for path in outputs.values():
         paths.require_writable(path)
     if trace is None:

@@ -124,5 +124,5 @@ EXPORTS: dict[str, Export] = {
         make=_snapshot,
     ),
     "peak-snapshot": Export(help="the same, taken when the most is allocated", make=_peak_snapshot),
-    "report": Export(help="a page, one HTML file, with figures of it", make=_page),
+    "report": Export(help="a page, one HTML file, with figures of all of it", make=_page),
 }

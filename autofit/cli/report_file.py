@@ -7,17 +7,23 @@ from pathlib import Path
 
 import click
 
+from autofit.errors import AutofitError, ExitCode
 from autofit.paths import write_atomically
 from autofit.report.html.content import Content
 
 
-def write_report(path: Path, gather: Callable[[], Content]) -> None:
-    """Gathers a report and writes its page; says on stderr where it is.
+def write_report(path: Path, gather: Callable[[], Content]) -> ExitCode | None:
+    """Gathers a report and writes its page, once the answer stands; says on stderr where it is.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Returns:
+        What to exit with where it fails, which stderr says: the answer is one document, and printed.
     """
     from autofit.report.html.page import render
 
-    write_atomically(path, render(gather()))
+    try:
+        write_atomically(path, render(gather()))
+    except AutofitError as error:
+        click.echo(f"error: the report was not written: {error.message}", err=True)
+        return error.exit_code
     click.echo(f"report written to {path}", err=True)
+    return None

@@ -171,8 +171,6 @@ def tune(
             driver.answer(result)
     if conv_plan is not None:
         _write_plan(result, conv_plan)
-    if report is not None:
-        _write_report(backend, settings, result, report, quiet=quiet)
     if as_json:
         click.echo(result.to_json())
     else:
@@ -180,7 +178,8 @@ def tune(
 
         memory = given["gpu_mem"]
         print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
-    return ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND
+    failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
+    return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
 
 
 def _write_plan(result: TuneResult, path: Path) -> None:
@@ -193,7 +192,7 @@ def _write_plan(result: TuneResult, path: Path) -> None:
 
 def _write_report(
     backend: Backend, settings: TuneSettings, result: TuneResult, path: Path, *, quiet: bool
-) -> None:
+) -> ExitCode | None:
     from autofit.cli.output import stderr
     from autofit.cli.progress import ProgressLine
     from autofit.cli.report_file import write_report
@@ -202,7 +201,7 @@ def _write_report(
     workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
-        write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
+        return write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
 
 
 def _driving(

@@ -7,7 +7,7 @@ row stay what they are. Two of them, the step and the category, choose what a vi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +19,22 @@ from workers.trace import Category
 ORDERS = ("bytes", "peak-bytes", "count", "name")
 SELECTABLE = ("bytes", "peak-bytes", "count")
 CATEGORIES = tuple(category.value.replace("_", "-") for category in Category)
+
+
+_OPTIONS = {
+    "select": "--select",
+    "order_by": "--order-by",
+    "min_bytes": "--min-bytes",
+    "max_depth": "--max-depth",
+    "start": "--start-name-regex",
+    "show": "--show-name-regex",
+    "hide": "--hide-name-regex",
+    "categories": "--category",
+    "step": "--step",
+    "device": "--device",
+    "top": "--top",
+    "with_libraries": "--libraries",
+}
 
 
 class NothingMatchesError(UsageError):
@@ -87,6 +103,24 @@ class Filters:
         measured: int = getattr(sizes, attribute)
         return measured
 
+    def require_only(self, used: Collection[str], view: str) -> None:
+        """Raises `UsageError` where a filter is set that a view has no use for.
+
+        Args:
+            used: the fields that it goes by.
+            view: its name.
+        """
+        usual = Filters()
+        ignored = [
+            option
+            for field, option in _OPTIONS.items()
+            if field not in used and getattr(self, field) != getattr(usual, field)
+        ]
+        if ignored:
+            raise UsageError(
+                f"{' and '.join(ignored)} mean nothing to --view {view}: leave that out, or take another view"
+            )
+
     def nothing_matches(self) -> NothingMatchesError:
         """The error that names the filters that were set."""
         patterns = (("start", self.start), ("show", self.show), ("hide", self.hide))
@@ -123,7 +157,7 @@ def parse_filters(
     """
     return Filters(
         select=_listed("--select", select, SELECTABLE) or SELECTABLE,
-        order_by=next(iter(_listed("--order-by", order_by, ORDERS)), "bytes"),
+        order_by="bytes" if order_by is None else _one("--order-by", order_by, ORDERS),
         min_bytes=0 if min_bytes in (None, "0") else _converted("--min-bytes", parse_bytes, min_bytes),
         max_depth=max_depth,
         start=_patterns("--start-name-regex", start_name_regex),
@@ -151,6 +185,13 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> tuple[str, .
                 f"{option}: there is no {name!r}; choose of {', '.join(known)}.{did_you_mean(name, known)}"
             )
     return names
+
+
+def _one(option: str, text: str, known: Sequence[str]) -> str:
+    name, *others = _listed(option, text, known)
+    if others:
+        raise UsageError(f"{option}: {text!r} is several; rows have one order, choose of {', '.join(known)}")
+    return name
 
 
 def _patterns(option: str, texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:

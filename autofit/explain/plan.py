@@ -156,9 +156,10 @@ def plan_view(profile: Profile, filters: Filters) -> PlanView:
     """The view of a profile; of the filters it goes by the step, the device and `top`.
 
     Raises:
-        UsageError: there is no such step, or the profile lists no calls of operators.
+        UsageError: there is no such step, the profile lists no calls of operators, or another filter is set.
         NothingMatchesError: there is no such device.
     """
+    filters.require_only(("step", "device", "top"), "plan")
     devices_of(profile, filters)
     return PlanView(profile=profile, plan=plan(profile, filters.step), num_places=filters.top)
 

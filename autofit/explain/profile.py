@@ -89,7 +89,7 @@ class Profile:
             document = _document(data)
             try:
                 return cls._from_dict(document)
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
                 raise ProfileError(f"the profile is malformed ({error}): {_SAVE_AGAIN}") from error
 
     @classmethod
@@ -160,6 +160,13 @@ def _require_consistent(profile: Profile) -> None:
     trace, num_allocations = profile.trace, len(profile.trace.allocations)
     if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
         raise ValueError("sizes and allocations differ in number")
+    peaks = (profile.peak_allocated_bytes, profile.peak_reserved_bytes, profile.context_bytes)
+    if not all(_is_size(size) for size in (*peaks, *profile.requested_bytes, *profile.block_bytes)):
+        raise ValueError("a size is no whole number of bytes")
+    if type(profile.versions) is not dict:
+        raise ValueError("the versions are no table")
+    if any(not 0 <= mark.position <= len(trace.events) for mark in trace.marks):
+        raise ValueError("a mark is beyond the events")
     made, freed = [False] * num_allocations, [False] * num_allocations
     for event in trace.events:
         number = event if event >= 0 else ~event
@@ -169,6 +176,10 @@ def _require_consistent(profile: Profile) -> None:
         done[number] = True
     if any(phase.start > phase.stop for phase in phases(profile)):
         raise ValueError("the marks are out of order")
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 # ── positions: so many events came before ───────────────────────────────────────────────────────

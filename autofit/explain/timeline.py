@@ -117,9 +117,10 @@ def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
     """The view of a profile; of the filters it goes by the step, the device, the categories and `top`.
 
     Raises:
-        UsageError: there is no such step.
+        UsageError: there is no such step, or another filter is set.
         NothingMatchesError: there is no such device, or nothing of the categories.
     """
+    filters.require_only(("step", "device", "categories", "top"), "timeline")
     phases_of(profile, filters.step)
     present = {each.category for each in profile.trace.allocations}
     if filters.categories and not filters.categories & present:

@@ -77,7 +77,9 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     model = settings.model
     location, _, attribute = model.rpartition(":")
     if not _is_file(model):
-        if ":" not in model or library_of(model) is not None:
+        if library_of(model) is not None:
+            return _of_library(model, api.refer(model, settings), working_dir)
+        if ":" not in model:
             return Code(model=api.refer(model, settings).target)
         return Code(model=model)  # a module: it may be installed on the cluster alone
     if working_dir is not None and "://" in working_dir:
@@ -101,6 +103,29 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     return Code(
         model=f"{inside[0].relative_to(root).as_posix()}:{attribute}", source_sha256=_sha256(inside[0])
     )
+
+
+def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
+    """A library's model; of a configuration in a file, the file as the cluster will find it."""
+    if ref.source_sha256 is None:
+        return Code(model=ref.target)
+    prefix, _, name = model.partition(":")
+    path = Path(ref.target.partition(":")[2]).resolve()
+    if working_dir is None:
+        if not Path(name).is_absolute():
+            raise UsageError(
+                f"{path.name} is a file of this machine: give its folder with --working-dir, so that every "
+                "node of the cluster gets it, or its absolute path if that is the same on all of them"
+            )
+        return Code(model=ref.target, source_sha256=ref.source_sha256)
+    if "://" in working_dir:
+        return Code(model=model, source_sha256=ref.source_sha256)
+    root = Path(working_dir).resolve()
+    if not path.is_relative_to(root):
+        raise UsageError(
+            f"{path} is not in the working directory {root}: name a file below it, or give another folder"
+        )
+    return Code(model=f"{prefix}:./{path.relative_to(root)}", source_sha256=ref.source_sha256)
 
 
 def _sha256(path: Path) -> str:

@@ -18,6 +18,7 @@ class Library:
         package: what is installed, and imported.
         module: of ours; its `load(ref)` makes the workload.
         example: a reference.
+        takes_files: whether a name may be a `config.json` or its folder.
         options: what may be said of a sample: of `input`, `classes` and `seq-len` those that mean something.
     """
 
@@ -26,6 +27,7 @@ class Library:
     module: str
     example: str
     options: tuple[str, ...]
+    takes_files: bool = False
 
 
 LIBRARIES = {
@@ -51,6 +53,7 @@ LIBRARIES = {
             module="workers.libraries.of_transformers",
             example="hf:gpt2",
             options=("seq-len",),
+            takes_files=True,
         ),
     )
 }

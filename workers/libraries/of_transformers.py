@@ -6,7 +6,6 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ def _configuration(transformers: Any, ref: WorkloadRef) -> Any:
     name = ref.target.partition(":")[2]
     types = transformers.CONFIG_MAPPING
     try:
-        if not Path(name).exists() and name in types:
+        if name in types:  # a file's name is absolute (see `workers.references`)
             return transformers.AutoConfig.for_model(name)
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -132,6 +131,10 @@ def _build(auto_class: str, config: Any) -> nn.Module:
             if getattr(config, name, None) is None:
                 setattr(config, name, 0)
     model: nn.Module = getattr(transformers, auto_class).from_config(config)
+    for part in model.modules():  # of a training: a cache for generation would grow when blocks run again
+        own: Any = getattr(part, "config", None)
+        if getattr(own, "use_cache", False):
+            own.use_cache = False
     return model
 
 

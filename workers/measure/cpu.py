@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +120,7 @@ def _unnamed_failures_tried_again(
         if is_out_of_memory(error) or not _is_limited():
             raise
         progress.steady = meter.peaks()  # as far as it came
+        traceback.clear_frames(error.__traceback__)  # which hold what the failed step had made
 
         def step() -> None:
             trial.drop_gradients()

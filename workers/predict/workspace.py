@@ -97,7 +97,7 @@ def workspace(
     within = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
     capped = _taken(within, policy, knows_the_order=knows_the_order)
     # A cap is promised for cuDNN's older interface: that plans keep to it is not known (`cudnn_capped`).
-    return dataclasses.replace(capped, high_bytes=needed.high_bytes, worst_bytes=needed.worst_bytes)
+    return dataclasses.replace(needed, low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
 
 
 def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:

@@ -150,6 +150,16 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_traced(place
             "nothing matches --show-name-regex 'nowhere'",
         ),
         (("--trace", "{saved}", "--step", "7"), "no step 7"),
+        (("--trace", "{saved}", "--order-by", "bytes,name"), "rows have one order"),
+        (("--trace", "{saved}", "--all", "--top", "3"), "--all and --top 3 contradict each other"),
+        (
+            ("--trace", "{saved}", "--view", "timeline", "--min-bytes", "1G", "--max-depth", "1"),
+            "--min-bytes and --max-depth mean nothing to --view timeline",
+        ),
+        (
+            ("--trace", "{saved}", "--view", "plan", "--category", "activation"),
+            "--category mean nothing to --view plan",
+        ),
         (("--model", "davenet", "--batch-size", "4", "--conv-algo", "all"), "a profile is of one algorithm"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from autofit import settings as settings_module
 from autofit.cli.tune import tune
 from autofit.confidence import Risk
-from autofit.errors import StorageError, WorkloadFailedError
+from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.report.html.content import Content
 from autofit.service.events import TrialFinished, TrialStarted, TuneStarted
 from workers.protocol import Probe, TrialSpec, WorkloadRef
@@ -200,6 +200,18 @@ def test_a_report_of_the_answer_is_written(autofit, results, tmp_path):
     assert finished.code == 0
     assert finished.document["best"]["batch_size"] == 118
     assert "the best is 118" in page.read_text(encoding="utf-8")
+
+
+def test_a_report_that_fails_costs_nobody_the_answer(autofit, results, tmp_path):
+    def lost(*_):
+        raise DispatchError("the worker died")
+
+    doors = {"tune": returning(results.answer()), "report_on_search": lost}
+    finished = autofit(*TUNE, "--report", str(tmp_path / "page.html"), "--json", "--quiet", **doors)
+    assert finished.code == 5
+    assert finished.document["best"]["batch_size"] == 118, "one document, the answer"
+    assert "the report was not written: the worker died" in finished.err
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_report_that_cannot_be_written_ends_the_search_before_it_begins(autofit, tmp_path):

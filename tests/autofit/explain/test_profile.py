@@ -107,6 +107,14 @@ def test_the_loss_is_of_the_forward_pass():
         (packed({**document(), "knobs": {"colour": "red"}}), "malformed"),
         (packed({key: value for key, value in document().items() if key != "card"}), "malformed .*card"),
         (packed({**document(), "block_bytes": [1, 2]}), "differ in number"),
+        (packed({**document(), "block_bytes": [None] * len(document()["block_bytes"])}), "no whole number"),
+        (packed({**document(), "peak_allocated_bytes": "x"}), "no whole number"),
+        (packed({**document(), "versions": None}), "versions are no table"),
+        (packed({**document(), "trace": {**document()["trace"], "convolutions": ["x"]}}), "malformed"),
+        (
+            packed({**document(), "trace": {**document()["trace"], "marks": [[-5, "model"]]}}),
+            "beyond the events",
+        ),
     ],
 )
 def test_what_is_no_profile_is_refused_in_one_sentence(data, said, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from workers.errors import DeviceError, UnknownNameError, UnsupportedError
+from workers.knobs.checkpointing import checkpoint_blocks
 from workers.libraries import LIBRARIES, library_of
 from workers.libraries.importing import imported
 from workers.references import WorkloadError, parse_reference
@@ -160,6 +161,27 @@ def test_a_configuration_becomes_the_training_of_its_usual_head(tmp_path, values
 
 
 @needs("transformers")
+@pytest.mark.parametrize("model_type", ["gpt2", "t5"])
+def test_blocks_that_run_again_in_backward_see_what_they_saw_before(tmp_path, model_type):
+    sizes = {
+        "gpt2": TINY,
+        "t5": {"num_layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 2, "d_kv": 16, "vocab_size": 100},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**sizes[model_type], "model_type": model_type}))
+    workload = loaded(f"hf:{tmp_path}", sequence_length=8)
+    torch.manual_seed(0)
+    model = workload.build_model().eval()  # without dropout, whose masks would differ between the two
+    batch = workload.make_batch(2, CPU)
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        workload.loss(model, batch).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        checkpoint_blocks(model)
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+@needs("transformers")
 def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
     values = {"model_type": "vit", "image_size": 32, "patch_size": 16, "num_hidden_layers": 1}
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -174,7 +196,19 @@ def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
 @needs("transformers")
 def test_a_relative_path_is_of_the_folder_that_it_was_said_in(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    assert parse_reference("hf:./config.json", cwd=tmp_path).target == f"hf:{tmp_path}/config.json"
+    file = f"hf:{tmp_path}/config.json"
+    for text, cwd in (("hf:./config.json", tmp_path), ("hf:config.json", tmp_path)):
+        assert parse_reference(text, cwd=cwd).target == file
+    assert parse_reference(f"hf:{tmp_path.name}", cwd=tmp_path.parent).target == file, "its folder"
+    before = parse_reference(file)
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "n_layer": 1}))
+    assert parse_reference(file) != before, "another configuration is another workload"
+
+
+@needs("transformers")
+def test_a_folder_named_like_a_model_type_hides_it_not(tmp_path):
+    (tmp_path / "gpt2").mkdir()
+    assert parse_reference("hf:gpt2", cwd=tmp_path).target == "hf:gpt2"
 
 
 def test_every_library_has_its_loader():
