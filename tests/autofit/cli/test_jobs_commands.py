@@ -189,17 +189,25 @@ def test_a_submission_that_cannot_be_is_refused_and_nothing_queued(
     ("model", "has_folder", "said"),
     [
         ("train.py:workload", False, "give its folder with --working-dir"),
+        ("hf:other/config.json", False, "give its folder with --working-dir"),
+        ("hf:other", True, "is not in the working directory"),
         ("trian.py:workload", True, "Did you mean train.py?"),
         ("../elsewhere.py:workload", True, "is not in the working directory"),
         ("davenett", False, "no built-in workload 'davenett'"),
     ],
 )
 def test_a_workload_that_the_cluster_would_not_find_is_refused_here(
-    autofit: Autofit, tmp_path: Path, model: str, has_folder: bool, said: str
+    autofit: Autofit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    has_folder: bool,
+    said: str,
 ) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "train.py").touch()
-    (tmp_path / "elsewhere.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("project/train.py", "elsewhere.py", "other/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     folder = (f"--working-dir={tmp_path / 'project'}",) if has_folder else ()
     submit = ("submit", f"--model={model}", "--gpu-mem=16G", "--address=http://127.0.0.1:1")
     refused = autofit(*submit, *folder)
