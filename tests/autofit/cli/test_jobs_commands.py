@@ -200,6 +200,7 @@ def test_a_workload_that_the_cluster_would_not_find_is_refused_here(
     autofit: Autofit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     model: str,
     has_folder: bool,
     said: str,
