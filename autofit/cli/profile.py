@@ -15,7 +15,7 @@ from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, combi
 from autofit.cli.profile_views import EXPORTS, VIEWS
 from autofit.errors import UsageError
 from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
-from autofit.explain.profile import Profile, read_profile
+from autofit.explain.profile import Profile, read_profile, without_collections
 from autofit.settings import resolve_settings
 
 _NUM_ROWS = 40  # of a text, unless told otherwise
@@ -78,6 +78,7 @@ _OUTPUTS = combined(
 @QUIET
 @JSON
 @click.pass_obj
+@without_collections()
 def profile(
     backend: Backend,
     /,

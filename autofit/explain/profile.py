@@ -85,7 +85,7 @@ class Profile:
         Raises:
             ProfileError: it is none, cut off, damaged, or of another version.
         """
-        with _without_collections():
+        with without_collections():
             document = _document(data)
             try:
                 return cls._from_dict(document)
@@ -125,7 +125,7 @@ def read_profile(path: Path) -> Profile:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """A long profile is a million objects, none of them garbage: to look costs a third of the time."""
     collects = gc.isenabled()
     gc.disable()
