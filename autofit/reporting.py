@@ -122,7 +122,7 @@ def report_on_profile(profile: Profile) -> Content:
     gpu = catalogue().get(profile.card)
     budget = None if gpu is None else _budget_of(gpu)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
-    where = f"{phase.name} of step {phase.step}" if phase.step else "building of the model"
+    where = phase.in_words if phase.step else "building of the model"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
     return Content(
         title=f"{trace.workload} at batch {trace.batch_size}",

@@ -80,3 +80,8 @@ def parse_percent(text: str) -> Decimal:
     if share is None or share >= 1:
         raise ValueError(f"{text!r} is not a share below 100%: write it as 3% or 0.03")
     return share
+
+
+def size_or_dash(num_bytes: int | None) -> str:
+    """A size where there is one, as `format_bytes` has it."""
+    return "–" if num_bytes is None else format_bytes(num_bytes)

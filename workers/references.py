@@ -270,7 +270,12 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def names_like(name: str, known: Iterable[str]) -> list[str]:
+    """The names that are spelt almost so; where there are none, those that it is a part of."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=3) or [n for n in names if name and name in n]
+    return difflib.get_close_matches(name, names, n=3) or [n for n in names if name and name in n]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = names_like(name, known)
     return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -167,26 +167,28 @@ def resolve(ref: WorkloadRef) -> Workload:
     """
     match ref.kind:
         case "builtin":
-            builtin = BUILTINS.get(ref.target)
-            if builtin is None:
-                raise UnknownWorkloadError(
-                    f"this worker knows no workload {ref.target!r}: install the same autofit"
-                )
-            found = getattr(importlib.import_module(builtin.module), builtin.attribute)
+            workload = _builtin_workload(ref)
         case "library":
-            found = _library_workload(ref)
+            workload = _library_workload(ref)
         case "pickle":
-            found = _unpickled(ref)
+            workload = _as_workload(_unpickled(ref), ref)
         case "import" | "file":
-            found = load_attribute(ref)
+            workload = _as_workload(load_attribute(ref), ref)
         case _:
             raise WorkloadError(
                 f"this worker knows no reference of kind {ref.kind!r}: install the same autofit"
             )
-    workload = _as_workload(found, ref)
     copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
     object.__setattr__(copy, "_reference", ref)
     return copy
+
+
+def _builtin_workload(ref: WorkloadRef) -> Workload:
+    builtin = BUILTINS.get(ref.target)
+    if builtin is None:
+        raise UnknownWorkloadError(f"this worker knows no workload {ref.target!r}: install the same autofit")
+    workload: Workload = getattr(importlib.import_module(builtin.module), builtin.attribute)
+    return workload
 
 
 def _library_workload(ref: WorkloadRef) -> Workload:
@@ -219,7 +221,7 @@ def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
         raise WorkloadError(
             f"{ref.name} gives {type(found).__name__}: name a Workload or a function that returns one"
         )
-    if ref.input_shape is not None and ref.kind != "library":
+    if ref.input_shape is not None:
         raise WorkloadError(
             f"{ref.name} is a Workload, which makes its own batches: leave out --input and --classes"
         )

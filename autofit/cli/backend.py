@@ -74,7 +74,7 @@ def report_on_estimate(
     return reporting.report_on_estimate(
         estimate,
         session.local_predictor(workload, mode=settings.mode, emit=emit),
-        _configuration(settings)[1],
+        _card(settings),
         gpu=settings.gpu,
         what_if=what_if,
         emit=emit,
@@ -82,8 +82,11 @@ def report_on_estimate(
 
 
 def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
-    card = api.card_named(None if settings.gpu is None else settings.gpu.key)
-    return settings.knobs(settings.one_conv_algo(what)), card
+    return settings.knobs(settings.one_conv_algo(what)), _card(settings)
+
+
+def _card(settings: TuneSettings) -> Card:
+    return api.card_named(None if settings.gpu is None else settings.gpu.key)
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
@@ -106,7 +109,7 @@ def compare(
     return compare_workloads(
         workloads,
         batch_size=batch_size,
-        card=api.card_named(None if settings.gpu is None else settings.gpu.key),
+        card=_card(settings),
         emit=emit,
     )
 

@@ -105,11 +105,6 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%"
 
 
-def size_or_dash(num_bytes: int | None) -> str:
-    """A size where there is one."""
-    return "–" if num_bytes is None else format_bytes(num_bytes)
-
-
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────
 
 

@@ -84,8 +84,7 @@ def _print_phases(lane: Lane) -> None:
         *((name, "right") for name in names),
     )
     for moment in lane.phase_peaks:
-        phase = moment.phase
-        name = f"step {phase.step} {phase.name}" if phase.step else phase.name
+        name = moment.phase.label
         table.add_row(
             f"{name} ▲" if moment == lane.peak else name,
             f"{moment.position:,}",
@@ -100,11 +99,10 @@ def _print_phases(lane: Lane) -> None:
 
 def _sums(lane: Lane, view: TimelineView) -> Iterator[str]:
     profile, peak = view.profile, lane.peak
-    where = f"step {peak.phase.step} {peak.phase.name}" if peak.phase.step else peak.phase.name
     num_events = len(profile.trace.events)
     yield (
-        f"▲ allocated peak {format_bytes(peak.allocated_bytes)} ({exact(peak.allocated_bytes)}): {where}, "
-        f"after {peak.position:,} of {num_events:,} events; a profile has no time in it"
+        f"▲ allocated peak {format_bytes(peak.allocated_bytes)} ({exact(peak.allocated_bytes)}): "
+        f"{peak.phase.label}, after {peak.position:,} of {num_events:,} events; a profile has no time in it"
     )
     yield (
         f"on {profile.card}: reserved peak {format_bytes(lane.peak_reserved_bytes)} "

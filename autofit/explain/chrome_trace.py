@@ -49,8 +49,7 @@ def chrome_trace(
         if shown:
             events.append(_peak(course, shown, process))
         for phase in shown:
-            name = f"step {phase.step} {phase.name}" if phase.step else phase.name
-            events.append(_slice(process, name, "phase", (phase.start, phase.stop)))
+            events.append(_slice(process, phase.label, "phase", (phase.start, phase.stop)))
             events += _nested_slices(_runs(profile, phase, called), course, process)
         events += _counters(course, shown, wanted, process)
     trace = profile.trace

@@ -74,7 +74,7 @@ def explain_difference(summary: Summary, profile: Profile, *, reserved_bytes: in
         reserved_bytes=reserved_bytes,
         context_bytes=profile.context_bytes,
         device_bytes=reserved_bytes + profile.context_bytes,
-        peak_phase=f"{phase.name} of step {phase.step}" if phase.step else phase.name,
+        peak_phase=phase.in_words,
     )
 
 

@@ -229,10 +229,14 @@ def allocated_after(profile: Profile) -> list[int]:
     )
 
 
-def peak_position(profile: Profile) -> int:
-    """The number of events up to and including the first at which live blocks peak; 0 without events."""
-    allocated = allocated_after(profile)
-    return allocated.index(max(allocated)) + 1 if allocated else 0
+def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> int:
+    """The number of events up to and including the first at which live blocks peak, in a stretch of them.
+
+    Args:
+        start, stop: the positions of its bounds; all events unless given. Without events it is `start`.
+    """
+    allocated = allocated_after(profile)[start:stop]
+    return start + allocated.index(max(allocated)) + 1 if allocated else start
 
 
 def alive_at(profile: Profile, position: int) -> list[int]:
@@ -254,6 +258,16 @@ class Phase:
     name: str
     start: int
     stop: int
+
+    @property
+    def label(self) -> str:
+        """`step 2 backward`; `model` alone while it is built."""
+        return f"step {self.step} {self.name}" if self.step else self.name
+
+    @property
+    def in_words(self) -> str:
+        """`backward of step 2`, likewise."""
+        return f"{self.name} of step {self.step}" if self.step else self.name
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:

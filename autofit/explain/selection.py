@@ -88,13 +88,12 @@ def select(profile: Profile, filters: Filters) -> Selection:
     found = phases(profile)
     lives = lifetimes(profile)
     start, stop = bounds[0].start, bounds[-1].stop
-    allocated = allocated_after(profile)[start:stop]
-    peak_bytes = max(allocated, default=0)
+    position = peak_position(profile, start, stop)
     selection = Selection(
         profile=profile,
         step=step,
-        position=start + allocated.index(peak_bytes) + 1 if allocated else start,
-        peak_allocated_bytes=peak_bytes,
+        position=position,
+        peak_allocated_bytes=allocated_after(profile)[position - 1] if position > start else 0,
         phases=found,
         lives=lives,
         _starts=tuple(phase.start for phase in found),

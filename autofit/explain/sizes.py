@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 from typing import Protocol
+
+_BITS = re.compile(r"[a-z]+([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +39,10 @@ class Sized(Protocol):
     def name(self) -> str: ...
     @property
     def sizes(self) -> Sizes: ...
+
+
+@functools.cache
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element by the bits in PyTorch's name of its type: `bfloat16`; 0 for no type."""
+    bits = _BITS.match(dtype)
+    return max(1, int(bits[1]) // 8) if bits else int(dtype == "bool")

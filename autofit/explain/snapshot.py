@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from autofit.explain.profile import Profile, allocated_after, phases
+from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.selection import phases_of
 from workers.allocator import Action, ActionKind, Segment, record_history
 from workers.allocator.settings import DEFAULT_SETTINGS
@@ -58,9 +58,7 @@ def step_peak(profile: Profile, step: int | None = None) -> int:
         UsageError: there is no such step.
     """
     found = phases_of(profile, step)
-    start, allocated = found[0].start, allocated_after(profile)
-    within = allocated[start : found[-1].stop]
-    return start + within.index(max(within)) + 1 if within else start
+    return peak_position(profile, found[0].start, found[-1].stop)
 
 
 def encode_snapshot(document: dict[str, Any]) -> bytes:
@@ -126,10 +124,9 @@ def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frame
 def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
     """The phases, as PyTorch notes where its `record_function` begins and ends."""
     for phase in phases(profile):
-        name = f"step {phase.step} {phase.name}" if phase.step else phase.name
         for stage, position in (("START", phase.start), ("END", phase.stop)):
             if position <= num_events:
-                yield {"stage": stage, "name": name, "device": 0, "time_us": position}
+                yield {"stage": stage, "name": phase.label, "device": 0, "time_us": position}
 
 
 class _Frames:

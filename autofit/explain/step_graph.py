@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, lifetimes, phases
 from autofit.explain.selection import phases_of
+from autofit.explain.sizes import element_bytes
 from workers.trace import Call, Category
 
 # What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
@@ -180,7 +180,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             start=max(birth, start),
             stop=min(death, stop),
             num_bytes=num_bytes,
-            element_bytes=_element_bytes(allocation.dtype),
+            element_bytes=element_bytes(allocation.dtype),
             is_kept=allocation.category in KEPT,
             # A gradient that is left over is let go before the next one is made.
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
@@ -218,12 +218,6 @@ def _named(values: dict[int, Value], calls: Iterable[Call]) -> dict[int, Value]:
         number: dataclasses.replace(value, name=names[number]) if number in names else value
         for number, value in values.items()
     }
-
-
-def _element_bytes(dtype: str) -> int:
-    """By PyTorch's names, which end in the number of bits: `bfloat16`; 0 for no type."""
-    bits = re.search(r"\d+", dtype)
-    return int(bits[0]) // 8 if bits else int(dtype == "bool")
 
 
 def _kernels(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import bisect
 import collections
-import functools
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autofit.explain.filters import Filters
-from autofit.explain.profile import Phase, Profile
+from autofit.explain.profile import Profile
 from autofit.explain.selection import Selection, select
-from autofit.explain.sizes import Sizes
+from autofit.explain.sizes import Sizes, element_bytes
 from autofit.explain.view import View, listed
 from workers.trace import Category
-
-_BITS = re.compile(r"[a-z]+([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,6 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
     for number in selection.numbers:
         allocation = profile.trace.allocations[number]
         sizes = selection.sizes((number,))
-        element_bytes = _element_bytes(allocation.dtype)
         is_tensor = bool(allocation.dtype)
         yield TensorRow(
             name=names[number],
@@ -100,11 +95,11 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
             dtype=allocation.dtype,
             shape=allocation.shape,
             num_elements=math.prod(allocation.shape) if is_tensor else sizes.requested_bytes,
-            element_bytes=element_bytes,
+            element_bytes=element_bytes(allocation.dtype) or 1,
             sizes=sizes,
             variable="" if allocation.name else variables.get(number, ""),
-            born=_told(selection.birth(number)),
-            freed=_told(selection.death(number)),
+            born=selection.birth(number).label,
+            freed="" if (death := selection.death(number)) is None else death.label,
             birth=selection.lives.births[number],
             death=selection.lives.deaths[number],
         )
@@ -118,16 +113,3 @@ def _variables(profile: Profile) -> dict[int, str]:
             for number in call.outputs:
                 variables.setdefault(number, call.name)
     return variables
-
-
-@functools.cache
-def _element_bytes(dtype: str) -> int:
-    """By the bits in the name of a type; 1 for `bool`, and where there is no type."""
-    bits = _BITS.match(dtype)
-    return max(1, int(bits[1]) // 8) if bits else 1
-
-
-def _told(phase: Phase | None) -> str:
-    if phase is None:
-        return ""
-    return f"step {phase.step} {phase.name}" if phase.step else phase.name

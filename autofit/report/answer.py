@@ -5,7 +5,7 @@ from __future__ import annotations
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.report.words import evidence_phrase, rate
-from autofit.units import format_bytes
+from autofit.units import format_bytes, size_or_dash
 from workers.knobs import conv
 from workers.protocol import Evidence
 
@@ -52,8 +52,8 @@ def _fits(result: TuneResult, best: Best) -> str:
 def _peak(result: TuneResult, best: Best) -> str:
     usable = format_bytes(result.budget.usable_bytes)
     if result.device.kind == "cpu":
-        return f"a resident peak of {_size(best.device_peak_bytes)} of the {usable} usable"
-    likely, interval = _size(best.peak_reserved_bytes), best.interval
+        return f"a resident peak of {size_or_dash(best.device_peak_bytes)} of the {usable} usable"
+    likely, interval = size_or_dash(best.peak_reserved_bytes), best.interval
     spread = (
         f" likely, {format_bytes(interval.high_bytes)} at most,"
         if best.evidence is Evidence.PREDICTED
@@ -62,10 +62,6 @@ def _peak(result: TuneResult, best: Best) -> str:
         else ""
     )
     return f"a reserved peak of {likely}{spread} of the {usable} usable"
-
-
-def _size(num_bytes: int | None) -> str:
-    return "–" if num_bytes is None else format_bytes(num_bytes)
 
 
 def _speed(best: Best) -> str:

@@ -87,19 +87,14 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     if working_dir is None:
         path = Path(location)
         if not path.is_absolute():
-            raise UsageError(
-                f"{location} is a file of this machine: give its folder with --working-dir, so that every "
-                "node of the cluster gets it, or its absolute path if that is the same on all of them"
-            )
+            raise _only_here(location)
         return Code(model=model, source_sha256=_sha256(path) if path.is_file() else None)
     root = Path(working_dir).resolve()
     candidates = [(folder / location).resolve() for folder in (root, Path.cwd())]
     inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
     if not inside:
         api.refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
-        raise UsageError(
-            f"{location} is not in the working directory {root}: name a file below it, or give another folder"
-        )
+        raise _outside(location, root)
     return Code(
         model=f"{inside[0].relative_to(root).as_posix()}:{attribute}", source_sha256=_sha256(inside[0])
     )
@@ -113,19 +108,27 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
     path = Path(ref.target.partition(":")[2]).resolve()
     if working_dir is None:
         if not Path(name).is_absolute():
-            raise UsageError(
-                f"{path.name} is a file of this machine: give its folder with --working-dir, so that every "
-                "node of the cluster gets it, or its absolute path if that is the same on all of them"
-            )
+            raise _only_here(path.name)
         return Code(model=ref.target, source_sha256=ref.source_sha256)
     if "://" in working_dir:
         return Code(model=model, source_sha256=ref.source_sha256)
     root = Path(working_dir).resolve()
     if not path.is_relative_to(root):
-        raise UsageError(
-            f"{path} is not in the working directory {root}: name a file below it, or give another folder"
-        )
+        raise _outside(path, root)
     return Code(model=f"{prefix}:./{path.relative_to(root)}", source_sha256=ref.source_sha256)
+
+
+def _only_here(file: str) -> UsageError:
+    return UsageError(
+        f"{file} is a file of this machine: give its folder with --working-dir, so that every node of the "
+        "cluster gets it, or its absolute path if that is the same on all of them"
+    )
+
+
+def _outside(file: str | Path, root: Path) -> UsageError:
+    return UsageError(
+        f"{file} is not in the working directory {root}: name a file below it, or give another folder"
+    )
 
 
 def _sha256(path: Path) -> str:

@@ -15,7 +15,6 @@ class Library:
 
     Attributes:
         prefix: of the references, before the colon.
-        package: what is installed, and imported.
         module: of ours; its `load(ref)` makes the workload.
         example: a reference.
         takes_files: whether a name may be a `config.json` or its folder.
@@ -23,7 +22,6 @@ class Library:
     """
 
     prefix: str
-    package: str
     module: str
     example: str
     options: tuple[str, ...]
@@ -35,21 +33,18 @@ LIBRARIES = {
     for library in (
         Library(
             prefix="torchvision",
-            package="torchvision",
             module="workers.libraries.of_torchvision",
             example="torchvision:resnet50",
             options=("input", "classes"),
         ),
         Library(
             prefix="timm",
-            package="timm",
             module="workers.libraries.of_timm",
             example="timm:convnext_tiny",
             options=("input", "classes"),
         ),
         Library(
             prefix="hf",
-            package="transformers",
             module="workers.libraries.of_transformers",
             example="hf:gpt2",
             options=("seq-len",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -63,15 +63,15 @@ def _cross_entropy(model: nn.Module, batch: Images) -> Tensor:
 
 
 def _mean(model: nn.Module, batch: Images) -> Tensor:
-    return next(_outputs(model(batch[0]))).mean()
+    return _outputs(model(batch[0]))[0].mean()
 
 
-def _outputs(output: Any) -> Iterator[Tensor]:
-    """The tensors of an output, be it one, a (named) tuple or a mapping of them."""
+def _outputs(output: Any) -> list[Tensor]:
+    """The tensors of an output, be it one, a (named) tuple or a mapping of them; at least one."""
     values = output.values() if isinstance(output, Mapping) else output
     found = [output] if isinstance(output, Tensor) else [v for v in values if isinstance(v, Tensor)]
     if not found:
         raise InvalidLossError(
             f"the network returns {type(output).__name__} without a tensor: write a Workload with its loss"
         )
-    yield from found
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from workers.errors import DeviceError, UnknownNameError
+from workers.references import names_like
 
 _NUM_NEAR = 3
 
@@ -47,9 +47,7 @@ def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> 
     Args:
         otherwise: what else to do, where nothing is like it.
     """
-    names = sorted(known)
-    inside = [each for each in names if name in each]
-    near = difflib.get_close_matches(name, names, n=_NUM_NEAR) or inside[:_NUM_NEAR]
+    near = names_like(name, sorted(known))[:_NUM_NEAR]
     hint = f"did you mean {' or '.join(near)}?" if near else otherwise
     return UnknownNameError(f"there is no model {wanted}: {hint}")
 

@@ -14,7 +14,6 @@ from workers.protocol import WorkloadRef
 from workers.workload import Workload
 
 _USUAL_SIDE, _USUAL_CLASSES = 224, 1000  # where a model has no weights that say them
-_PER_IMAGE, _PER_PIXEL = "torchvision.models", "torchvision.models.segmentation"
 
 
 def load(ref: WorkloadRef) -> Workload:
@@ -42,7 +41,7 @@ def load(ref: WorkloadRef) -> Workload:
     weights: Any = next(iter(reversed(models.get_model_weights(name))), None)
     num_classes = ref.num_classes or _num_classes(weights)
     return image_workload(
-        functools.partial(_build, name, num_classes),
+        functools.partial(_build, name, num_classes, is_dense=is_dense),
         name=ref.name,
         input_shape=ref.input_shape or (3, *_sides(weights)),
         num_classes=num_classes,
@@ -61,9 +60,10 @@ def _sides(weights: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[-1])
 
 
-def _build(name: str, num_classes: int) -> nn.Module:
+def _build(name: str, num_classes: int, *, is_dense: bool) -> nn.Module:
     from torchvision import models
 
-    options = {"weights_backbone": None} if name in models.list_models(module=models.segmentation) else {}
+    # Those for pixels would fetch the weights of the network that they begin with.
+    options = {"weights_backbone": None} if is_dense else {}
     model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **options)
     return model

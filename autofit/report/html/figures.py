@@ -89,7 +89,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
         {
             "x": peak.position,
             "y": peak.allocated_bytes / unit_bytes,
-            "text": f"<b>peak: {format_bytes(peak.allocated_bytes)} allocated</b><br>{_where(peak)}",
+            "text": f"<b>peak: {format_bytes(peak.allocated_bytes)} allocated</b><br>{peak.phase.in_words}",
             "showarrow": True, "arrowhead": 2, "ax": _towards_the_middle(peak.position, positions), "ay": -38,
             "bgcolor": "var:panel", "bordercolor": "var:ink", "borderpad": 3,
         }
@@ -230,11 +230,6 @@ def lever_bars(what_if: WhatIf) -> Figure:
 def _unit(num_bytes: int) -> tuple[str, int]:
     """One unit for a whole figure."""
     return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
-
-
-def _where(moment: Moment) -> str:
-    phase = moment.phase
-    return f"{phase.name} of step {phase.step}" if phase.step else phase.name
 
 
 def _towards_the_middle(position: int, positions: Sequence[int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import rate
-from autofit.units import format_bytes
+from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 
 
@@ -15,13 +15,14 @@ def frontier_table(result: TuneResult) -> Table:
     """A row for every setting, the largest batch first: what fits, what does not, why, how that is known."""
     entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
     timed = any(entry.samples_per_second is not None for entry in entries)
-    peak = "resident peak" if result.device.kind == "cpu" else "reserved peak"
+    is_cpu = result.device.kind == "cpu"
+    peak = "resident peak" if is_cpu else "reserved peak"
     columns = ("setting", "largest batch", peak, *(("samples a second",) if timed else ()), "fails at")
     rows = [
         (
             entry.knobs.conv_algo + (" — the best" if _is_best(entry, result) else ""),
             "none" if entry.largest_batch is None else str(entry.largest_batch),
-            _size(entry.device_peak_bytes if result.device.kind == "cpu" else entry.peak_reserved_bytes),
+            size_or_dash(entry.device_peak_bytes if is_cpu else entry.peak_reserved_bytes),
             *((_rate(entry),) if timed else ()),
             "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
             f"{entry.reason}.",
@@ -65,10 +66,6 @@ def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, 
 
 def _is_best(entry: FrontierEntry, result: TuneResult) -> bool:
     return result.best is not None and entry.knobs == result.best.knobs
-
-
-def _size(num_bytes: int | None) -> str:
-    return "–" if num_bytes is None else format_bytes(num_bytes)
 
 
 def _rate(entry: FrontierEntry) -> str:
