@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from workers.errors import InvalidTrialError, WorkerError
+from workers.garbage import importing
 from workers.heart import Heart, Report, unheard
 from workers.outcomes import UNKNOWN, without_answer
 from workers.protocol import (
@@ -41,7 +42,7 @@ _MODELS = f"{_WORKERS}models/"
 def main(specs_fd: int, outcomes_fd: int) -> None:
     """Answers one JSON line after another until an empty line comes."""
     specs = received(specs_fd, outcomes_fd)
-    with suppress(ImportError):  # `answer` says it when there is someone to say it to
+    with importing(), suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
     heart = Heart(outcomes_fd)
     while spec := specs.get():
@@ -105,7 +106,8 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
 def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
     # Imported here because a prediction must not touch CUDA's modules before its hooks are in.
     if spec.probe is Probe.PREDICT:
-        from workers.predict import probe
+        with importing():
+            from workers.predict import probe
 
         report(Heartbeat(phase="prediction"))
         return probe.predict(spec)

@@ -15,8 +15,9 @@ from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, combi
 from autofit.cli.profile_views import EXPORTS, VIEWS
 from autofit.errors import UsageError
 from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
-from autofit.explain.profile import Profile, read_profile, without_collections
+from autofit.explain.profile import Profile, read_profile
 from autofit.settings import resolve_settings
+from workers.garbage import without_collections
 
 _NUM_ROWS = 40  # of a text, unless told otherwise
 _FILE = click.Path(path_type=Path)

@@ -30,9 +30,7 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
         column.no_wrap = True
     print_whole(table)
     console = stdout()
-    hidden = view.num_passing - len(view.rows)
-    if hidden:
-        console.print(f"  … and {hidden} more: --all shows them")
+    print_number_hidden(view.num_passing - len(view.rows))
     console.print()
     for line in _sums(view.total, view.selection):
         console.print(f"  {line}", soft_wrap=True)
@@ -44,6 +42,12 @@ def print_configuration(profile: Profile) -> None:
     knobs = f"{profile.knobs.conv_algo} · {configuration(profile.knobs, trace.mode)}"
     console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {knobs}")
     console.print()
+
+
+def print_number_hidden(num_rows: int) -> None:
+    """Prints how many rows a table lacks, if any."""
+    if num_rows:
+        stdout().print(f"  … and {num_rows} more: --all shows them")
 
 
 def _sums(total: Sizes, selection: Selection) -> Iterator[str]:

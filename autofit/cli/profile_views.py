@@ -60,13 +60,13 @@ def _show_rows(view: Any, filters: Filters) -> None:
     print_view(view, filters)
 
 
-def _show_timeline(view: Any, filters: Filters) -> None:  # noqa: ARG001 (all views are shown alike)
+def _show_timeline(view: Any, filters: Filters) -> None:
     from autofit.cli.timeline_text import print_timeline
 
-    print_timeline(view)
+    print_timeline(view, filters.top)
 
 
-def _show_plan(view: Any, filters: Filters) -> None:  # noqa: ARG001
+def _show_plan(view: Any, filters: Filters) -> None:  # noqa: ARG001 (all views are shown alike)
     from autofit.cli.plan_text import print_plan
 
     print_plan(view)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from autofit.cli.output import exact, headed, print_whole, stdout, styled
-from autofit.cli.profile_text import print_configuration
+from autofit.cli.profile_text import print_configuration, print_number_hidden
 from autofit.explain.timeline import Lane, Moment, TimelineView
 from autofit.units import format_bytes
 
@@ -16,8 +16,12 @@ _FREE = "░"
 _MAX_COLUMNS = 160
 
 
-def print_timeline(view: TimelineView) -> None:
-    """Prints a chart and a table for each device."""
+def print_timeline(view: TimelineView, num_phases: int | None) -> None:
+    """Prints a chart and a table for each device.
+
+    Args:
+        num_phases: the table's rows, the phases with the highest peaks; None for all.
+    """
     console = stdout()
     print_configuration(view.profile)
     scale_width = len("1023.99 GiB ┤")
@@ -27,7 +31,7 @@ def print_timeline(view: TimelineView) -> None:
         for line in chart(lane):
             console.print(f"  {line}", soft_wrap=True)
         console.print()
-        _print_phases(lane)
+        _print_phases(lane, num_phases)
         console.print()
         for line in _sums(lane, view):
             console.print(f"  {line}", soft_wrap=True)
@@ -73,8 +77,10 @@ def _at(column: int, num_columns: int) -> str:
     return f"{' ' * column}▲ peak"
 
 
-def _print_phases(lane: Lane) -> None:
-    categories = [c for c in lane.peak.categories if any(m.categories[c] for m in lane.phase_peaks)]
+def _print_phases(lane: Lane, num_phases: int | None) -> None:
+    highest = sorted(lane.phase_peaks, key=lambda moment: -moment.allocated_bytes)[:num_phases]
+    shown = sorted(highest, key=lambda moment: moment.position)
+    categories = [c for c in lane.peak.categories if any(moment.categories[c] for moment in shown)]
     names = [category.value.replace("_", " ") for category in categories]
     table = headed(
         ("phase", "left"),
@@ -83,7 +89,7 @@ def _print_phases(lane: Lane) -> None:
         ("reserved", "right"),
         *((name, "right") for name in names),
     )
-    for moment in lane.phase_peaks:
+    for moment in shown:
         name = moment.phase.label
         table.add_row(
             f"{name} ▲" if moment == lane.peak else name,
@@ -95,6 +101,7 @@ def _print_phases(lane: Lane) -> None:
     for column in table.columns:
         column.no_wrap = True
     print_whole(table)
+    print_number_hidden(len(lane.phase_peaks) - len(shown))
 
 
 def _sums(lane: Lane, view: TimelineView) -> Iterator[str]:

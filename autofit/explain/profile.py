@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import UsageError
+from workers.garbage import without_collections
 from workers.protocol import Knobs
 from workers.trace import FORWARD_END, Mark, Trace
 
@@ -122,18 +121,6 @@ def read_profile(path: Path) -> Profile:
         return Profile.from_bytes(data)
     except ProfileError as error:
         raise ProfileError(f"{path}: {error.message}") from error
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """A long profile is a million objects, none of them garbage: to look costs a third of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _document(data: bytes) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _SUMS = sorted(
 )
 _VECTOR_BYTES = 16
 _NOT_ASKED = -1
+_MEMOIZED_GEOMETRIES = 2**16
 
 Copies = tuple[int, int, int, int, int, int]
 Features = tuple[int, ...]
@@ -207,8 +208,18 @@ _Position = tuple[float, ...]
 
 def _position(of: Features) -> _Position:
     """Coordinates in which the distance is the sum of differences."""
-    logs = [math.log2(max(1, feature)) for feature in of]
-    return (logs[0] + logs[3], *(weight * log for weight, log in zip(_WEIGHTS, logs, strict=True) if weight))
+    num_samples, *geometry = of
+    log = math.log2(max(1, num_samples))
+    log_pixels, others = _position_of_geometry(tuple(geometry))
+    return (log + log_pixels, _WEIGHTS[0] * log, *others)
+
+
+@functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
+def _position_of_geometry(geometry: tuple[int, ...]) -> tuple[float, _Position]:
+    """What all numbers of samples have in common: the pixels' part of the first coordinate, the others."""
+    logs = [math.log2(max(1, feature)) for feature in geometry]
+    weighted = zip(_WEIGHTS[1:], logs, strict=True)
+    return logs[2], tuple(weight * log for weight, log in weighted if weight)
 
 
 class Neighbours:
@@ -220,13 +231,22 @@ class Neighbours:
 
     def __init__(self, rows: Iterable[tuple[Features, int]]) -> None:
         self._exact = dict(rows)
-        self._sorted = sorted((_position(of), number) for of, number in self._exact.items())
-        self._samples: dict[Features, list[int]] = {}
-        for num_samples, *geometry in self._exact:
-            self._samples.setdefault(tuple(geometry), []).append(num_samples)
 
     def __len__(self) -> int:
         return len(self._exact)
+
+    # Most calls of the usual networks are in the table itself: only others ask for these two.
+
+    @functools.cached_property
+    def _sorted(self) -> list[tuple[_Position, int]]:
+        return sorted((_position(of), number) for of, number in self._exact.items())
+
+    @functools.cached_property
+    def _samples(self) -> dict[Features, list[int]]:
+        samples: dict[Features, list[int]] = {}
+        for num_samples, *geometry in self._exact:
+            samples.setdefault(tuple(geometry), []).append(num_samples)
+        return samples
 
     def nearest(self, of: Features) -> int:
         """The plans of that call, or of its nearest neighbour."""

@@ -63,6 +63,17 @@ def test_the_timeline_says_where_the_peak_is(profile):
     assert "allocated peak 32.00 MiB (33,554,432 bytes): step 1 backward, after 3 of 5 events" in text
 
 
+def test_the_timeline_shows_the_highest_phases_in_their_order(profile):
+    text = profile("--view", "timeline", "--top", "2").out
+
+    assert [line.split("  ")[1] for line in text.splitlines() if line.startswith("  step 1")] == [
+        "step 1 forward",
+        "step 1 backward ▲",
+    ]
+    assert "… and 1 more: --all shows them" in text
+    assert "more" not in profile("--view", "timeline", "--all").out
+
+
 def test_the_timeline_as_a_document(profile):
     document = profile("--view", "timeline", "--json", "--top", "3").document
 
