@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autofit.curve_set import CurveSet
-from autofit.errors import UsageError, WorkloadFailedError
+from autofit.errors import AutofitError, UsageError, WorkloadFailedError
 from autofit.prediction import UNPREDICTABLE, Predictor
-from autofit.report.words import in_short
+from autofit.report.words import in_words
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.settings import ALL_CONV_ALGOS, TuneSettings
@@ -65,7 +65,9 @@ def search_space(
         left_out=frozenset(dataclasses.replace(knobs, conv_algo=name) for knobs in failing for name in kept),
     )
     notes = [f"left out: {reason.rpartition(':')[0]}" for reason in inapplicable.values()]
-    notes += [f"left out: {in_short(knobs)}: {error.message}" for knobs, error in failing.items()]
+    for knobs, error in failing.items():
+        name = " · ".join(in_words(knob, getattr(knobs, knob)) for knob in searched)
+        notes.append(f"left out: {name}: {error.message}")
     return space, tuple(notes)
 
 
@@ -98,8 +100,12 @@ def _smallest_batch(
 def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> WorkloadFailedError | None:
     try:
         predictor.trace(knobs, batch_size)
-    except WorkloadFailedError as error:
-        return None if error.kind in UNPREDICTABLE else error
+    except AutofitError as error:
+        if error.kind in UNPREDICTABLE:
+            return None  # which says nothing of whether it runs
+        if not isinstance(error, WorkloadFailedError):
+            raise
+        return error
     return None
 
 

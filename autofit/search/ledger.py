@@ -144,7 +144,7 @@ class Ledger:
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """The size to try first of a setting, which likely makes it pointless; None for its boundary's own."""
+        """The size to try first of a setting, which likely prunes it; None for its boundary's own."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
