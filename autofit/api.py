@@ -50,7 +50,7 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `checkpointing`, `mode`, `max_batch`, `risk`, …
+            `set_to_none`, `checkpointing`, `mode`, `worst_case`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -74,6 +74,7 @@ def estimate(
     batch_size: int,
     gpu: str | None = None,
     mode: str | None = None,
+    worst_case: bool = False,
     **knobs: Unpack[KnobOptions],
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
@@ -82,6 +83,7 @@ def estimate(
         gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
             architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
+        worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
         knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
             `optimizer_impl`, `set_to_none`, `checkpointing`.
 
@@ -90,7 +92,7 @@ def estimate(
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     setting = _knobs(knobs)
-    predictor = local_predictor(_referred(workload), mode=mode)
+    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case)
     return predictor.estimate(setting, card_named(gpu), batch_size)
 
 
@@ -109,7 +111,8 @@ def check(workload: Workload | str, *, batch_size: int, **options: Any) -> Check
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = check_settings({**options, "model": model})
     reference = _referred(workload, settings)
-    return run_check(settings, local_predictor(reference, mode=settings.mode), batch_size)
+    predictor = local_predictor(reference, mode=settings.mode, worst_case=settings.worst_case)
+    return run_check(settings, predictor, batch_size)
 
 
 def peak_curve(
@@ -117,6 +120,7 @@ def peak_curve(
     *,
     gpu: str | None = None,
     mode: str | None = None,
+    worst_case: bool = False,
     **knobs: Unpack[KnobOptions],
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
@@ -125,7 +129,7 @@ def peak_curve(
     are those of `estimate`.
     """
     setting = _knobs(knobs)
-    predictor = local_predictor(_referred(workload), mode=mode)
+    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case)
     return predictor.curve(setting, card_named(gpu))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import workers
 from autofit import answers, gpus, plan_sources
+from autofit.batch_kinds import compare_kinds
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
@@ -127,10 +128,7 @@ def _search(
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space, left_out = _search_space(settings, algos, predictor)
-    if target.probe is Probe.CPU:
-        curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
-    else:
-        curves, notes = _predict(predictor, target, space, settings.risk)
+    curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
     with _open_study(settings, spec, target, space, curves) as study:
         emit(
             TuneStarted(
@@ -159,6 +157,25 @@ def _search(
         ).run()
         trials = tuple(record.outcome for record in study.outcomes())
     best = frontier.best()
+
+    def predict_other_kind(knobs: Knobs) -> CurveSet:
+        other = dataclasses.replace(spec, worst_case=not spec.worst_case)
+        alone = dataclasses.replace(space, choices={}, fixed=knobs)
+        predicts = _predictor(other, target, emit)
+        return _predict_for(target, predicts, measuring, other, space=alone, risk=settings.risk)[0]
+
+    kinds, not_compared = (
+        compare_kinds(
+            frontier,
+            curves,
+            predict_other_kind,
+            space=space,
+            worst_case=spec.worst_case,
+            budget_bytes=target.budget.usable_bytes,
+        )
+        if predictor.has_batch_kinds
+        else (None, ())
+    )
     result = TuneResult(
         workload=workload.name,
         budget=target.budget,
@@ -179,10 +196,11 @@ def _search(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        batch_kinds=kinds,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *left_out, *notes),
+        notes=(*frontier.notes(), *left_out, *notes, *not_compared),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -197,6 +215,7 @@ def local_predictor(
     workload: WorkloadRef,
     *,
     mode: str | None = None,
+    worst_case: bool = False,
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
@@ -206,6 +225,7 @@ def local_predictor(
         workload,
         checked(workers.run),
         mode=mode,
+        worst_case=worst_case,
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,
@@ -219,12 +239,13 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
             spec.workload,
             workers.run,
             mode=spec.mode,
+            worst_case=spec.worst_case,
             emit=emit,
             for_host=True,
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture)
-    return local_predictor(spec.workload, mode=spec.mode, emit=emit)
+    return local_predictor(spec.workload, mode=spec.mode, worst_case=spec.worst_case, emit=emit)
 
 
 class _Measuring:
@@ -376,6 +397,7 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
+        "worst_case": settings.worst_case,
         "risk": settings.risk,
         "residuals_sha256": shipped_residuals().digest,
         "probe": spec.probe,
@@ -399,12 +421,27 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         batch_size=1,
         probe=target.probe or Probe.PREDICT,
         mode=settings.mode,
+        worst_case=settings.worst_case,
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )
+
+
+def _predict_for(
+    target: Target,
+    predictor: Predictor,
+    measuring: _Measuring,
+    spec: TrialSpec,
+    *,
+    space: SearchSpace,
+    risk: Risk,
+) -> tuple[CurveSet, tuple[str, ...]]:
+    if target.probe is Probe.CPU:
+        return _predict_for_host(predictor, measuring, spec, space, risk)
+    return _predict(predictor, target, space, risk)
 
 
 def _predict(
@@ -447,9 +484,8 @@ def _predict_for_host(
         return HostProcess.of(measuring.submit(baseline).result())
 
     for knobs, found in blocks.items():
-        if found is not None:
-            curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
-    if None in blocks.values():
+        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+    if any(found.needs_traces for found in blocks.values()):
         return curves, (
             "no prediction guided the search: the step allocates differently at every batch size",
         )

@@ -212,6 +212,7 @@ class TuneSettings:
         precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
             `workers.protocol.Knobs`.
         mode: None leaves the workload's own.
+        worst_case: with the worst batches that a workload's data can make.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -251,6 +252,7 @@ class TuneSettings:
     set_to_none: bool = True
     checkpointing: str = "none"
     mode: str | None = None
+    worst_case: bool = False
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -398,6 +400,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "set-to-none": ("set_to_none", _switch),
     "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
     "mode": ("mode", _one_of(MODES)),
+    "worst-case": ("worst_case", _switch),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),
     "reserve": ("reserve_bytes", _size_or_zero),

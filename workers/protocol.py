@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -34,6 +34,8 @@ HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 CHECKPOINTINGS = ("none", "blocks")
 MODES = ("train", "infer")
+# The kinds of batches that a `make_batch` with a parameter `kind` can make.
+TYPICAL, WORST = "typical", "worst"
 
 
 class Verdict(StrEnum):
@@ -181,6 +183,8 @@ class TrialSpec:
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
         mode: `train`, `infer`, or None for the workload's own.
+        worst_case: whether batches are the worst that the data can make, of a workload that has kinds of
+            them; else the typical ones.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
@@ -204,6 +208,7 @@ class TrialSpec:
     probe: Probe
     knobs: Knobs = field(default_factory=Knobs)
     mode: str | None = None
+    worst_case: bool = False
     budget_bytes: int | None = None
     architecture: str = "sm_80"
     num_warmup_steps: int = 1

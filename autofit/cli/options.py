@@ -176,6 +176,11 @@ KNOBS = combined(
         choices=CHECKPOINTINGS,
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
+    click.option(
+        "--worst-case/--no-worst-case",
+        default=None,
+        help="With the largest batches that the data can make, of a workload whose make_batch takes a kind.",
+    ),
 )
 
 REPORT = click.option(

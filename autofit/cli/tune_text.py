@@ -21,7 +21,7 @@ from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.report.words import configuration, unnamed_card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.protocol import Evidence, Knobs, Verdict
+from workers.protocol import WORST, Evidence, Knobs, Verdict
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -60,9 +60,11 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
 
 def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
     budget = result.budget
-    mode = settings.mode if result.estimate is None else result.estimate.mode
+    mode, kind = settings.mode, WORST if settings.worst_case else None
+    if result.estimate is not None:
+        mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
-    console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode)}"))
+    console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode, kind)}"))
     console.print()
     table = grid("left", "right", "left")
     total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"
@@ -171,10 +173,11 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
-    (said,) = map(Text, answer_in_words(result))
+    said, *more = map(Text, answer_in_words(result))
     said.highlight_words(["Nothing fits", "Nothing is known to fit"], "bold red")
     console.print()
-    console.print(said)
+    for sentence in (said, *more):
+        console.print(sentence)
     if result.stopped_by is not None:
         return
     heading(console, "What may help")

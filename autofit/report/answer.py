@@ -12,10 +12,11 @@ from workers.protocol import Evidence
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     """What was found, the answer first; each a sentence or a few."""
+    kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     if result.best is None:
-        return (_nothing(result),)
+        return (_nothing(result), *kinds)
     default = _default(result, result.best)
-    return (_found(result, result.best), *(() if default is None else (default,)))
+    return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 
 
 def smallest_batch(result: TuneResult) -> int | None:

@@ -84,6 +84,7 @@ class Estimate:
         calibration: the real runs that the interval rests on, or that there are none.
         device: the card that was assumed.
         architectures: those that the interval spans, the likely one first; of a named card its own.
+        batch_kind: `typical` or `worst`, where the workload makes both.
         workspace_source: where the workspaces of convolutions are from.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
@@ -103,6 +104,7 @@ class Estimate:
     device: Device
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
+    batch_kind: str | None = None
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
     architectures: tuple[str, ...] = ()

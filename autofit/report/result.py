@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from autofit.budget import Budget
 from autofit.confidence import Risk
+from autofit.report.batch_kinds import BatchKinds
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
 from autofit.search.choice import Knee, Objective
@@ -105,6 +106,7 @@ class TuneResult:
         trials: the outcomes in the study, in their order.
         estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
+        batch_kinds: what typical batches take and what the worst do, where the workload makes both.
         conv_plan: the algorithm of every layer, where the best has one for each.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
@@ -129,6 +131,7 @@ class TuneResult:
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
+    batch_kinds: BatchKinds | None = None
     conv_plan: ConvPlan | None = None
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
@@ -156,6 +159,7 @@ class TuneResult:
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "cards": [dataclasses.asdict(card) for card in self.cards],
+            "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "notes": list(self.notes),
             "num_trials": len(self.trials),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.gpus import oldest_first
-from workers.protocol import Device, Evidence, Knobs
+from workers.protocol import WORST, Device, Evidence, Knobs
 
 
-def configuration(knobs: Knobs, mode: str | None) -> str:
+def configuration(knobs: Knobs, mode: str | None, batch_kind: str | None = None) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default.
+    not the default, and the kind of the batches where there are several.
     """
     optimizer = knobs.optimizer or "the workload's optimizer"
     parts = [knobs.precision]
@@ -23,6 +23,8 @@ def configuration(knobs: Knobs, mode: str | None) -> str:
         parts.append("gradients kept as zeros")
     if knobs.checkpointing != "none":
         parts.append(f"checkpointing {knobs.checkpointing}")
+    if batch_kind is not None:
+        parts.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
     return " · ".join(parts if mode is None else [*parts, mode])
 
 

@@ -66,7 +66,7 @@ def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> No
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
     predictor = Predictor(reference, workers.run, for_host=True, num_threads=NUM_THREADS)
     found = predictor.host_blocks(Knobs())
-    assert found is not None
+    assert not found.needs_traces
     predicted = HostCurve(found, measured_process)(16)
     outcome = workers.run(
         TrialSpec(workload=reference, batch_size=16, probe=Probe.CPU, num_steps=1, num_threads=NUM_THREADS)

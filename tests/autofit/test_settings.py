@@ -34,6 +34,7 @@ EXAMPLES = [
     ("set-to-none", "false", "set_to_none", False),
     ("checkpointing", "blocks", "checkpointing", "blocks"),
     ("mode", "infer", "mode", "infer"),
+    ("worst-case", "true", "worst_case", True),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),

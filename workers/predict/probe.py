@@ -32,7 +32,7 @@ from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder
 from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
 from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
 
@@ -108,7 +108,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
-    workload = with_overrides(workload, spec.knobs, spec.mode)
+    kind = None if not workload.has_batch_kinds else WORST if spec.worst_case else TYPICAL
+    workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
     training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
@@ -145,6 +146,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         batch_size=spec.batch_size,
         mode="train" if training else "infer",
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
+        batch_kind=kind,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
