@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import InvalidTrialError, NoBatchKindsError
 from workers.libraries import library_of
@@ -49,6 +49,7 @@ __all__ = [
     "InvalidBatchError",
     "InvalidLossError",
     "OptimizerFactory",
+    "Optimizers",
     "SourceChangedError",
     "UnknownWorkloadError",
     "Workload",
@@ -61,7 +62,9 @@ __all__ = [
     "with_overrides",
 ]
 
-OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], "torch.optim.Optimizer"]
+# What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
+Optimizers: TypeAlias = "torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]"
+OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
 
 
 class CloudpickleMissingError(WorkloadError):
@@ -86,9 +89,11 @@ class Workload:
             depends on the data, it may take a keyword `kind`: `"typical"`, or `"worst"` for the largest
             that the data can make (see `autofit.worst_case_lengths`).
         loss: from the model and a batch, a scalar; in mode `infer` only its forward pass counts.
-        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters.
+        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters; one whose
+            parameter is called `model` gets the model. For a `step` it may return several, as a tuple.
         step: replaces the whole training step where one loss and one optimizer do not say it
-            (clipping, two optimizers, …).
+            (clipping, averaged weights, two optimizers, …); it is given model, optimizer or optimizers,
+            and batch.
         mode: `train` or `infer`.
         name: for tables and reports.
 
@@ -100,7 +105,7 @@ class Workload:
     make_batch: Callable[..., Any]
     loss: Callable[[torch.nn.Module, Any], torch.Tensor]
     optimizer: str | OptimizerFactory = "sgd"
-    step: Callable[[torch.nn.Module, torch.optim.Optimizer, Any], object] | None = None
+    step: Callable[[torch.nn.Module, Any, Any], object] | None = None
     mode: str = "train"
     name: str = ""
     # Not an argument, so that a changed copy (`dataclasses.replace`) has no reference.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from workers.errors import DataDependentError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import make_optimizer
+from workers.optimizers import each_of, make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import is_users
@@ -34,7 +35,7 @@ from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
 from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
+from workers.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -127,7 +128,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         model.train(training)
         optimizer = None
         if training:
-            optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
+            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -170,7 +171,7 @@ class _TracedStep:
         tensors: TensorList | None,
         workload: Workload,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Optimizers | None,
     ) -> None:
         self._spec = spec
         self._mode = mode
@@ -238,14 +239,12 @@ def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     return (p.grad for p in model.parameters() if p.grad is not None)
 
 
-def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for state in optimizer.state.values():
+def _states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
+    for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _owned(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
-) -> Iterator[tuple[str, str, torch.Tensor]]:
+def _owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
     """What model and optimizer hold: the path of the module, the name, the tensor."""
     for name, buffer in model.named_buffers():
         yield name.rpartition(".")[0], name, buffer
@@ -254,7 +253,7 @@ def _owned(
         yield module, name, parameter
         if parameter.grad is not None:
             yield module, f"{name}.grad", parameter.grad
-        if optimizer is not None:
+        for optimizer in () if optimizers is None else each_of(optimizers):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield module, f"{name}.{key}", value
