@@ -60,6 +60,7 @@ class Predictor:
         run: runs a predict trial.
         mode: `train`, `infer` or None for the workload's own.
         worst_case: with the worst batches, of a workload that has kinds of them.
+        num_ranks: of `DistributedDataParallel`, of which one is predicted; 1 for none.
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
@@ -81,6 +82,7 @@ class Predictor:
         *,
         mode: str | None = None,
         worst_case: bool = False,
+        num_ranks: int = 1,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
@@ -99,6 +101,7 @@ class Predictor:
         self._run = run
         self._mode = mode
         self._worst_case = worst_case
+        self._num_ranks = num_ranks
         self._emit = emit
         self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
@@ -195,6 +198,7 @@ class Predictor:
                     knobs=key[0],
                     mode=self._mode,
                     worst_case=self._worst_case,
+                    num_ranks=self._num_ranks,
                     architecture=self._architecture,
                     num_threads=self._num_threads,
                     with_tensors=self._with_tensors,

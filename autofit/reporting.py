@@ -88,7 +88,7 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = None if gpu is None else _budget_of(gpu)
+    budget = None if gpu is None else _budget_of(gpu, estimate.num_ranks)
     emit(Progress(stage="working out the curve"))
     batch, notes = estimate.batch_size, _what_a_prediction_rests_on(estimate)
     try:
@@ -120,7 +120,7 @@ def report_on_estimate(
 def report_on_profile(profile: Profile) -> Content:
     """The report of a profile, a saved one too: nothing is traced for it."""
     gpu = catalogue().get(profile.card)
-    budget = None if gpu is None else _budget_of(gpu)
+    budget = None if gpu is None else _budget_of(gpu, profile.trace.num_ranks)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     where = phase.in_words if phase.step else "building of the model"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
@@ -150,8 +150,8 @@ def report_on_profile(profile: Profile) -> Content:
     )
 
 
-def _budget_of(gpu: Gpu) -> Budget:
-    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
+def _budget_of(gpu: Gpu, num_ranks: int) -> Budget:
+    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key, num_ranks=num_ranks)
 
 
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,10 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
     return {
         "lane": lane,
         "breakdown": breakdown_table(
-            lane.peak.categories, reserved_bytes=reserved_bytes, context_bytes=profile.context_bytes
+            lane.peak.categories,
+            reserved_bytes=reserved_bytes,
+            context_bytes=profile.context_bytes,
+            num_ranks=profile.trace.num_ranks,
         ),
         "nodes": (
             Node(path="", own_bytes=root.own.peak_bytes),

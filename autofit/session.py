@@ -197,10 +197,11 @@ def _search(
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
         batch_kinds=kinds,
+        num_ranks=settings.num_ranks,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *left_out, *notes, *not_compared),
+        notes=(*frontier.notes(), *left_out, *notes, *not_compared, *_on_ranks(settings)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -216,6 +217,7 @@ def local_predictor(
     *,
     mode: str | None = None,
     worst_case: bool = False,
+    num_ranks: int = 1,
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
@@ -226,6 +228,7 @@ def local_predictor(
         checked(workers.run),
         mode=mode,
         worst_case=worst_case,
+        num_ranks=num_ranks,
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,
@@ -245,7 +248,9 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture)
-    return local_predictor(spec.workload, mode=spec.mode, worst_case=spec.worst_case, emit=emit)
+    return local_predictor(
+        spec.workload, mode=spec.mode, worst_case=spec.worst_case, num_ranks=spec.num_ranks, emit=emit
+    )
 
 
 class _Measuring:
@@ -398,6 +403,7 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
         "worst_case": settings.worst_case,
+        "num_ranks": settings.num_ranks,
         "risk": settings.risk,
         "residuals_sha256": shipped_residuals().digest,
         "probe": spec.probe,
@@ -422,6 +428,7 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         probe=target.probe or Probe.PREDICT,
         mode=settings.mode,
         worst_case=settings.worst_case,
+        num_ranks=settings.num_ranks,
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
@@ -507,6 +514,16 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
 
 
+def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
+    if settings.num_ranks == 1:
+        return ()
+    return (
+        f"one of {settings.num_ranks} ranks is predicted, with the defaults of DistributedDataParallel: "
+        "gradient_as_bucket_view=True would save its buckets; a trial here would run one rank alone, and "
+        "none was made",
+    )
+
+
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
     """The prediction of the answer, or of the smallest size where nothing fits."""
     knobs, batch_size = (
@@ -528,6 +545,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
+        num_ranks=settings.num_ranks,
         min_batch=space.min_batch,
         max_batch=space.max_batch,
         emit=emit,

@@ -85,7 +85,12 @@ def report_on_estimate(
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
     """The predictor that the settings ask for; `details` are what its traces are to have beside events."""
     return session.local_predictor(
-        workload, mode=settings.mode, worst_case=settings.worst_case, emit=emit, **details
+        workload,
+        mode=settings.mode,
+        worst_case=settings.worst_case,
+        num_ranks=settings.num_ranks,
+        emit=emit,
+        **details,
     )
 
 
@@ -94,7 +99,7 @@ def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[K
 
 
 def _card(settings: TuneSettings) -> Card:
-    return api.card_named(None if settings.gpu is None else settings.gpu.key)
+    return api.card_named(None if settings.gpu is None else settings.gpu.key, settings.num_ranks)
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:

@@ -26,7 +26,7 @@ from autofit.errors import ExitCode
 from autofit.gpus import oldest_first
 from autofit.report.check import Answer, CheckResult
 from autofit.units import format_bytes
-from workers.protocol import Verdict
+from workers.protocol import WORST, Verdict
 
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {
@@ -77,7 +77,7 @@ def _line(result: CheckResult, options: Mapping[str, str | bool]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
-    where = f"{result.device.name} with {result.knobs.conv_algo}"
+    where = f"{result.device.name} with {result.knobs.conv_algo}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = [] if result.calibration.num_rows else ["no real runs to go by"]
     if len(result.architectures) > 1:
@@ -87,6 +87,14 @@ def _line(result: CheckResult, options: Mapping[str, str | bool]) -> str:
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
         f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"
     )
+
+
+def _kind(result: CheckResult) -> str:
+    """What batch and which process it is of, where there are several kinds."""
+    worst = ", the worst its data can make," if result.batch_kind == WORST else ""
+    samples = result.num_ranks * result.batch_size
+    ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
+    return worst + ranks
 
 
 def _next_step(result: CheckResult, tune: str) -> str:

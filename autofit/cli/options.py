@@ -181,6 +181,11 @@ KNOBS = combined(
         default=None,
         help="With the largest batches that the data can make, of a workload whose make_batch takes a kind.",
     ),
+    setting(
+        "parallel",
+        "Predict one of N ranks of DistributedDataParallel, with buckets and NCCL; a batch is one rank's.",
+        metavar="ddp:N",
+    ),
 )
 
 REPORT = click.option(

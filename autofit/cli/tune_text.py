@@ -18,7 +18,7 @@ from autofit.cli.risks_text import print_risks
 from autofit.cli.script import script_lines
 from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import configuration, unnamed_card
+from autofit.report.words import configuration, outside_allocator, unnamed_card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import WORST, Evidence, Knobs, Verdict
@@ -64,14 +64,16 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     if result.estimate is not None:
         mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
-    console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode, kind)}"))
+    console.print(
+        Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode, kind, result.num_ranks)}")
+    )
     console.print()
     table = grid("left", "right", "left")
     total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"
     table.add_row("", format_bytes(budget.device_total_bytes), total)
     percent = f"{(settings.margin * 100).normalize():f}%"
     for num_bytes, what in (
-        (budget.context_bytes, "CUDA context, assumed"),
+        (budget.context_bytes, f"{outside_allocator(result.num_ranks)}, assumed"),
         (budget.other_bytes, "reserve for other processes"),
         (budget.margin_bytes, f"margin of {percent}"),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import evidence_phrase, rate
+from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.units import format_bytes, size_or_dash
 from workers.knobs import conv
 from workers.protocol import Evidence
@@ -16,6 +16,8 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     if result.best is None:
         return (_nothing(result), *kinds)
     default = _default(result, result.best)
+    if result.num_ranks > 1:
+        kinds = (f"That is {samples_in_words(result.best.batch_size, result.num_ranks)}.", *kinds)
     return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 
 

@@ -8,11 +8,11 @@ from autofit.gpus import oldest_first
 from workers.protocol import WORST, Device, Evidence, Knobs
 
 
-def configuration(knobs: Knobs, mode: str | None, batch_kind: str | None = None) -> str:
+def configuration(knobs: Knobs, mode: str | None, batch_kind: str | None = None, num_ranks: int = 1) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default, and the kind of the batches where there are several.
+    not the default, and the kind of the batches and the ranks where there are several.
     """
     optimizer = knobs.optimizer or "the workload's optimizer"
     parts = [knobs.precision]
@@ -25,7 +25,19 @@ def configuration(knobs: Knobs, mode: str | None, batch_kind: str | None = None)
         parts.append(f"checkpointing {knobs.checkpointing}")
     if batch_kind is not None:
         parts.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
+    if num_ranks > 1:
+        parts.append(f"one of {num_ranks} ranks of DistributedDataParallel")
     return " · ".join(parts if mode is None else [*parts, mode])
+
+
+def samples_in_words(batch_size: int, num_ranks: int) -> str:
+    """How many samples a step has of all ranks together."""
+    return f"{num_ranks} ranks with a batch of {batch_size} each: {num_ranks * batch_size} samples a step"
+
+
+def outside_allocator(num_ranks: int) -> str:
+    """What a process holds of the card outside PyTorch's allocator."""
+    return "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:

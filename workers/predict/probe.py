@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from workers.errors import DataDependentError, UnsupportedError
+from workers.errors import DataDependentError, InapplicableError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
 from workers.optimizers import each_of, make_optimizers
@@ -25,6 +25,7 @@ from workers.predict.call_log import CallLog
 from workers.predict.call_sites import is_users
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
+from workers.predict.data_parallel import DataParallel
 from workers.predict.fake_cpu import FakeCpuMode
 from workers.predict.fake_device import FakeDeviceMode
 from workers.predict.host_blocks import HostBlocks
@@ -126,6 +127,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model = apply.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)
         model.train(training)
+        parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
             optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
@@ -141,6 +143,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
                 step.run(number)
+                if number == 1 and parallel is not None:
+                    parallel.check_step()
         recorder.close()
     return Trace(
         workload=spec.workload.name,
@@ -148,6 +152,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         mode="train" if training else "infer",
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         batch_kind=kind,
+        num_ranks=spec.num_ranks,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -157,6 +162,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
     )
+
+
+def _parallel(
+    spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
+) -> DataParallel | None:
+    if spec.num_ranks == 1:
+        return None
+    if not training:
+        raise InapplicableError(
+            "--parallel ddp is of training: ranks exchange gradients, and inference has none; leave it out"
+        )
+    with mode.in_step():
+        return DataParallel(model, recorder)
 
 
 class _TracedStep:

@@ -103,4 +103,4 @@ def _identity(spec: TrialSpec) -> tuple[object, ...] | None:
     if workload.kind in ("file", "import") and workload.source_sha256 is None:
         return None
     knobs = traced_knobs(spec.knobs, for_host=spec.is_for_host)
-    return workload, knobs, spec.mode, spec.worst_case, spec.seed
+    return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed
