@@ -21,10 +21,10 @@ def card_answers(
     *,
     margin: Decimal,
     reserve_bytes: int,
-    num_ranks: int,
     min_batch: int,
     max_batch: int,
     emit: EventSink,
+    num_ranks: int = 1,
 ) -> tuple[CardAnswer, ...]:
     """The largest batch of one knob setting on each of `cards`, in their order.
 
