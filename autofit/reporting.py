@@ -28,7 +28,6 @@ from autofit.report.what_if import WhatIf
 from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
 from autofit.service.events import EventSink, Progress, ignore
 from autofit.units import format_bytes
-from workers.protocol import Knobs
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
@@ -101,8 +100,8 @@ def report_on_estimate(
         answer=tuple(_in_words(estimate, budget)),
         facts=tuple(
             _facts_of_configuration(
-                estimate.knobs,
-                estimate.mode,
+                estimate.knobs.conv_algo,
+                configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks),
                 allocated_bytes=estimate.peak_allocated_bytes,
                 reserved_bytes=estimate.peak_reserved_bytes,
                 context_bytes=estimate.context_bytes,
@@ -133,8 +132,8 @@ def report_on_profile(profile: Profile) -> Content:
         ),
         facts=tuple(
             _facts_of_configuration(
-                profile.knobs,
-                trace.mode,
+                profile.knobs.conv_algo,
+                configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks),
                 allocated_bytes=allocated,
                 reserved_bytes=reserved,
                 context_bytes=profile.context_bytes,
@@ -282,7 +281,8 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
             name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)
         )
         mode = None if result.estimate is None else result.estimate.mode
-        settings = configuration(best.knobs, mode)
+        kind = None if result.estimate is None else result.estimate.batch_kind
+        settings = configuration(best.knobs, mode, kind, result.num_ranks)
         yield Fact(name="setting", value=best.knobs.conv_algo, note=settings)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
         if peak_bytes is not None:
@@ -301,9 +301,9 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
 
 
 def _facts_of_configuration(
-    knobs: Knobs, mode: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+    conv_algo: str, configured: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
 ) -> Iterator[Fact]:
-    yield Fact(name="setting", value=knobs.conv_algo, note=configuration(knobs, mode))
+    yield Fact(name="setting", value=conv_algo, note=configured)
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),
         ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),

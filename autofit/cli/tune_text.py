@@ -258,6 +258,7 @@ def _apply(console: Console, result: TuneResult, best: Best) -> None:
         batch_size=best.batch_size,
         device_kind=result.device.kind,
         training=_mode(result) != "infer",
+        num_ranks=result.num_ranks,
     )
     code(console, lines)
 
