@@ -37,13 +37,16 @@ def compare_kinds(
         None where there is no such curve, and what to say of that.
     """
     best, other_name = frontier.best(), TYPICAL if worst_case else WORST
-    knobs = space.settings[0] if best is None else best.knobs
     batch_size = space.min_batch if best is None else best.batch_size
-    entry = next((each for each in frontier.entries() if each.knobs == knobs), None)
+    entries = (each for each in frontier.entries() if best is None or each.knobs == best.knobs)
+    entry = next(entries, None)
+    if entry is None:  # the search was stopped before anything was known
+        return None, ()
+    knobs = entry.knobs
     try:
         own, others = curves.guide(knobs), predict_other(knobs)
         other = others.guide(knobs)
-        if own is None or other is None or entry is None:
+        if own is None or other is None:
             return None, (f"nothing is known of the {other_name} batches: they were not predicted",)
         largest = _largest(others.prior(knobs), other, space, budget_bytes)
         answers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import time
 from collections.abc import Callable
@@ -102,6 +103,18 @@ class CurveSet:
         if guide is None or guide.needs_traces:
             return False
         return guide.cannot_run(batch_size, budget_bytes)
+
+    def at_most(self, knobs: Knobs, budget_bytes: int, sizes: range) -> int | None:
+        """The largest of some sizes that a setting could fit at best, 0 for none; None for no idea.
+
+        The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.
+        """
+        if self.prior(knobs) is None:
+            return None
+        num_possible = bisect.bisect_left(
+            sizes, True, key=lambda size: self.cannot_run(knobs, size, budget_bytes)
+        )
+        return sizes[num_possible - 1] if num_possible else 0
 
 
 class CurveTrials:

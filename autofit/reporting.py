@@ -202,6 +202,7 @@ def _card(result: TuneResult) -> Card:
 
 def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> Iterator[CurveLine]:
     """The curve of each setting at the search's risk, drawn a little beyond its boundary."""
+    names = result.setting_names
     for number, entry in enumerate(result.frontier):
         emit(Progress(stage="working out curves", done=number, total=len(result.frontier)))
         curve = predictor.curve(entry.knobs, card, risk=result.risk)
@@ -209,7 +210,7 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
         high = round(_BEYOND * max(marks))
         sizes = tuple(marks) if curve.needs_traces else _spread(min(2, *marks), high, marks)
         yield _line(
-            entry.knobs.conv_algo,
+            names[entry.knobs],
             curve,
             sizes,
             largest_batch=entry.largest_batch,
@@ -260,11 +261,12 @@ def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
 
 
 def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
+    names = result.setting_names
     for trial in result.trials:
         peak_bytes = trial.budgeted_bytes
         if trial.was_run and peak_bytes is not None:
             yield MeasuredPoint(
-                label=trial.knobs.conv_algo,
+                label=names.get(trial.knobs, trial.knobs.conv_algo),
                 batch_size=trial.batch_size,
                 peak_bytes=peak_bytes,
                 verdict=trial.verdict,

@@ -21,7 +21,6 @@ from autofit.dispatch.requests import Wishes
 from autofit.errors import (
     AutofitError,
     UsageError,
-    WorkloadFailedError,
 )
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
@@ -34,16 +33,17 @@ from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
+from autofit.search_space import conv_algos, pruning_of, search_space
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
-from autofit.settings import ALL_CONV_ALGOS, TuneSettings
+from autofit.settings import TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
-from workers.knobs import conv
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
+    from autofit.search.pruning import Pruning
     from autofit.search.space import SearchSpace
     from autofit.search.study import TuningStudy
 
@@ -120,16 +120,17 @@ def _search(
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
-    algos = _conv_algos(settings, target)
+    algos = conv_algos(settings, target)
     with suppress(OSError):  # the first prediction says it in words
         start_predictor(for_host=target.probe is Probe.CPU)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
-    space, left_out = _search_space(settings, algos, predictor)
+    space, left_out = search_space(settings, algos, predictor)
     curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
-    with _open_study(settings, spec, target, space, curves) as study:
+    pruning = pruning_of(settings, target, space, curves)
+    with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
         emit(
             TuneStarted(
                 workload=study.opened.workload,
@@ -156,6 +157,7 @@ def _search(
             limits=_limits(settings, target, time.monotonic() - started),
         ).run()
         trials = tuple(record.outcome for record in study.outcomes())
+        pruned = study.pruned
     best = frontier.best()
 
     def predict_other_kind(knobs: Knobs) -> CurveSet:
@@ -189,6 +191,7 @@ def _search(
             max_batch=space.max_batch,
             emit=emit,
         ),
+        pruned=pruned,
         trials=trials,
         study=study.name,
         architectures=target.card.architectures,
@@ -317,62 +320,14 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
     )
 
 
-def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
-    """The algorithms to search."""
-    kind = target.device.kind
-    if settings.conv_algos is None:
-        return conv.defaults(kind)
-    if settings.conv_algos == ALL_CONV_ALGOS:
-        return conv.applicable(kind)
-    misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
-    if misplaced:
-        raise UsageError(
-            f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
-            f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
-        )
-    return settings.conv_algos
-
-
-def _search_space(
-    settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
-) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space, and which of `all` algorithms are left out of it.
-
-    Raises:
-        UsageError: an algorithm that was named applies to nothing in the workload.
-    """
-    from autofit.search.space import SearchSpace
-
-    fixed = settings.knobs()
-    min_batch = _smallest_batch(predictor, fixed, settings.max_batch)  # and whether it runs at all
-    reasons = {name: predictor.why_inapplicable(settings.knobs(name)) for name in algos}
-    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
-    if left_out and settings.conv_algos != ALL_CONV_ALGOS:
-        raise UsageError(next(iter(left_out.values())))
-    space = SearchSpace(
-        choices={"conv_algo": tuple(name for name in algos if name not in left_out)},
-        fixed=fixed,
-        min_batch=min_batch,
-        max_batch=settings.max_batch,
-    )
-    return space, tuple(f"left out: {reason.rpartition(':')[0]}" for reason in left_out.values())
-
-
-def _smallest_batch(predictor: Predictor, knobs: Knobs, max_batch: int) -> int:
-    """1, or 2 where the step cannot do with one sample: a contrastive loss, some batch norms."""
-    try:
-        predictor.trace(knobs, 1)
-    except AutofitError as error:
-        if error.kind in UNPREDICTABLE:
-            return 1
-        if not isinstance(error, WorkloadFailedError) or max_batch == 1:
-            raise
-        return 2
-    return 1
-
-
 def _open_study(
-    settings: TuneSettings, spec: TrialSpec, target: Target, space: SearchSpace, curves: CurveSet
+    settings: TuneSettings,
+    spec: TrialSpec,
+    target: Target,
+    space: SearchSpace,
+    curves: CurveSet,
+    *,
+    pruning: Pruning | None,
 ) -> TuningStudy:
     from autofit.search.study import TuningStudy
 
@@ -390,6 +345,7 @@ def _open_study(
         goal=_goal(settings, spec),
         workload=spec.workload.name,
         gpu=gpu_label(settings, target.device),
+        pruning=pruning,
     )
 
 

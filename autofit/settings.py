@@ -47,6 +47,8 @@ from workers.protocol import (
 
 ALL_CONV_ALGOS = ("all",)
 DEVICES = ("auto", "cuda", "cpu")
+# The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
+SEARCHABLE = ("precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none")
 PROBES = ("auto", "predict", "measure")
 
 _Convert = Callable[[Any], Any]
@@ -195,6 +197,28 @@ def parse_parallel(value: Any) -> int:
     return int(number)
 
 
+def _searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, Mapping)
+        else [str(item).partition("=")[::2] for given in _items(value, ";") for item in _items(given, ";")]
+    )
+    searched: dict[str, tuple[Any, ...]] = {}
+    for name, values in ((str(name).strip().replace("_", "-"), values) for name, values in pairs):
+        if name == "conv-algo":
+            raise ValueError("the convolution algorithms to search are those of --conv-algo A,B")
+        if name not in SEARCHABLE:
+            known = ", ".join(SEARCHABLE)
+            raise ValueError(f"{name!r} is no knob to search: {known}.{did_you_mean(name, SEARCHABLE)}")
+        field, convert = _OPTIONS[name]
+        if field in searched or not values:
+            why = "is named twice" if field in searched else "has no values"
+            raise ValueError(f"{name} {why}: write each knob once, as {name}=A,B")
+        searched[field] = tuple(dict.fromkeys(map(convert, _items(values, ","))))
+    return tuple(searched.items())
+
+
 def _risk(value: Any) -> Risk:
     return Risk(_one_of(tuple(Risk))(value))
 
@@ -228,6 +252,8 @@ class TuneSettings:
             for those that the device's backend has of itself.
         precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
             `workers.protocol.Knobs`.
+        searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
+            them and of the algorithms is a setting of its own.
         mode: None leaves the workload's own.
         worst_case: with the worst batches that a workload's data can make.
         num_ranks: what is predicted is one of so many ranks of `DistributedDataParallel`; 1 for none.
@@ -269,6 +295,7 @@ class TuneSettings:
     optimizer_impl: str = "default"
     set_to_none: bool = True
     checkpointing: str = "none"
+    searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     mode: str | None = None
     worst_case: bool = False
     num_ranks: int = 1
@@ -385,7 +412,16 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             f"{', '.join(card.key for card in cards)} are several cards: name one with --gpu, or let "
             "`autofit submit` make a job for each"
         )
+    _require_one_place(chosen)
     return TuneSettings(**{_OPTIONS[option][0]: converted for option, (_, converted) in chosen.items()})
+
+
+def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuses a knob that is both set and searched."""
+    _, searched = chosen.get("search", ("", ()))
+    for option in chosen:
+        if _OPTIONS[option][0] in dict(searched):
+            raise UsageError(f"--{option} sets what --search {option}=… chooses from: leave one of them out")
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
@@ -433,6 +469,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
     "set-to-none": ("set_to_none", _switch),
     "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
+    "search": ("searched", _searched),
     "mode": ("mode", _one_of(MODES)),
     "worst-case": ("worst_case", _switch),
     "parallel": ("num_ranks", parse_parallel),

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.gpus import catalogue
+from autofit.settings import SEARCHABLE
 from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
@@ -150,6 +151,36 @@ CONV_ALGO = setting(
     "Convolution algorithm; `autofit conv-algos` lists them.  [default: cudnn]",
     metavar="A",
     complete=_complete_conv_algo,
+)
+
+
+def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The knob, then one value after another."""
+    knob, equals, values = incomplete.partition("=")
+    if not equals:
+        return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
+    before, comma, last = values.rpartition(",")
+    known = _SEARCHED_VALUES.get(knob, ())
+    return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
+
+
+_SEARCHED_VALUES: dict[str, tuple[str, ...]] = {
+    "precision": PRECISIONS,
+    "memory-format": MEMORY_FORMATS,
+    "checkpointing": CHECKPOINTINGS,
+    "optimizer": OPTIMIZERS,
+    "optimizer-impl": OPTIMIZER_IMPLS,
+    "set-to-none": ("true", "false"),
+}
+
+SEARCH_KNOBS = click.option(
+    "--search",
+    multiple=True,
+    metavar="KNOB=A,B,…",
+    help=f"Choose a knob too, one of {', '.join(SEARCHABLE)}; again for another: every combination is a "
+    "setting, those that cannot win are pruned.",
+    callback=lambda _ctx, _param, values: ";".join(values) or None,
+    shell_complete=_complete_search,
 )
 
 KNOBS = combined(

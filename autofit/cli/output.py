@@ -69,11 +69,20 @@ def grid(*columns: Justify) -> Table:
     return table
 
 
-def headed(*columns: tuple[str, Justify]) -> Table:
-    """Aligned columns with a header and no lines; names, first as they are, are never broken."""
+def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table:
+    """Aligned columns with a header and no lines; numbers, and the names that come first, are never broken.
+
+    Args:
+        has_long_names: the names are broken where there is no room for them.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, (title, justify) in enumerate(columns):
-        table.add_column(title, justify=justify, no_wrap=number == 0, vertical="top")
+        table.add_column(
+            title,
+            justify=justify,
+            no_wrap=justify == "right" or (number == 0 and not has_long_names),
+            vertical="top",
+        )
     return table
 
 
@@ -104,6 +113,11 @@ def exact(num_bytes: int) -> str:
 def share(part: int, whole: int) -> str:
     """A part of a whole, `94.1%`."""
     return f"{100 * part / whole:.1f}%"
+
+
+def setting_column(*, is_of_product: bool) -> str:
+    """The head of the column that names the settings of a search."""
+    return "\nsetting" if is_of_product else "conv\nalgorithm"
 
 
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────

@@ -15,12 +15,13 @@ def frontier_table(result: TuneResult) -> Table:
     """A row for every setting, the largest batch first: what fits, what does not, why, how that is known."""
     entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
     timed = any(entry.samples_per_second is not None for entry in entries)
+    names = result.setting_names
     is_cpu = result.device.kind == "cpu"
     peak = "resident peak" if is_cpu else "reserved peak"
     columns = ("setting", "largest batch", peak, *(("samples a second",) if timed else ()), "fails at")
     rows = [
         (
-            entry.knobs.conv_algo + (" — the best" if _is_best(entry, result) else ""),
+            names[entry.knobs] + (" — the best" if _is_best(entry, result) else ""),
             "none" if entry.largest_batch is None else str(entry.largest_batch),
             size_or_dash(entry.device_peak_bytes if is_cpu else entry.peak_reserved_bytes),
             *((_rate(entry),) if timed else ()),
