@@ -14,6 +14,7 @@ from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
 from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
+from autofit.lengths import BatchLengths, worst_case_lengths
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
@@ -22,6 +23,7 @@ from workers.protocol import Knobs
 from workers.workload import Workload
 
 __all__ = [
+    "BatchLengths",
     "Best",
     "Breakdown",
     "CheckResult",
@@ -40,4 +42,5 @@ __all__ = [
     "find_executable_batch_size",
     "peak_curve",
     "tune",
+    "worst_case_lengths",
 ]

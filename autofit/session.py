@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import workers
 from autofit import answers, gpus, plan_sources
+from autofit.batch_kinds import compare_kinds
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
@@ -127,10 +128,7 @@ def _search(
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
-    if target.probe is Probe.CPU:
-        curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
-    else:
-        curves, notes = _predict(predictor, target, space, settings.risk)
+    curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
     pruning = pruning_of(settings, target, space, curves)
     with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
         emit(
@@ -161,6 +159,25 @@ def _search(
         trials = tuple(record.outcome for record in study.outcomes())
         pruned = study.pruned
     best = frontier.best()
+
+    def predict_other_kind(knobs: Knobs) -> CurveSet:
+        other = dataclasses.replace(spec, worst_case=not spec.worst_case)
+        alone = dataclasses.replace(space, choices={}, fixed=knobs)
+        predicts = _predictor(other, target, emit)
+        return _predict_for(target, predicts, measuring, other, space=alone, risk=settings.risk)[0]
+
+    kinds, not_compared = (
+        compare_kinds(
+            frontier,
+            curves,
+            predict_other_kind,
+            space=space,
+            worst_case=spec.worst_case,
+            budget_bytes=target.budget.usable_bytes,
+        )
+        if predictor.has_batch_kinds
+        else (None, ())
+    )
     result = TuneResult(
         workload=workload.name,
         budget=target.budget,
@@ -182,10 +199,12 @@ def _search(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        batch_kinds=kinds,
+        num_ranks=settings.num_ranks,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *left_out, *notes),
+        notes=(*frontier.notes(), *left_out, *notes, *not_compared, *_on_ranks(settings)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -200,6 +219,8 @@ def local_predictor(
     workload: WorkloadRef,
     *,
     mode: str | None = None,
+    worst_case: bool = False,
+    num_ranks: int = 1,
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
@@ -209,6 +230,8 @@ def local_predictor(
         workload,
         checked(workers.run),
         mode=mode,
+        worst_case=worst_case,
+        num_ranks=num_ranks,
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,
@@ -222,12 +245,15 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
             spec.workload,
             workers.run,
             mode=spec.mode,
+            worst_case=spec.worst_case,
             emit=emit,
             for_host=True,
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture)
-    return local_predictor(spec.workload, mode=spec.mode, emit=emit)
+    return local_predictor(
+        spec.workload, mode=spec.mode, worst_case=spec.worst_case, num_ranks=spec.num_ranks, emit=emit
+    )
 
 
 class _Measuring:
@@ -332,6 +358,8 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
+        "worst_case": settings.worst_case,
+        "num_ranks": settings.num_ranks,
         "risk": settings.risk,
         "residuals_sha256": shipped_residuals().digest,
         "probe": spec.probe,
@@ -355,12 +383,28 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         batch_size=1,
         probe=target.probe or Probe.PREDICT,
         mode=settings.mode,
+        worst_case=settings.worst_case,
+        num_ranks=settings.num_ranks,
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )
+
+
+def _predict_for(
+    target: Target,
+    predictor: Predictor,
+    measuring: _Measuring,
+    spec: TrialSpec,
+    *,
+    space: SearchSpace,
+    risk: Risk,
+) -> tuple[CurveSet, tuple[str, ...]]:
+    if target.probe is Probe.CPU:
+        return _predict_for_host(predictor, measuring, spec, space, risk)
+    return _predict(predictor, target, space, risk)
 
 
 def _predict(
@@ -403,9 +447,8 @@ def _predict_for_host(
         return HostProcess.of(measuring.submit(baseline).result())
 
     for knobs, found in blocks.items():
-        if found is not None:
-            curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
-    if None in blocks.values():
+        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+    if any(found.needs_traces for found in blocks.values()):
         return curves, (
             "no prediction guided the search: the step allocates differently at every batch size",
         )
@@ -425,6 +468,16 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+
+
+def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
+    if settings.num_ranks == 1:
+        return ()
+    return (
+        f"one of {settings.num_ranks} ranks is predicted, with the defaults of DistributedDataParallel: "
+        "gradient_as_bucket_view=True would save its buckets; a trial here would run one rank alone, and "
+        "none was made",
+    )
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
@@ -448,6 +501,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
+        num_ranks=settings.num_ranks,
         min_batch=space.min_batch,
         max_batch=space.max_batch,
         emit=emit,

@@ -180,6 +180,23 @@ def _switch(value: Any) -> bool:
     return words[value.strip().lower()]
 
 
+def parse_parallel(value: Any) -> int:
+    """The ranks of `ddp:N`.
+
+    Raises:
+        ValueError: it is of another kind, or says no number.
+    """
+    kind, _, number = str(value).strip().partition(":")
+    if kind == "fsdp":
+        raise ValueError(
+            "fsdp is not predicted: wrap the model in your own script and measure with "
+            "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
+        )
+    if kind != "ddp" or not number.isascii() or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"{value!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
+    return int(number)
+
+
 def _searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
     pairs = (
@@ -238,6 +255,8 @@ class TuneSettings:
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         mode: None leaves the workload's own.
+        worst_case: with the worst batches that a workload's data can make.
+        num_ranks: what is predicted is one of so many ranks of `DistributedDataParallel`; 1 for none.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -278,6 +297,8 @@ class TuneSettings:
     checkpointing: str = "none"
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     mode: str | None = None
+    worst_case: bool = False
+    num_ranks: int = 1
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -307,6 +328,8 @@ class TuneSettings:
             raise UsageError(
                 "--objective throughput needs measured steps: leave out --probe predict, or the objective"
             )
+        if self.num_ranks > 1:
+            self._require_prediction()
         if self.device != "cpu":
             return
         if self.gpu is not None:
@@ -320,6 +343,19 @@ class TuneSettings:
         if self.probe == "predict":
             raise UsageError(
                 "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
+            )
+
+    def _require_prediction(self) -> None:
+        """Refuses what measures, since a trial runs one rank, without its peers."""
+        wants = (
+            "--device cpu" if self.device == "cpu"
+            else "--probe measure" if self.probe == "measure"
+            else "--objective throughput" if self.objective is Objective.THROUGHPUT
+            else None
+        )  # fmt: skip
+        if wants is not None:
+            raise UsageError(
+                f"--parallel predicts one rank of several and {wants} measures one alone: leave out either"
             )
 
     @property
@@ -435,6 +471,8 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
     "search": ("searched", _searched),
     "mode": ("mode", _one_of(MODES)),
+    "worst-case": ("worst_case", _switch),
+    "parallel": ("num_ranks", parse_parallel),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),
     "reserve": ("reserve_bytes", _size_or_zero),

@@ -207,6 +207,16 @@ KNOBS = combined(
         choices=CHECKPOINTINGS,
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
+    click.option(
+        "--worst-case/--no-worst-case",
+        default=None,
+        help="With the largest batches that the data can make, of a workload whose make_batch takes a kind.",
+    ),
+    setting(
+        "parallel",
+        "Predict one of N ranks of DistributedDataParallel, with buckets and NCCL; a batch is one rank's.",
+        metavar="ddp:N",
+    ),
 )
 
 REPORT = click.option(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autofit.report.estimate import Breakdown, Estimate
+from autofit.report.words import outside_allocator
 from autofit.units import format_bytes
 
 Justify = Literal["left", "right"]
@@ -138,7 +139,7 @@ def print_memory(console: Console, estimate: Estimate) -> None:
         ("= allocated peak", estimate.peak_allocated_bytes, ""),
         ("+ not in use", unused_bytes, "held by the allocator"),
         ("= reserved peak", estimate.peak_reserved_bytes, _spread(estimate)),
-        ("+ CUDA context", estimate.context_bytes, "assumed"),
+        (f"+ {outside_allocator(estimate.num_ranks)}", estimate.context_bytes, "assumed"),
         ("= device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
     ):
         style = "bold" if name.startswith("=") else ""

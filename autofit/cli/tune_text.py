@@ -19,10 +19,10 @@ from autofit.cli.risks_text import print_risks
 from autofit.cli.script import script_lines
 from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import configuration, unnamed_card
+from autofit.report.words import configuration, outside_allocator, unnamed_card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.protocol import Evidence, Knobs, Verdict
+from workers.protocol import WORST, Evidence, Knobs, Verdict
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -62,10 +62,15 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
 
 def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
     budget = result.budget
-    mode = settings.mode if result.estimate is None else result.estimate.mode
+    mode, kind = settings.mode, WORST if settings.worst_case else None
+    if result.estimate is not None:
+        mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
     console.print(
-        Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode, searched=result.searched)}")
+        Text.assemble(
+            (result.workload, "bold"),
+            f" · {configuration(knobs, mode, kind, result.num_ranks, searched=result.searched)}",
+        )
     )
     console.print()
     table = grid("left", "right", "left")
@@ -73,7 +78,7 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     table.add_row("", format_bytes(budget.device_total_bytes), total)
     percent = f"{(settings.margin * 100).normalize():f}%"
     for num_bytes, what in (
-        (budget.context_bytes, "CUDA context, assumed"),
+        (budget.context_bytes, f"{outside_allocator(result.num_ranks)}, assumed"),
         (budget.other_bytes, "reserve for other processes"),
         (budget.margin_bytes, f"margin of {percent}"),
     ):
@@ -185,10 +190,11 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
-    (said,) = map(Text, answer_in_words(result))
+    said, *more = map(Text, answer_in_words(result))
     said.highlight_words(["Nothing fits", "Nothing is known to fit"], "bold red")
     console.print()
-    console.print(said)
+    for sentence in (said, *more):
+        console.print(sentence)
     if result.stopped_by is not None:
         return
     heading(console, "What may help")
@@ -269,6 +275,7 @@ def _apply(console: Console, result: TuneResult, best: Best) -> None:
         batch_size=best.batch_size,
         device_kind=result.device.kind,
         training=_mode(result) != "infer",
+        num_ranks=result.num_ranks,
     )
     code(console, lines)
 

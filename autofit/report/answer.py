@@ -6,7 +6,7 @@ import dataclasses
 
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import evidence_phrase, rate
+from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.units import format_bytes, size_or_dash
 from workers.knobs import conv
 from workers.protocol import Evidence
@@ -14,10 +14,13 @@ from workers.protocol import Evidence
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     """What was found, the answer first; each a sentence or a few."""
+    kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     if result.best is None:
-        return (_nothing(result),)
+        return (_nothing(result), *kinds)
     default = _default(result, result.best)
-    return (_found(result, result.best), *(() if default is None else (default,)))
+    if result.num_ranks > 1:
+        kinds = (f"That is {samples_in_words(result.best.batch_size, result.num_ranks)}.", *kinds)
+    return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 
 
 def smallest_batch(result: TuneResult) -> int | None:

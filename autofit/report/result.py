@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from autofit.budget import Budget
 from autofit.confidence import Risk
+from autofit.report.batch_kinds import BatchKinds
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
 from autofit.report.words import setting_names, varied_knobs
@@ -112,6 +113,8 @@ class TuneResult:
         trials: the outcomes in the study, in their order.
         estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
+        batch_kinds: what typical batches take and what the worst do, where the workload makes both.
+        num_ranks: the answer is of each of so many ranks of `DistributedDataParallel`; 1 for none.
         conv_plan: the algorithm of every layer, where the best has one for each.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
@@ -137,6 +140,8 @@ class TuneResult:
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
+    batch_kinds: BatchKinds | None = None
+    num_ranks: int = 1
     conv_plan: ConvPlan | None = None
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
@@ -146,6 +151,11 @@ class TuneResult:
     stopped_by: str | None = None
     answered_seconds: float = 0.0
     cached: bool = False
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """Of all ranks together, with the best; None where nothing fits."""
+        return None if self.best is None else self.num_ranks * self.best.batch_size
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
@@ -181,6 +191,9 @@ class TuneResult:
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "cards": [dataclasses.asdict(card) for card in self.cards],
+            "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
+            "num_ranks": self.num_ranks,
+            "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "notes": list(self.notes),
             "num_trials": len(self.trials),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Sequence
 
 from autofit.gpus import oldest_first
-from workers.protocol import Device, Evidence, Knobs
+from workers.protocol import WORST, Device, Evidence, Knobs
 
 # What a knob's value is called; where there is no word for it, it is called by its name.
 _WORDS: dict[str, dict[str | bool | None, str]] = {
@@ -48,11 +48,19 @@ def in_short(knobs: Knobs) -> str:
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
 
 
-def configuration(knobs: Knobs, mode: str | None, *, searched: Container[str] = ()) -> str:
+def configuration(
+    knobs: Knobs,
+    mode: str | None,
+    batch_kind: str | None = None,
+    num_ranks: int = 1,
+    *,
+    searched: Container[str] = (),
+) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default, those that were searched are not.
+    not the default, those that were searched are not. The kind of the batches and the ranks are named
+    where there are several.
     """
     optimizer = in_words("optimizer", knobs.optimizer)
     default = Knobs()
@@ -64,7 +72,21 @@ def configuration(knobs: Knobs, mode: str | None, *, searched: Container[str] = 
     if knobs.optimizer_impl != "default" and "optimizer_impl" not in searched:
         parts["optimizer"] = f"{optimizer} ({knobs.optimizer_impl})"
     shown = [part for name, part in parts.items() if name not in searched]
+    if batch_kind is not None:
+        shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
+    if num_ranks > 1:
+        shown.append(f"one of {num_ranks} ranks of DistributedDataParallel")
     return " · ".join(shown if mode is None else [*shown, mode])
+
+
+def samples_in_words(batch_size: int, num_ranks: int) -> str:
+    """How many samples a step has of all ranks together."""
+    return f"{num_ranks} ranks with a batch of {batch_size} each: {num_ranks * batch_size} samples a step"
+
+
+def outside_allocator(num_ranks: int) -> str:
+    """What a process holds of the card outside PyTorch's allocator."""
+    return "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:

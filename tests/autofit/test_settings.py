@@ -41,6 +41,8 @@ EXAMPLES = [
         (("precision", ("fp32", "amp-bf16")), ("checkpointing", ("none", "blocks"))),
     ),
     ("mode", "infer", "mode", "infer"),
+    ("worst-case", "true", "worst_case", True),
+    ("parallel", "ddp:4", "num_ranks", 4),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +16,16 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from workers.errors import DataDependentError, UnsupportedError
+from workers.errors import DataDependentError, InapplicableError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import make_optimizer
+from workers.optimizers import each_of, make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import is_users
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
+from workers.predict.data_parallel import DataParallel
 from workers.predict.fake_cpu import FakeCpuMode
 from workers.predict.fake_device import FakeDeviceMode
 from workers.predict.host_blocks import HostBlocks
@@ -32,9 +34,9 @@ from workers.predict.offline_plans import offline_source
 from workers.predict.recorder import Recorder
 from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
+from workers.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -108,7 +110,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
-    workload = with_overrides(workload, spec.knobs, spec.mode)
+    kind = None if not workload.has_batch_kinds else WORST if spec.worst_case else TYPICAL
+    workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
     training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
@@ -124,9 +127,10 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model = apply.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)
         model.train(training)
+        parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
-            optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
+            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -139,12 +143,16 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
                 step.run(number)
+                if number == 1 and parallel is not None:
+                    parallel.check_step()
         recorder.close()
     return Trace(
         workload=spec.workload.name,
         batch_size=spec.batch_size,
         mode="train" if training else "infer",
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
+        batch_kind=kind,
+        num_ranks=spec.num_ranks,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -154,6 +162,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
     )
+
+
+def _parallel(
+    spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
+) -> DataParallel | None:
+    if spec.num_ranks == 1:
+        return None
+    if not training:
+        raise InapplicableError(
+            "--parallel ddp is of training: ranks exchange gradients, and inference has none; leave it out"
+        )
+    with mode.in_step():
+        return DataParallel(model, recorder)
 
 
 class _TracedStep:
@@ -168,7 +189,7 @@ class _TracedStep:
         tensors: TensorList | None,
         workload: Workload,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Optimizers | None,
     ) -> None:
         self._spec = spec
         self._mode = mode
@@ -236,14 +257,12 @@ def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     return (p.grad for p in model.parameters() if p.grad is not None)
 
 
-def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for state in optimizer.state.values():
+def _states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
+    for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _owned(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
-) -> Iterator[tuple[str, str, torch.Tensor]]:
+def _owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
     """What model and optimizer hold: the path of the module, the name, the tensor."""
     for name, buffer in model.named_buffers():
         yield name.rpartition(".")[0], name, buffer
@@ -252,7 +271,7 @@ def _owned(
         yield module, name, parameter
         if parameter.grad is not None:
             yield module, f"{name}.grad", parameter.grad
-        if optimizer is not None:
+        for optimizer in () if optimizers is None else each_of(optimizers):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield module, f"{name}.{key}", value

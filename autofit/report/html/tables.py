@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.result import FrontierEntry, TuneResult
-from autofit.report.words import rate
+from autofit.report.words import outside_allocator, rate
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 
@@ -38,7 +38,9 @@ def frontier_table(result: TuneResult) -> Table:
     )
 
 
-def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int) -> Table:
+def breakdown_table(
+    categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int, num_ranks: int
+) -> Table:
     """What is alive at the allocated peak, and what comes on top of it up to the device peak.
 
     Args:
@@ -52,7 +54,7 @@ def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, 
         ("= allocated peak", allocated),
         ("+ held by the allocator, not in use", reserved_bytes - allocated),
         ("= reserved peak", reserved_bytes),
-        ("+ CUDA context, assumed", context_bytes),
+        (f"+ {outside_allocator(num_ranks)}, assumed", context_bytes),
         ("= device peak, what nvidia-smi would show", reserved_bytes + context_bytes),
     ]
     return Table(
