@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -33,7 +34,6 @@ from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
-    CHECKPOINTINGS,
     CONV_ALGO_NAMES,
     CONV_ALGOS_WITH_NUMBER,
     MEMORY_FORMATS,
@@ -42,6 +42,8 @@ from workers.protocol import (
     OPTIMIZERS,
     PRECISIONS,
     Knobs,
+    allocator_conf,
+    split_checkpointing,
     split_conv_algo,
 )
 
@@ -92,11 +94,30 @@ def _conv_algos(value: Any) -> tuple[str, ...]:
 def _conv_algo(value: Any) -> str:
     if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
         return str(_one_of(CONV_ALGO_NAMES)(value))
-    try:
+    with _without("conv_algo "):
         family, number = split_conv_algo(str(value))
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix("conv_algo ")) from None
     return family if number is None else f"{family}:{number}"
+
+
+def _checkpointing(value: Any) -> str:
+    with _without("checkpointing "):
+        kind, number = split_checkpointing(str(value))
+    return kind if number is None else f"{kind}:{number}"
+
+
+def _allocator(value: Any) -> str:
+    with _without("allocator "):
+        allocator_conf(str(value))
+    return str(value)
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Leaves the knob's name out of an error, which the option's label says already."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(name)) from None
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -209,8 +230,8 @@ class TuneSettings:
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
-        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
-            `workers.protocol.Knobs`.
+        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing, allocator,
+            grad_accumulation, global_batch: see `workers.protocol.Knobs`.
         mode: None leaves the workload's own.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
@@ -250,6 +271,9 @@ class TuneSettings:
     optimizer_impl: str = "default"
     set_to_none: bool = True
     checkpointing: str = "none"
+    allocator: str = "default"
+    grad_accumulation: int = 1
+    global_batch: int | None = None
     mode: str | None = None
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
@@ -280,8 +304,18 @@ class TuneSettings:
             raise UsageError(
                 "--objective throughput needs measured steps: leave out --probe predict, or the objective"
             )
+        if self.global_batch is not None and self.grad_accumulation != 1:
+            raise UsageError(
+                "--global-batch and --grad-accumulation contradict each other: the batch size decides how "
+                "often a global batch is accumulated; give one"
+            )
         if self.device != "cpu":
             return
+        if self.allocator != Knobs().allocator:
+            raise UsageError(
+                f"--allocator {self.allocator} is a setting of PyTorch's CUDA allocator, which the CPU has "
+                "not: leave it out, or --device cpu"
+            )
         if self.gpu is not None:
             raise UsageError(
                 "--gpu names a card, --device cpu uses none: give --gpu-mem, what the process may use"
@@ -321,6 +355,9 @@ class TuneSettings:
             optimizer_impl=self.optimizer_impl,
             set_to_none=self.set_to_none,
             checkpointing=self.checkpointing,
+            allocator=self.allocator,
+            grad_accumulation=self.grad_accumulation,
+            global_batch=self.global_batch,
         )
 
 
@@ -396,7 +433,10 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
     "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
     "set-to-none": ("set_to_none", _switch),
-    "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
+    "checkpointing": ("checkpointing", _checkpointing),
+    "allocator": ("allocator", _allocator),
+    "grad-accumulation": ("grad_accumulation", _whole_number(minimum=1)),
+    "global-batch": ("global_batch", _whole_number(minimum=1)),
     "mode": ("mode", _one_of(MODES)),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),

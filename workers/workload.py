@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workers.errors import InvalidTrialError
+from workers.errors import InapplicableError, InvalidTrialError
 from workers.libraries import library_of
 from workers.models import BUILTINS
 from workers.protocol import MODES, OPTIMIZERS, Knobs, WorkloadRef
@@ -152,10 +152,25 @@ class Workload:
 
 
 def with_overrides(workload: Workload, knobs: Knobs, mode: str | None = None) -> Workload:
-    """The workload that a trial runs: knobs and mode, where given, replace the workload's own."""
-    return dataclasses.replace(
+    """The workload that a trial runs: knobs and mode, where given, replace the workload's own.
+
+    Raises:
+        InapplicableError: gradients are to be accumulated, and there are none or the workload takes its
+            own steps.
+    """
+    changed = dataclasses.replace(
         workload, optimizer=knobs.optimizer or workload.optimizer, mode=mode or workload.mode
     )
+    if knobs.accumulates and changed.mode != "train":
+        raise InapplicableError(
+            "gradients are accumulated in training alone: leave out --grad-accumulation and --global-batch"
+        )
+    if knobs.accumulates and changed.step is not None:
+        raise InapplicableError(
+            "the workload takes its own steps, in which autofit cannot accumulate gradients: accumulate "
+            "them there, and leave out --grad-accumulation and --global-batch"
+        )
+    return changed
 
 
 def resolve(ref: WorkloadRef) -> Workload:

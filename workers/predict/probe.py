@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from workers.allocator import AllocatorSettings
 from workers.errors import DataDependentError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
@@ -84,6 +85,7 @@ def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
         conv_algo=spec.knobs.conv_algo,
         architecture=spec.architecture,
         allow_tf32=spec.knobs.tf32_in_convolutions,
+        settings=AllocatorSettings.of_knob(spec.knobs.allocator),
     )
     estimate = curve.estimate(spec.batch_size, conditions)
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
@@ -180,10 +182,23 @@ class _TracedStep:
         self._autocast = apply.autocast_factory(spec.knobs, mode.device.type)
         self._scaler = apply.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
+        self._part = steps.WHOLE
 
     def run(self, number: int) -> None:
         self._number = number
         recorder, model, optimizer = self._recorder, self._model, self._optimizer
+        for part in steps.parts_of_step(self._spec):
+            self._part = part
+            self._run_part()
+        if self._spec.with_calls:
+            recorder.name(_owned(model, optimizer))
+        if optimizer is None:
+            return
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
+        recorder.recategorize(_gradients(model), Category.GRADIENT)
+        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+
+    def _run_part(self) -> None:
         self._begin_phase("input")
         batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
         check_batch(batch, self._spec.batch_size)
@@ -193,17 +208,10 @@ class _TracedStep:
             )
         with self._mode.in_step():
             self._take(self._mode.taken_in(batch))
-        if self._spec.with_calls:
-            recorder.name(_owned(model, optimizer))
-        if optimizer is None:
-            return
-        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
-        recorder.recategorize(_gradients(model), Category.GRADIENT)
-        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 
     def _take(self, batch: Any) -> None:
         batch = apply.converted_batch(batch, self._spec.knobs)
-        if self._tensors is None or self._number > 1:
+        if self._tensors is None or self._number > 1 or not self._part.is_first:
             self._run(batch)
             return
         with self._tensors.of_pass(self._model, batch):
@@ -223,6 +231,7 @@ class _TracedStep:
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
             phase=self._begin_phase,
+            part=self._part,
         )
 
     def _begin_phase(self, name: str) -> None:

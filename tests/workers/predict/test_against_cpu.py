@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from workers.knobs import apply
-from workers.measure.steps import train_step
+from workers.measure.steps import Part, train_step
 from workers.optimizers import make_optimizer
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
@@ -36,10 +36,16 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
     workload = with_overrides(workload, knobs)
     model = apply.converted_model(workload.build_model(), knobs)
     optimizer = make_optimizer(workload.optimizer, model.parameters(), knobs.optimizer_impl)
+    num_passes = knobs.grad_accumulation
 
     def step() -> None:
+        for number in range(1, num_passes + 1):
+            part = Part(number=number, num_passes=num_passes, num_batches=num_passes)
+            take(part)
+
+    def take(part: Part) -> None:
         batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
-        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none)
+        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none, part=part)
 
     gc.collect()  # what earlier tests left in cycles would be freed under the profiler
     with (
@@ -57,7 +63,7 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
 
 def predicted_events(steps) -> list[int]:
     trace = steps.trace
-    (start,) = (mark.position for mark in trace.marks if mark.name == "step 1 input")
+    start = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
     sizes = [a.num_bytes for a in trace.allocations]
     signed = [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]]
     return canonical([size for size in signed if abs(size) >= SMALLEST_BYTES])
@@ -110,8 +116,9 @@ def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optim
     )
 
 
-def test_blocks_that_run_again_allocate_as_in_a_real_run(steps_of):
-    knobs = Knobs(checkpointing="blocks")
+@pytest.mark.parametrize("checkpointing", ["blocks", "every:2", "every:3", "selective", "selective:50"])
+def test_blocks_that_run_again_allocate_as_in_a_real_run(checkpointing, steps_of):
+    knobs = Knobs(checkpointing=checkpointing)
     assert predicted_events(steps_of("blocks", **knobs.to_dict())) == allocator_events_on_cpu(
         load("blocks"), knobs
     )
@@ -124,6 +131,8 @@ def test_blocks_that_run_again_allocate_as_in_a_real_run(steps_of):
         Knobs(optimizer="adam", optimizer_impl="fused"),
         Knobs(optimizer="adamw", optimizer_impl="foreach"),
         Knobs(set_to_none=False),
+        Knobs(grad_accumulation=2, optimizer="adam", optimizer_impl="loop"),
+        Knobs(grad_accumulation=2, set_to_none=False),
     ],
 )
 def test_knobs_move_allocations_as_in_a_real_run(knobs, steps_of):
