@@ -33,6 +33,7 @@ from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
+from autofit.search.sizes import sizes_for
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import ALL_CONV_ALGOS, TuneSettings
@@ -168,8 +169,7 @@ def _search(
             frontier.entries(),
             curves.by_knobs,
             budget_bytes=target.budget.usable_bytes,
-            min_batch=space.min_batch,
-            max_batch=space.max_batch,
+            sizes=space.sizes,
             emit=emit,
         ),
         trials=trials,
@@ -319,6 +319,12 @@ def _search_space(
 
     fixed = settings.knobs()
     min_batch = _smallest_batch(predictor, fixed, settings.max_batch)  # and whether it runs at all
+    sizes = sizes_for(fixed, min_batch=min_batch, max_batch=settings.max_batch)
+    if not sizes:
+        raise UsageError(
+            f"--global-batch {settings.global_batch} has no divisor from {min_batch} to "
+            f"{settings.max_batch}: choose one that has, or another --max-batch"
+        )
     reasons = {name: predictor.why_inapplicable(settings.knobs(name)) for name in algos}
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     if left_out and settings.conv_algos != ALL_CONV_ALGOS:
@@ -326,8 +332,8 @@ def _search_space(
     space = SearchSpace(
         choices={"conv_algo": tuple(name for name in algos if name not in left_out)},
         fixed=fixed,
-        min_batch=min_batch,
-        max_batch=settings.max_batch,
+        min_batch=sizes[0],
+        max_batch=sizes[-1],
     )
     return space, tuple(f"left out: {reason.rpartition(':')[0]}" for reason in left_out.values())
 
@@ -462,9 +468,7 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
     for knobs in space.settings:
         prior = curves.prior(knobs)
         if prior is not None:
-            scan = largest_fitting_batch(
-                prior, target.budget.usable_bytes, min_batch=space.min_batch, max_batch=space.max_batch
-            )
+            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
             answers.setdefault(scan.largest_batch or space.min_batch, knobs)
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
@@ -485,14 +489,13 @@ def _cards(
 ) -> tuple[CardAnswer, ...]:
     """The best setting's batch on the cards that `--gpu-mem` may mean."""
     curve = None if best is None else curves.by_knobs.get(best.knobs)
-    if settings.gpu_mem_bytes is None or curve is None or curve.needs_traces:
+    if settings.gpu_mem_bytes is None or best is None or curve is None or curve.needs_traces:
         return ()
     return card_answers(
         curve,
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        min_batch=space.min_batch,
-        max_batch=space.max_batch,
+        sizes=space.sizes(best.knobs),
         emit=emit,
     )

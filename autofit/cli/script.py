@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workers.knobs import conv
-from workers.protocol import Knobs
+from workers.protocol import Knobs, allocator_conf
 
 _TF32_LINES = {
     "ieee-fp32": (
@@ -40,11 +40,14 @@ def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: b
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
     """
+    if settings := allocator_conf(knobs.allocator):
+        yield f'os.environ["PYTORCH_ALLOC_CONF"] = "{settings}"  # before torch is imported'
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
-    if training and knobs.checkpointing == "blocks":
-        yield "autofit.checkpoint_blocks(model)  # each repeated block runs again in backward"
+    if training and knobs.checkpointing != "none":
+        how = "" if knobs.checkpointing == "blocks" else f', "{knobs.checkpointing}"'
+        yield f"autofit.checkpoint_blocks(model{how})  # repeated blocks run again in backward"
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
@@ -53,6 +56,8 @@ def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: b
     if training and knobs.precision == "amp-fp16":
         yield f'scaler = torch.amp.GradScaler("{device_kind}")'
     yield from _step_lines(knobs, device_kind, conversions, training=training)
+    if training and (num_batches := knobs.num_batches(batch_size)) > 1:
+        yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
 
 
 def _conversions(knobs: Knobs) -> str:

@@ -11,8 +11,7 @@ from workers.protocol import Device, Evidence, Knobs
 def configuration(knobs: Knobs, mode: str | None) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
-    Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default.
+    Beside precision and optimizer they are named where they are not the default.
     """
     optimizer = knobs.optimizer or "the workload's optimizer"
     parts = [knobs.precision]
@@ -23,6 +22,12 @@ def configuration(knobs: Knobs, mode: str | None) -> str:
         parts.append("gradients kept as zeros")
     if knobs.checkpointing != "none":
         parts.append(f"checkpointing {knobs.checkpointing}")
+    if knobs.allocator != "default":
+        parts.append(f"allocator {knobs.allocator}")
+    if knobs.global_batch is not None:
+        parts.append(f"global batch {knobs.global_batch}")
+    elif knobs.accumulates:
+        parts.append(f"{knobs.grad_accumulation} batches a step")
     return " · ".join(parts if mode is None else [*parts, mode])
 
 

@@ -57,8 +57,7 @@ class Ledger:
         self.boundaries: Mapping[Knobs, Boundary] = {
             knobs: Boundary(
                 budget_bytes=budget_bytes,
-                min_batch=space.min_batch,
-                max_batch=space.max_batch,
+                sizes=space.sizes(knobs),
                 prior=curves(knobs),
             )
             for knobs in space.settings
