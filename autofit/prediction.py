@@ -174,7 +174,7 @@ class Predictor:
             WorkloadFailedError: the workload cannot be traced.
         """
         if batch_size < 1:
-            raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}")
         key = (self._traced(knobs, batch_size), batch_size)
         if key not in self._traces:
             try:

@@ -507,7 +507,8 @@ def split_checkpointing(name: str) -> tuple[str, int | None]:
     most = 100 if unit == "percent" else None
     if not _is_number(digits) or (most is not None and int(digits) > most):
         span = "of 1 or more" if most is None else f"from 1 to {most}"
-        raise ValueError(f"checkpointing {name} needs a number of {unit} {span}, as in {kind}:4")
+        example = 4 if most is None else 50
+        raise ValueError(f"checkpointing {name} needs a number of {unit} {span}, as in {kind}:{example}")
     return kind, int(digits)
 
 

@@ -86,6 +86,13 @@ def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
     assert not any("checkpoint" in line for line in lines(knobs, training=False))
 
 
+def test_levers_of_the_allocator_and_of_accumulation_are_lines_too():
+    made = lines(Knobs(allocator="expandable_segments", global_batch=472, checkpointing="every:2"))
+    assert made[0].startswith('os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"')
+    assert any(line.startswith('autofit.checkpoint_blocks(model, "every:2")') for line in made)
+    assert made[-1].startswith("loss = loss / 4 ")
+
+
 def test_inference_needs_neither_optimizer_nor_scaler():
     knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl="fused", set_to_none=False)
     assert lines(knobs, device_kind="cpu", training=False) == [

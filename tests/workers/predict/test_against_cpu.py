@@ -31,7 +31,9 @@ def load(attribute: str) -> Workload:
     return Workload.load(f"{SMALL_WORKLOADS}:{attribute}")
 
 
-def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[int]:
+def allocator_events_on_cpu(
+    workload: Workload, knobs: Knobs = DEFAULT, *, num_steps: int = NUM_TRACED_STEPS
+) -> list[int]:
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
     workload = with_overrides(workload, knobs)
     model = apply.converted_model(workload.build_model(), knobs)
@@ -52,13 +54,22 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
-        for _ in range(NUM_TRACED_STEPS):
+        for _ in range(num_steps):
             step()
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
     sizes = [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
     return canonical([size for size in sizes if abs(size) != RANDOM_STATE_BYTES])
+
+
+def test_every_batch_of_a_step_beyond_the_second_does_as_the_second_did():
+    two, three, four = (
+        allocator_events_on_cpu(load("convolutional"), Knobs(grad_accumulation=n), num_steps=1)
+        for n in (2, 3, 4)
+    )
+    second = two[len(two) - len(three) :]
+    assert (three, four) == ([*two, *second], [*two, *second, *second])
 
 
 def predicted_events(steps) -> list[int]:
