@@ -29,7 +29,8 @@ CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "ch
 CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
-OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+TORCH_OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZERS = (*TORCH_OPTIMIZERS, "adamw8bit")
 HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 CHECKPOINTINGS = ("none", "blocks", "selective")
@@ -88,7 +89,8 @@ class Knobs:
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
         memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
+            bitsandbytes, which keeps two bytes of state for a parameter.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with

@@ -25,6 +25,7 @@ _OPTIMIZERS = {
     "adamw": ("AdamW", ""),
     "rmsprop": ("RMSprop", ""),
     "adagrad": ("Adagrad", ""),
+    "adamw8bit": ("AdamW8bit", ""),
 }
 _IMPLEMENTATIONS = {
     "default": "",
@@ -73,7 +74,8 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
     if knobs.optimizer is not None:
         name, options = _OPTIMIZERS[knobs.optimizer]
-        yield f"optimizer = torch.optim.{name}(model.parameters(){options}{implementation})"
+        package = "bitsandbytes" if name.endswith("8bit") else "torch"
+        yield f"optimizer = {package}.optim.{name}(model.parameters(){options}{implementation})"
     elif implementation:
         yield f"optimizer = ...(model.parameters(){implementation})"
 

@@ -19,7 +19,7 @@ from workers.allocator import AllocatorSettings
 from workers.errors import DataDependentError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import make_optimizer
+from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizer
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import is_users
@@ -128,6 +128,9 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         model.train(training)
         optimizer = None
         if training:
+            if workload.optimizer == EIGHT_BIT:
+                with fake_gpu.unseen():
+                    eight_bit_library()
             optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,

@@ -9,7 +9,7 @@ import torch
 
 from autofit.cli.script import script_lines
 from workers.knobs import apply
-from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Knobs
+from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, PRECISIONS, TORCH_OPTIMIZERS, Knobs
 
 
 def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True) -> list[str]:
@@ -49,7 +49,11 @@ WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
 
 @pytest.mark.parametrize(
     ("optimizer", "implementation"),
-    [pair for pair in itertools.product(OPTIMIZERS, OPTIMIZER_IMPLS) if pair not in WITHOUT_FUSED_KERNEL],
+    [
+        pair
+        for pair in itertools.product(TORCH_OPTIMIZERS, OPTIMIZER_IMPLS)
+        if pair not in WITHOUT_FUSED_KERNEL
+    ],
 )
 def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
     names = {"torch": torch, "model": torch.nn.Linear(2, 2)}

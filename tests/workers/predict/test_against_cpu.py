@@ -15,7 +15,7 @@ from workers.measure.steps import Part, train_step
 from workers.optimizers import make_optimizer
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
-from workers.protocol import OPTIMIZERS, Knobs
+from workers.protocol import TORCH_OPTIMIZERS, Knobs
 from workers.workload import Workload, with_overrides
 
 DEFAULT = Knobs()
@@ -119,7 +119,7 @@ def test_allocations_and_frees_come_in_the_order_and_sizes_of_a_real_run(attribu
     assert predicted_events(steps_of(attribute)) == allocator_events_on_cpu(load(attribute))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TORCH_OPTIMIZERS)
 def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optimizer, steps_of):
     knobs = Knobs(optimizer=optimizer, optimizer_impl="loop")
     assert predicted_events(steps_of("perceptron", **knobs.to_dict())) == allocator_events_on_cpu(
