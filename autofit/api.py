@@ -40,6 +40,9 @@ class KnobOptions(TypedDict, total=False):
     optimizer_impl: str
     set_to_none: bool
     checkpointing: str
+    allocator: str
+    grad_accumulation: int | None
+    global_batch: int | None
 
 
 def tune(workload: Workload | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
@@ -50,8 +53,8 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `checkpointing`, `mode`, `worst_case`, `parallel`, `max_batch`, `risk`,
-            …
+            `set_to_none`, `checkpointing`, `allocator`, `global_batch`, `mode`, `worst_case`, `parallel`,
+            `search`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -88,7 +91,8 @@ def estimate(
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
         parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
         knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
-            `optimizer_impl`, `set_to_none`, `checkpointing`.
+            `optimizer_impl`, `set_to_none`, `checkpointing`, `allocator`, `grad_accumulation`,
+            `global_batch`.
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.

@@ -54,8 +54,8 @@ def apply_conv_algo(
         raise UsageError(str(error)) from error
 
 
-def checkpoint_blocks(model: Any) -> None:
-    """Lets every repeated block of a model keep its inputs alone and run again in backward.
+def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
+    """Lets the repeated blocks of a model keep less than they would, and run again in backward.
 
     Repeated blocks are modules with children that stand beside one of their class in an `nn.Sequential`
     or an `nn.ModuleList`. Their random numbers are the same both times; a batch norm in them updates its
@@ -63,15 +63,18 @@ def checkpoint_blocks(model: Any) -> None:
 
     Args:
         model: an `nn.Module`.
+        checkpointing: `blocks` keeps of each block its inputs alone, `every:4` of each four that follow
+            each other those of the first; `selective` also keeps what products, convolutions and
+            attention put out, `selective:50` at most half of that.
 
     Raises:
-        UsageError: the model has no such blocks.
+        UsageError: the model has no such blocks, or there is no such checkpointing.
     """
-    from workers.knobs import checkpointing  # imports torch
+    from workers.knobs.checkpointing import checkpoint_blocks as apply  # imports torch
 
     try:
-        checkpointing.checkpoint_blocks(model)
-    except InapplicableError as error:
+        apply(model, checkpointing)
+    except (InapplicableError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from autofit.curve_set import CurveSet
@@ -48,7 +48,7 @@ def compare_kinds(
         other = others.guide(knobs)
         if own is None or other is None:
             return None, (f"nothing is known of the {other_name} batches: they were not predicted",)
-        largest = _largest(others.prior(knobs), other, space, budget_bytes)
+        largest = _largest(others.prior(knobs), other, space.sizes(knobs), budget_bytes)
         answers = [
             _answer(own, batch_size, entry.largest_batch, entry.evidence),
             _answer(other, batch_size, largest, Evidence.PREDICTED),
@@ -60,13 +60,11 @@ def compare_kinds(
     return BatchKinds(tuned=tuned, batch_size=batch_size, typical=typical, worst=worst), ()
 
 
-def _largest(prior: Curve | None, curve: Curve, space: SearchSpace, budget_bytes: int) -> int | None:
+def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:
     """The largest size that fits; where each costs a trace, by a search that looks at few of them."""
     if prior is not None:
-        return largest_fitting_batch(
-            prior, budget_bytes, min_batch=space.min_batch, max_batch=space.max_batch
-        ).largest_batch
-    boundary = Boundary(budget_bytes=budget_bytes, min_batch=space.min_batch, max_batch=space.max_batch)
+        return largest_fitting_batch(prior, budget_bytes, sizes=sizes).largest_batch
+    boundary = Boundary(budget_bytes=budget_bytes, sizes=sizes)
     while (batch_size := boundary.propose()) is not None:
         peak_bytes = curve.peak_reserved_bytes(batch_size)
         boundary.observe(batch_size, fits=peak_bytes <= budget_bytes, peak_bytes=peak_bytes)

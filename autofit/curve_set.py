@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -104,7 +104,7 @@ class CurveSet:
             return False
         return guide.cannot_run(batch_size, budget_bytes)
 
-    def at_most(self, knobs: Knobs, budget_bytes: int, sizes: range) -> int | None:
+    def at_most(self, knobs: Knobs, budget_bytes: int, sizes: Sequence[int]) -> int | None:
         """The largest of some sizes that a setting could fit at best, 0 for none; None for no idea.
 
         The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.

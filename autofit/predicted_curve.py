@@ -15,11 +15,11 @@ from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.search.conv_costs import Rates, relative_cost
 from autofit.search.conv_plan import ConvPlan, ConvPlanner
-from workers.allocator import given_blocks
-from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
+from workers.allocator import AllocatorSettings, given_blocks
 from workers.predict.conditions import MIXED, Conditions, Level
 from workers.predict.curve import (
     TRACED_BATCH_SIZES,
+    AccumulatedCurve,
     LiveAllocation,
     PeakCurve,
     PeakEstimate,
@@ -55,13 +55,12 @@ class PredictedCurve:
         workload: str,
         knobs: Knobs,
         card: Card,
-        curve: PeakCurve | TracedCurve,
+        curve: PeakCurve | TracedCurve | AccumulatedCurve,
         *,
         residuals: Residuals,
         plans: CardPlans,
         on_grid: bool,
         risk: Risk = Risk.SAFE,
-        allocator: AllocatorSettings = DEFAULT_SETTINGS,
     ) -> None:
         self.risk = risk
         self._plans = plans
@@ -77,7 +76,7 @@ class PredictedCurve:
             plans=(plans.source(card, on_grid=on_grid),),
             elsewhere=plans.others(card),
             allow_tf32=knobs.tf32_in_convolutions,
-            settings=allocator,
+            settings=AllocatorSettings.of_knob(knobs.allocator),
         )
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
         self._digests: dict[int, str] = {}
@@ -158,7 +157,6 @@ class PredictedCurve:
             plans=self._plans,
             on_grid=self._on_grid,
             risk=self.risk,
-            allocator=self._conditions.settings,
         )
 
     def at_risk(self, risk: Risk) -> PredictedCurve:

@@ -23,11 +23,11 @@ from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
 from autofit.service.events import EventSink, Progress, ignore
-from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
 from workers.predict.curve import (
     TRACED_BATCH_SIZES,
+    AccumulatedCurve,
     BatchDependentEventsError,
     PeakCurve,
     TracedCurve,
@@ -117,10 +117,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        traced = self._traced(knobs)
-        if traced not in self._curves:
-            self._curves[traced] = self._trace_curve(traced)
-        curve = self._curves[traced]
+        curve = self._curve_of(knobs)
         require_applicable(knobs, curve.at(TRACED_BATCH_SIZES[0]).trace)
         return self._predicted(knobs, card, curve, risk, on_grid=True)
 
@@ -130,7 +127,7 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        return HostBlocks(self._trace_curve(self._traced(knobs)))
+        return HostBlocks(self._trace_curve(self._traced(knobs, 1)))
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -138,7 +135,7 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
-        traced = self._traced(knobs)
+        traced = self._traced(knobs, batch_size)
         curve = self._curves[traced]
         if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
             return True
@@ -158,13 +155,8 @@ class Predictor:
         knobs: Knobs,
         card: Card,
         batch_size: int,
-        *,
-        allocator: AllocatorSettings = DEFAULT_SETTINGS,
     ) -> PredictedCurve:
         """The curve that knows this batch size alone, from one trace.
-
-        Args:
-            allocator: the settings of PyTorch's allocator.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -172,14 +164,12 @@ class Predictor:
         """
         trace = self.trace(knobs, batch_size)
         require_applicable(knobs, trace)
-        return self.curve_of(trace, knobs, card, allocator=allocator)
+        return self.curve_of(trace, knobs, card)
 
-    def curve_of(
-        self, trace: Trace, knobs: Knobs, card: Card, *, allocator: AllocatorSettings = DEFAULT_SETTINGS
-    ) -> PredictedCurve:
+    def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
         """The curve of a trace, or of a part of it, which knows its batch size alone."""
         curve = PeakCurve([trace])
-        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, allocator=allocator)
+        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -188,7 +178,9 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
-        key = (self._traced(knobs), batch_size)
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        key = (self._traced(knobs, batch_size), batch_size)
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -240,11 +232,10 @@ class Predictor:
         self,
         knobs: Knobs,
         card: Card,
-        curve: PeakCurve | TracedCurve,
+        curve: PeakCurve | TracedCurve | AccumulatedCurve,
         risk: Risk,
         *,
         on_grid: bool,
-        allocator: AllocatorSettings = DEFAULT_SETTINGS,
     ) -> PredictedCurve:
         return PredictedCurve(
             self._workload.name,
@@ -255,8 +246,22 @@ class Predictor:
             plans=self._plans,
             on_grid=on_grid,
             risk=risk,
-            allocator=allocator,
         )
+
+    def _curve_of(self, knobs: Knobs) -> PeakCurve | TracedCurve | AccumulatedCurve:
+        """The curve of a setting's traces, made when it is first asked for."""
+        pieces = self._known_curve(self._traced(knobs, 1))
+        if knobs.global_batch is None:
+            return pieces
+        whole = self._known_curve(self._traced(knobs, knobs.global_batch))
+        if isinstance(pieces, TracedCurve) or isinstance(whole, TracedCurve):
+            return self._traced_curve(knobs)
+        return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
+
+    def _known_curve(self, traced: Knobs) -> PeakCurve | TracedCurve:
+        if traced not in self._curves:
+            self._curves[traced] = self._trace_curve(traced)
+        return self._curves[traced]
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
@@ -265,8 +270,17 @@ class Predictor:
         except BatchDependentEventsError:
             return self._traced_curve(knobs)
 
-    def _traced(self, knobs: Knobs) -> Knobs:
-        return traced_knobs(knobs, for_host=self._architecture == HOST_ARCHITECTURE)
+    def _traced(self, knobs: Knobs, batch_size: int) -> Knobs:
+        """The setting whose traces do at a batch size; one sample is accumulated wherever any size is.
+
+        Raises:
+            UsageError: the batch size does not divide the global batch.
+        """
+        try:
+            num_passes = knobs.num_passes(batch_size)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return traced_knobs(knobs, num_passes=num_passes, for_host=self._architecture == HOST_ARCHITECTURE)
 
     def _traced_curve(self, knobs: Knobs) -> TracedCurve:
         return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))

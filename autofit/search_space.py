@@ -13,6 +13,7 @@ from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.words import in_words
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
+from autofit.search.sizes import sizes_for
 from autofit.settings import ALL_CONV_ALGOS, TuneSettings
 from autofit.target import Target
 from workers.knobs import conv
@@ -51,6 +52,12 @@ def search_space(
 
     fixed, searched = settings.knobs(), dict(settings.searched)
     min_batch, failing = _smallest_batch(predictor, list(_combinations(fixed, searched)), settings.max_batch)
+    sizes = sizes_for(fixed, min_batch=min_batch, max_batch=settings.max_batch)
+    if not sizes:
+        raise UsageError(
+            f"--global-batch {settings.global_batch} has no divisor from {min_batch} to "
+            f"{settings.max_batch}: choose one that has, or another --max-batch"
+        )
     runs = next(knobs for knobs in _combinations(fixed, searched) if knobs not in failing)
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -60,8 +67,8 @@ def search_space(
     space = SearchSpace(
         choices={"conv_algo": kept, **searched},
         fixed=fixed,
-        min_batch=min_batch,
-        max_batch=settings.max_batch,
+        min_batch=sizes[0],
+        max_batch=sizes[-1],
         left_out=frozenset(dataclasses.replace(knobs, conv_algo=name) for knobs in failing for name in kept),
     )
     notes = [f"left out: {reason.rpartition(':')[0]}" for reason in inapplicable.values()]
@@ -120,9 +127,8 @@ def pruning_of(
     if not settings.searched or target.probe is None:
         return None
     architecture = HOST_ARCHITECTURE if target.device.kind == "cpu" else target.card.architecture
-    sizes = range(space.min_batch, space.max_batch + 1)
     return Pruning(
         space.settings,
         paces={knobs: Pace.of(knobs, architecture) for knobs in space.settings},
-        at_most=lambda knobs: curves.at_most(knobs, target.budget.usable_bytes, sizes),
+        at_most=lambda knobs: curves.at_most(knobs, target.budget.usable_bytes, space.sizes(knobs)),
     )

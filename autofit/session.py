@@ -187,8 +187,7 @@ def _search(
             frontier.entries(),
             curves.by_knobs,
             budget_bytes=target.budget.usable_bytes,
-            min_batch=space.min_batch,
-            max_batch=space.max_batch,
+            sizes=space.sizes,
             emit=emit,
         ),
         pruned=pruned,
@@ -461,9 +460,7 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
     for knobs in space.settings:
         prior = curves.prior(knobs)
         if prior is not None:
-            scan = largest_fitting_batch(
-                prior, target.budget.usable_bytes, min_batch=space.min_batch, max_batch=space.max_batch
-            )
+            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
             answers.setdefault(scan.largest_batch or space.min_batch, knobs)
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
@@ -494,7 +491,7 @@ def _cards(
 ) -> tuple[CardAnswer, ...]:
     """The best setting's batch on the cards that `--gpu-mem` may mean."""
     curve = None if best is None else curves.by_knobs.get(best.knobs)
-    if settings.gpu_mem_bytes is None or curve is None or curve.needs_traces:
+    if settings.gpu_mem_bytes is None or best is None or curve is None or curve.needs_traces:
         return ()
     return card_answers(
         curve,
@@ -502,7 +499,6 @@ def _cards(
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
         num_ranks=settings.num_ranks,
-        min_batch=space.min_batch,
-        max_batch=space.max_batch,
+        sizes=space.sizes(best.knobs),
         emit=emit,
     )

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -33,7 +34,6 @@ from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
-    CHECKPOINTINGS,
     CONV_ALGO_NAMES,
     CONV_ALGOS_WITH_NUMBER,
     MEMORY_FORMATS,
@@ -42,13 +42,17 @@ from workers.protocol import (
     OPTIMIZERS,
     PRECISIONS,
     Knobs,
+    allocator_conf,
+    split_checkpointing,
     split_conv_algo,
 )
 
 ALL_CONV_ALGOS = ("all",)
 DEVICES = ("auto", "cuda", "cpu")
 # The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
-SEARCHABLE = ("precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none")
+SEARCHABLE = (
+    "precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none", "allocator",
+)  # fmt: skip
 PROBES = ("auto", "predict", "measure")
 
 _Convert = Callable[[Any], Any]
@@ -94,11 +98,30 @@ def _conv_algos(value: Any) -> tuple[str, ...]:
 def _conv_algo(value: Any) -> str:
     if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
         return str(_one_of(CONV_ALGO_NAMES)(value))
-    try:
+    with _without("conv_algo "):
         family, number = split_conv_algo(str(value))
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix("conv_algo ")) from None
     return family if number is None else f"{family}:{number}"
+
+
+def _checkpointing(value: Any) -> str:
+    with _without("checkpointing "):
+        kind, number = split_checkpointing(str(value))
+    return kind if number is None else f"{kind}:{number}"
+
+
+def _allocator(value: Any) -> str:
+    with _without("allocator "):
+        allocator_conf(str(value))
+    return str(value)
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Leaves the knob's name out of an error, which the option's label says already."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(name)) from None
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -250,8 +273,8 @@ class TuneSettings:
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
-        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
-            `workers.protocol.Knobs`.
+        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing, allocator,
+            grad_accumulation, global_batch: see `workers.protocol.Knobs`.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         mode: None leaves the workload's own.
@@ -295,6 +318,9 @@ class TuneSettings:
     optimizer_impl: str = "default"
     set_to_none: bool = True
     checkpointing: str = "none"
+    allocator: str = "default"
+    grad_accumulation: int = 1
+    global_batch: int | None = None
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     mode: str | None = None
     worst_case: bool = False
@@ -330,8 +356,18 @@ class TuneSettings:
             )
         if self.num_ranks > 1:
             self._require_prediction()
+        if self.global_batch is not None and self.grad_accumulation != 1:
+            raise UsageError(
+                "--global-batch and --grad-accumulation contradict each other: the batch size decides how "
+                "often a global batch is accumulated; give one"
+            )
         if self.device != "cpu":
             return
+        if self.allocator != Knobs().allocator or "allocator" in dict(self.searched):
+            raise UsageError(
+                "--allocator is a setting of PyTorch's CUDA allocator, which the CPU has "
+                "not: leave it out, or --device cpu"
+            )
         if self.gpu is not None:
             raise UsageError(
                 "--gpu names a card, --device cpu uses none: give --gpu-mem, what the process may use"
@@ -384,6 +420,9 @@ class TuneSettings:
             optimizer_impl=self.optimizer_impl,
             set_to_none=self.set_to_none,
             checkpointing=self.checkpointing,
+            allocator=self.allocator,
+            grad_accumulation=self.grad_accumulation,
+            global_batch=self.global_batch,
         )
 
 
@@ -468,7 +507,10 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
     "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
     "set-to-none": ("set_to_none", _switch),
-    "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
+    "checkpointing": ("checkpointing", _checkpointing),
+    "allocator": ("allocator", _allocator),
+    "grad-accumulation": ("grad_accumulation", _whole_number(minimum=1)),
+    "global-batch": ("global_batch", _whole_number(minimum=1)),
     "search": ("searched", _searched),
     "mode": ("mode", _one_of(MODES)),
     "worst-case": ("worst_case", _switch),

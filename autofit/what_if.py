@@ -12,19 +12,18 @@ from autofit.prediction import Predictor
 from autofit.report.estimate import Estimate
 from autofit.report.what_if import Lever, LeverResult, WhatIf
 from autofit.service.events import EventSink, Progress, ignore
-from workers.allocator import AllocatorSettings
 from workers.knobs import conv
-from workers.protocol import Knobs
+from workers.protocol import Knobs, allocator_conf
 
-_EXPANDABLE = "expandable_segments:True"
 # The values of a knob that are worth a try; precisions that only turn TF32 on or off change no size.
 _VALUES: dict[str, tuple[Any, ...]] = {
     "precision": ("amp-fp16", "amp-bf16", "bf16"),
     "memory_format": ("channels_last",),
-    "checkpointing": ("none", "blocks"),
+    "checkpointing": ("none", "blocks", "every:2", "selective"),
     "optimizer_impl": ("foreach", "fused", "loop"),
     "set_to_none": (True, False),
     "conv_algo": conv.applicable("cuda"),
+    "allocator": ("default", "expandable_segments"),
 }
 _OF_TRAINING = ("optimizer_impl", "set_to_none", "checkpointing")
 
@@ -61,19 +60,14 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
             if value == getattr(knobs, name):
                 continue
             written = str(value).lower() if isinstance(value, bool) else str(value)
+            changed = dataclasses.replace(knobs, **{name: value})
             yield Lever(
                 name=name,
                 value=written,
                 how=f"--{name.replace('_', '-')} {written}",
-                knobs=dataclasses.replace(knobs, **{name: value}),
+                knobs=changed,
+                allocator=allocator_conf(changed.allocator),
             )
-    yield Lever(
-        name="allocator",
-        value=_EXPANDABLE,
-        how=f"PYTORCH_ALLOC_CONF={_EXPANDABLE}",
-        knobs=knobs,
-        allocator=_EXPANDABLE,
-    )
 
 
 def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
@@ -86,10 +80,8 @@ def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
 
 
 def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
-    settings = AllocatorSettings.parse(lever.allocator) if lever.allocator else AllocatorSettings()
     try:
-        curve = predictor.curve_at(lever.knobs, card, base.batch_size, allocator=settings)
-        estimate = curve(base.batch_size)
+        estimate = predictor.estimate(lever.knobs, card, base.batch_size)
     except (UsageError, WorkloadFailedError) as error:
         return LeverResult(lever=lever, reason=error.message)
     return LeverResult(

@@ -24,7 +24,7 @@ from typing import Self
 from workers.child_process import ChildProcess
 from workers.knobs import conv
 from workers.outcomes import without_answer
-from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, allocator_conf
 from workers.supervision import HungError, Supervision, TooMuchMemoryError
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
@@ -44,7 +44,15 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
     if spec.probe is Probe.CPU:
         return threads | NO_GPU | STEADY_MALLOC
-    return threads | dict(conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda").variables)
+    policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
+    return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
+
+
+def _allocator_variables(allocator: str) -> dict[str, str]:
+    """By both of the names that PyTorch reads, so that none that is set here contradicts it."""
+    settings = allocator_conf(allocator)
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
+    return dict.fromkeys(names, settings)
 
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from workers.errors import DeviceError
 from workers.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
+
+EIGHT_BIT = "adamw8bit"
+_EIGHT_BIT_PACKAGE = "bitsandbytes"
+
+
+def eight_bit_library() -> ModuleType:
+    """The library of the optimizer with states of 8 bits.
+
+    Raises:
+        DeviceError: it is not installed here.
+    """
+    try:
+        return importlib.import_module(_EIGHT_BIT_PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != _EIGHT_BIT_PACKAGE:
+            raise
+        raise DeviceError(
+            f"{EIGHT_BIT} is an optimizer of {_EIGHT_BIT_PACKAGE}, which is not installed where trials run: "
+            f"pip install {_EIGHT_BIT_PACKAGE}"
+        ) from error
+
+
+def _eight_bit(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    made: torch.optim.Optimizer = eight_bit_library().optim.AdamW8bit(params)
+    return made
+
 
 _FACTORIES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -19,6 +48,7 @@ _FACTORIES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
+    EIGHT_BIT: _eight_bit,
 }
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "default": {},
@@ -79,6 +109,7 @@ def make_optimizer(
     Raises:
         WorkloadError: the function returned something else than an optimizer or several; it decides
             the implementation itself; or there is no such implementation.
+        DeviceError: its library is not installed here.
     """
     if isinstance(optimizer, str):
         if implementation == "fused" and optimizer not in _WITH_FUSED_KERNEL:
@@ -86,6 +117,8 @@ def make_optimizer(
                 f"PyTorch has no fused CUDA kernel for {optimizer}: use another optimizer_impl, "
                 f"or one of {', '.join(_WITH_FUSED_KERNEL)}"
             )
+        if optimizer == EIGHT_BIT and implementation != "default":
+            raise WorkloadError(f"{EIGHT_BIT} has an implementation of its own: leave out optimizer_impl")
         return _FACTORIES[optimizer](params, **_IMPLEMENTATIONS[implementation])
     if implementation != "default":
         raise WorkloadError(

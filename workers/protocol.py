@@ -29,13 +29,21 @@ CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "ch
 CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
-OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+TORCH_OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZERS = (*TORCH_OPTIMIZERS, "adamw8bit")
 HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
-CHECKPOINTINGS = ("none", "blocks")
+CHECKPOINTINGS = ("none", "blocks", "selective")
+CHECKPOINTINGS_WITH_NUMBER = {"every": "blocks", "selective": "percent"}
+CHECKPOINTING_NAMES = (*CHECKPOINTINGS, *(f"{kind}:N" for kind in CHECKPOINTINGS_WITH_NUMBER))
+# Settings of PyTorch's CUDA caching allocator, by what PYTORCH_ALLOC_CONF is set to.
+ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
+ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
+_LEAST_SPLIT_MIB = 21  # more than a large segment has (c10/core/AllocatorConfig.cpp)
 MODES = ("train", "infer")
 # The kinds of batches that a `make_batch` with a parameter `kind` can make.
 TYPICAL, WORST = "typical", "worst"
+_MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
 
 
 class Verdict(StrEnum):
@@ -83,13 +91,23 @@ class Knobs:
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
         memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
+            bitsandbytes, which keeps two bytes of state for a parameter.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
-        checkpointing: one of `CHECKPOINTINGS`; `blocks` keeps of every repeated block of the model its
-            inputs alone and runs it again in backward.
+        checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
+            its number. `blocks` keeps of every repeated block of the model its inputs alone and runs it
+            again in backward; `every:N` does so with each N blocks that follow each other as with one;
+            `selective` also keeps what matrix products, convolutions and attention put out, of which
+            `selective:N` keeps at most N percent of a block's bytes.
+        allocator: one of `ALLOCATORS`, or `max_split:N`, blocks of N MiB and more not being split; of
+            CUDA's caching allocator. `default` leaves the environment as it is.
+        grad_accumulation: so many batches, each with a forward and a backward pass, make an optimizer
+            step; None where `global_batch` decides it.
+        global_batch: samples an optimizer step is made of, exactly, whatever the batch size: it is
+            accumulated from as many batches as that takes.
 
     Raises:
         ValueError: a knob has no such value.
@@ -102,6 +120,9 @@ class Knobs:
     optimizer_impl: str = "default"
     set_to_none: bool = True
     checkpointing: str = "none"
+    allocator: str = "default"
+    grad_accumulation: int | None = 1
+    global_batch: int | None = None
 
     def __post_init__(self) -> None:
         split_conv_algo(self.conv_algo)
@@ -110,16 +131,53 @@ class Knobs:
         if self.optimizer is not None:
             _require_one_of("optimizer", self.optimizer, OPTIMIZERS)
         _require_one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
-        _require_one_of("checkpointing", self.checkpointing, CHECKPOINTINGS)
+        split_checkpointing(self.checkpointing)
+        allocator_conf(self.allocator)
         if self.set_to_none not in (True, False):
             raise ValueError(f"set_to_none must be True or False; got {self.set_to_none!r}")
+        if self.global_batch is None:
+            _require_count("grad_accumulation", self.grad_accumulation)
+            return
+        _require_count("global_batch", self.global_batch)
+        if self.grad_accumulation not in (1, None):
+            raise ValueError("grad_accumulation follows from global_batch: give one of them")
+        object.__setattr__(self, "grad_accumulation", None)
 
     @property
     def tf32_in_convolutions(self) -> bool:
         """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
         return self.precision != "ieee-fp32"
 
-    def to_dict(self) -> dict[str, str | bool | None]:
+    @property
+    def accumulates(self) -> bool:
+        """Whether an optimizer step may be made of more than one batch."""
+        return self.grad_accumulation != 1
+
+    def num_batches(self, batch_size: int) -> int:
+        """How many batches of this size make an optimizer step.
+
+        Raises:
+            ValueError: the batch size does not divide the global batch.
+        """
+        if self.global_batch is None:
+            assert self.grad_accumulation is not None
+            return self.grad_accumulation
+        if self.global_batch % batch_size:
+            raise ValueError(
+                f"batch size {batch_size} does not divide the global batch of {self.global_batch}: "
+                "choose one that does"
+            )
+        return self.global_batch // batch_size
+
+    def num_passes(self, batch_size: int) -> int:
+        """How many of them a trial runs: two, because every further one does as the second did."""
+        return min(_MAX_PASSES, self.num_batches(batch_size))
+
+    def for_passes(self, num_passes: int) -> Self:
+        """The same, accumulated from so many batches of any size."""
+        return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
+
+    def to_dict(self) -> dict[str, str | bool | int | None]:
         return dataclasses.asdict(self)
 
 
@@ -233,6 +291,7 @@ class TrialSpec:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.mode is not None:
             _require_one_of("mode", self.mode, MODES)
+        self.knobs.num_batches(self.batch_size)
         if self.num_ranks > 1 and self.probe is not Probe.PREDICT:
             raise ValueError(f"a trial runs one rank; {self.num_ranks} of them are only predicted")
 
@@ -345,7 +404,7 @@ class TrialOutcome:
         num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
-        step_seconds: median duration of a steady step.
+        step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
         conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
@@ -402,7 +461,9 @@ class TrialOutcome:
 
     @property
     def samples_per_second(self) -> float | None:
-        return None if not self.step_seconds else self.batch_size / self.step_seconds
+        if not self.step_seconds:
+            return None
+        return self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:
         return _dump("autofit.trial-outcome", dataclasses.asdict(self))
@@ -433,14 +494,59 @@ def split_conv_algo(name: str) -> tuple[str, int | None]:
     Raises:
         ValueError: there is none of that name, or its number is missing or wrong.
     """
-    family, colon, digits = name.partition(":")
+    family, _, digits = name.partition(":")
     unit = CONV_ALGOS_WITH_NUMBER.get(family)
     if unit is None:
         _require_one_of("conv_algo", name, CONV_ALGO_NAMES)
         return name, None
-    if not colon or not digits.isascii() or not digits.isdecimal() or int(digits) < 1:
+    if not _is_number(digits):
         raise ValueError(f"conv_algo {name} needs a number of {unit} of 1 or more, as in {family}:64")
     return family, int(digits)
+
+
+def split_checkpointing(name: str) -> tuple[str, int | None]:
+    """The kind of checkpointing and its number, None for one without: `every:4`, `selective:50`.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    kind, colon, digits = name.partition(":")
+    unit = CHECKPOINTINGS_WITH_NUMBER.get(kind)
+    if unit is None or (not colon and kind in CHECKPOINTINGS):
+        _require_one_of("checkpointing", name, CHECKPOINTING_NAMES)
+        return name, None
+    most = 100 if unit == "percent" else None
+    if not _is_number(digits) or (most is not None and int(digits) > most):
+        span = "of 1 or more" if most is None else f"from 1 to {most}"
+        example = 4 if most is None else 50
+        raise ValueError(f"checkpointing {name} needs a number of {unit} {span}, as in {kind}:{example}")
+    return kind, int(digits)
+
+
+def allocator_conf(name: str) -> str:
+    """What `PYTORCH_ALLOC_CONF` has to be for a value of the knob `allocator`; empty for the default.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    kind, _, digits = name.partition(":")
+    if kind != "max_split":
+        _require_one_of("allocator", name, ALLOCATOR_NAMES)
+        return ALLOCATORS[name]
+    if not _is_number(digits) or int(digits) < _LEAST_SPLIT_MIB:
+        raise ValueError(
+            f"allocator {name} needs a number of MiB of {_LEAST_SPLIT_MIB} or more, as in max_split:128"
+        )
+    return f"max_split_size_mb:{int(digits)}"
+
+
+def _is_number(digits: str) -> bool:
+    return digits.isascii() and digits.isdecimal() and int(digits) >= 1
+
+
+def _require_count(field_name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field_name} must be a whole number of 1 or more; got {value!r}")
 
 
 def _require_one_of(field_name: str, value: str, allowed: tuple[str, ...]) -> None:

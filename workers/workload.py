@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workers.errors import InvalidTrialError, NoBatchKindsError
+from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
 from workers.libraries import library_of
 from workers.models import BUILTINS
 from workers.protocol import MODES, OPTIMIZERS, TYPICAL, WORST, Knobs, WorkloadRef
@@ -181,6 +181,8 @@ def with_overrides(
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
+        InapplicableError: gradients are to be accumulated, and there are none or the workload takes its
+            own steps.
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
@@ -191,12 +193,22 @@ def with_overrides(
             'take a keyword kind, "worst" for the largest batch that the data can make and "typical" for an '
             "ordinary one (autofit.worst_case_lengths helps with both), or leave the option out"
         )
-    return dataclasses.replace(
+    changed = dataclasses.replace(
         workload,
         make_batch=make_batch,
         optimizer=knobs.optimizer or workload.optimizer,
         mode=mode or workload.mode,
     )
+    if knobs.accumulates and changed.mode != "train":
+        raise InapplicableError(
+            "gradients are accumulated in training alone: leave out --grad-accumulation and --global-batch"
+        )
+    if knobs.accumulates and changed.step is not None:
+        raise InapplicableError(
+            "the workload takes its own steps, in which autofit cannot accumulate gradients: accumulate "
+            "them there, and leave out --grad-accumulation and --global-batch"
+        )
+    return changed
 
 
 def resolve(ref: WorkloadRef) -> Workload:

@@ -18,7 +18,8 @@ from autofit.settings import SEARCHABLE
 from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
-    CHECKPOINTINGS,
+    ALLOCATOR_NAMES,
+    CHECKPOINTING_NAMES,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
@@ -167,7 +168,8 @@ def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: s
 _SEARCHED_VALUES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "memory-format": MEMORY_FORMATS,
-    "checkpointing": CHECKPOINTINGS,
+    "checkpointing": CHECKPOINTING_NAMES,
+    "allocator": ALLOCATOR_NAMES,
     "optimizer": OPTIMIZERS,
     "optimizer-impl": OPTIMIZER_IMPLS,
     "set-to-none": ("true", "false"),
@@ -202,9 +204,24 @@ KNOBS = combined(
     ),
     setting(
         "checkpointing",
-        "blocks keeps of every repeated block its inputs alone, and runs it again in backward.  "
-        "[default: none]",
-        choices=CHECKPOINTINGS,
+        "blocks keeps of every repeated block its inputs alone, and runs it again in backward; every:N does "
+        "so with each N blocks as with one; selective also keeps what products, convolutions and attention "
+        "put out, selective:N at most N percent of that.  [default: none]",
+        metavar="|".join(CHECKPOINTING_NAMES),
+        choices=("none", "blocks", "every:2", "selective", "selective:50"),
+    ),
+    setting(
+        "allocator",
+        "PyTorch's allocator of CUDA memory: with expandable segments, or blocks of N MiB and more never "
+        "split.  [default: default]",
+        metavar="|".join(ALLOCATOR_NAMES),
+        choices=("default", "expandable_segments", "max_split:128"),
+    ),
+    setting("grad-accumulation", "So many batches make an optimizer step.  [default: 1]", metavar="N"),
+    setting(
+        "global-batch",
+        "Samples that make an optimizer step, exactly: accumulated from batches that divide it.",
+        metavar="N",
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
     click.option(

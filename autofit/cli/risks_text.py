@@ -59,6 +59,7 @@ def _between(entry: FrontierEntry) -> str:
     safe, likely = entry.largest_by_risk[Risk.SAFE] or 0, entry.largest_by_risk[Risk.LIKELY] or 0
     if likely <= safe:
         return ""
-    sizes = f"at {likely}" if likely == safe + 1 else f"from {safe + 1} to {likely}"
+    is_next = likely == safe + 1 or entry.knobs.global_batch is not None
+    sizes = f"at {likely}" if is_next else f"from {safe + 1} to {likely}"
     still_runs, fails = _BEYOND.get(entry.knobs.conv_algo.partition(":")[0], _NO_PLANS)
     return f"{sizes} {still_runs if entry.likely_still_runs else fails}"

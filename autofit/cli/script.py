@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workers.knobs import conv
-from workers.protocol import Knobs
+from workers.protocol import Knobs, allocator_conf
 
 _TF32_LINES = {
     "ieee-fp32": (
@@ -25,6 +25,7 @@ _OPTIMIZERS = {
     "adamw": ("AdamW", ""),
     "rmsprop": ("RMSprop", ""),
     "adagrad": ("Adagrad", ""),
+    "adamw8bit": ("AdamW8bit", ""),
 }
 _IMPLEMENTATIONS = {
     "default": "",
@@ -43,11 +44,14 @@ def script_lines(
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
         num_ranks: the processes that train together, one on each GPU.
     """
+    if settings := allocator_conf(knobs.allocator):
+        yield f'os.environ["PYTORCH_ALLOC_CONF"] = "{settings}"  # before torch is imported'
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
-    if training and knobs.checkpointing == "blocks":
-        yield "autofit.checkpoint_blocks(model)  # each repeated block runs again in backward"
+    if training and knobs.checkpointing != "none":
+        how = "" if knobs.checkpointing == "blocks" else f', "{knobs.checkpointing}"'
+        yield f"autofit.checkpoint_blocks(model{how})  # repeated blocks run again in backward"
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
@@ -58,6 +62,8 @@ def script_lines(
     if training and knobs.precision == "amp-fp16":
         yield f'scaler = torch.amp.GradScaler("{device_kind}")'
     yield from _step_lines(knobs, device_kind, conversions, training=training)
+    if training and (num_batches := knobs.num_batches(batch_size)) > 1:
+        yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
 
 
 def _conversions(knobs: Knobs) -> str:
@@ -73,7 +79,8 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
     if knobs.optimizer is not None:
         name, options = _OPTIMIZERS[knobs.optimizer]
-        yield f"optimizer = torch.optim.{name}(model.parameters(){options}{implementation})"
+        package = "bitsandbytes" if name.endswith("8bit") else "torch"
+        yield f"optimizer = {package}.optim.{name}(model.parameters(){options}{implementation})"
     elif implementation:
         yield f"optimizer = ...(model.parameters(){implementation})"
 

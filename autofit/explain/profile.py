@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import UsageError
+from workers.allocator import AllocatorSettings
 from workers.garbage import without_collections
 from workers.protocol import Knobs
 from workers.trace import FORWARD_END, Mark, Trace
@@ -36,7 +37,7 @@ class Profile:
     of `workers.trace`, and `schema`.
 
     Attributes:
-        knobs: those that were asked for; the trace's convolution algorithm is always the backend's.
+        knobs: those that were asked for; the trace has those that decide its events.
         card: a key of the catalogue, or the architecture where none was named.
         architecture: `sm_XY`.
         requested_bytes: of every allocation by its number in the trace, workspaces and scratch memory
@@ -64,6 +65,11 @@ class Profile:
     def devices(self) -> tuple[str, ...]:
         """The devices that it has events of, by PyTorch's names."""
         return ("cuda:0",)
+
+    @property
+    def allocator_settings(self) -> AllocatorSettings:
+        """What its blocks and peaks were replayed with."""
+        return AllocatorSettings.of_knob(self.knobs.allocator)
 
     def to_bytes(self) -> bytes:
         """The document; the same for equal profiles."""

@@ -16,7 +16,7 @@ from typing import Any
 from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.selection import phases_of
 from workers.allocator import Action, ActionKind, Segment, record_history
-from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.protocol import allocator_conf
 
 # The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
 FIRST_ADDRESS = 0x7F00_0000_0000
@@ -38,7 +38,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
     other summaries of segments show that moment alone.
     """
     events = profile.trace.events[:position]
-    history = record_history(events, profile.requested_bytes)
+    history = record_history(events, profile.requested_bytes, settings=profile.allocator_settings)
     frames = _Frames(profile)
     traces: list[list[dict[str, Any]]] = [[]]
     for action in history.actions:
@@ -47,7 +47,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
         "segments": [_segment(each, history.requests, profile, frames) for each in history.segments],
         "device_traces": traces,
         "external_annotations": list(_annotations(profile, len(events))),
-        "allocator_settings": _settings(),
+        "allocator_settings": _settings(profile),
     }
 
 
@@ -115,7 +115,7 @@ def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frame
         "stream": segment.stream,
         "segment_type": segment.pool,
         "segment_pool_id": _DEFAULT_POOL,
-        "is_expandable": False,
+        "is_expandable": profile.allocator_settings.expandable_segments,
         "frames": [],
         "blocks": blocks,
     }
@@ -157,10 +157,10 @@ def _frame(line: str) -> Frame:
     return {"name": name, "filename": filename, "line": int(number)}
 
 
-def _settings() -> dict[str, Any]:
-    settings = DEFAULT_SETTINGS
+def _settings(profile: Profile) -> dict[str, Any]:
+    settings = profile.allocator_settings
     return {
-        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "PYTORCH_CUDA_ALLOC_CONF": allocator_conf(profile.knobs.allocator),
         "max_split_size": settings.max_split_size_bytes or _UNLIMITED,
         "garbage_collection_threshold": settings.garbage_collection_threshold or 0.0,
         "expandable_segments": settings.expandable_segments,

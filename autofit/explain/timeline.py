@@ -203,7 +203,7 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
 
 def history_of(profile: Profile) -> History:
     """All that the allocator did in a profile."""
-    return record_history(profile.trace.events, profile.requested_bytes)
+    return record_history(profile.trace.events, profile.requested_bytes, settings=profile.allocator_settings)
 
 
 def _plain(moment: Moment) -> dict[str, Any]:

@@ -45,8 +45,16 @@ def _found(result: TuneResult, best: Best) -> str:
         f"{result.workload} {_fits(result, best)} at batch {best.batch_size} in "
         f"{format_bytes(result.budget.device_total_bytes)} with {result.setting_names[best.knobs]}: "
         f"{_peak(result, best)}; "
-        f"{evidence_phrase(best.evidence, result.device)}.{_speed(best)}"
+        f"{evidence_phrase(best.evidence, result.device)}.{_accumulated(best)}{_speed(best)}"
     )
+
+
+def _accumulated(best: Best) -> str:
+    """How an optimizer step is made of such batches, where it is made of several or had to be exact."""
+    count, whole = best.grad_accumulation, best.batch_size * best.grad_accumulation
+    if best.knobs.global_batch is not None and count == 1:
+        return f" That is the whole global batch of {whole}."
+    return "" if count == 1 else f" {count} such batches make an optimizer step, {whole} samples."
 
 
 def _fits(result: TuneResult, best: Best) -> str:
@@ -72,7 +80,9 @@ def _peak(result: TuneResult, best: Best) -> str:
 def _speed(best: Best) -> str:
     if best.step_seconds is None or best.samples_per_second is None:
         return ""
-    speed = f" A step took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
+    num_passes = best.knobs.num_passes(best.batch_size)
+    step = "A step" if num_passes == best.grad_accumulation else f"A step of {num_passes} batches"
+    speed = f" {step} took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
     verified = f" It was verified by {best.soak_steps} steps in a fresh process."
     return speed if best.soak_steps is None else speed + verified
 

@@ -21,8 +21,7 @@ def card_answers(
     *,
     margin: Decimal,
     reserve_bytes: int,
-    min_batch: int,
-    max_batch: int,
+    sizes: Sequence[int],
     emit: EventSink,
     num_ranks: int = 1,
 ) -> tuple[CardAnswer, ...]:
@@ -32,6 +31,7 @@ def card_answers(
         curve: of the setting, on any card.
         cards: the smallest first.
         margin, reserve_bytes, num_ranks: see `make_budget`.
+        sizes: those of interest, ascending.
         emit: is told of each card.
     """
     by_architecture: dict[str, CachedCurve] = {}
@@ -52,8 +52,6 @@ def card_answers(
         else:
             card = Card(name=gpu.key, architecture=gpu.architecture, context_bytes=budget.context_bytes)
             cached = by_architecture.setdefault(gpu.architecture, CachedCurve(curve.on(card)))
-            largest = largest_fitting_batch(
-                cached, budget.usable_bytes, min_batch=min_batch, max_batch=max_batch
-            ).largest_batch
+            largest = largest_fitting_batch(cached, budget.usable_bytes, sizes=sizes).largest_batch
         answers.append(CardAnswer(gpu=gpu.key, total_bytes=gpu.total_bytes, largest_batch=largest))
     return tuple(reversed(answers))

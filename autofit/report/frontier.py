@@ -166,12 +166,13 @@ class Frontier:
             step_seconds=outcome.step_seconds,
             samples_per_second=outcome.samples_per_second,
             soak_steps=self._verified.get((outcome.knobs, outcome.batch_size)),
+            grad_accumulation=outcome.knobs.num_batches(outcome.batch_size),
         )
 
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
         boundary = self._boundaries[knobs]
         if boundary.is_settled:
-            return "the cap of --max-batch was reached" if fails is None else self._reason(fails)
+            return _cap(knobs, boundary) if fails is None else self._reason(fails)
         low = boundary.largest_fitting
         what = f"stopped by {self.stopped_by} before the boundary was known: "
         if fails is None:
@@ -194,35 +195,34 @@ class Frontier:
         if peak_bytes is not None and NOT_TRIED in fails.environment:
             what_takes_it = fails.environment[NOT_TRIED]
             return (
-                f"batch {fails.batch_size} is predicted to need {format_bytes(peak_bytes)} "
+                f"{_named(fails)} is predicted to need {format_bytes(peak_bytes)} "
                 f"of the {format_bytes(self._budget_bytes)}: not tried"
                 f"{what_takes_it and f'; {what_takes_it}'}"
             )
+        size = _named(fails)
         what = "memory" if fails.device.kind == "cpu" else "reserved memory"
         if fails.evidence is Evidence.PREDICTED:
             assert peak_bytes is not None
             return (
-                f"batch {fails.batch_size} is {_PREDICTED[self._curves[fails.knobs].risk]} "
+                f"{size} is {_PREDICTED[self._curves[fails.knobs].risk]} "
                 f"{format_bytes(peak_bytes)}, "
                 f"{format_bytes(peak_bytes - self._budget_bytes)} over the budget"
             )
         if fails.verdict is Verdict.THRASH:
-            return (
-                f"batch {fails.batch_size} ran only with {fails.num_alloc_retries} retries of the allocator"
-            )
+            return f"{size} ran only with {fails.num_alloc_retries} retries of the allocator"
         if peak_bytes is not None and peak_bytes > self._budget_bytes:
             return (
-                f"batch {fails.batch_size} ran with {format_bytes(peak_bytes)} of {what}, "
+                f"{size} ran with {format_bytes(peak_bytes)} of {what}, "
                 f"{format_bytes(peak_bytes - self._budget_bytes)} over the budget"
             )
-        return f"batch {fails.batch_size} was run and ran out of memory"
+        return f"{size} was run and ran out of memory"
 
     def _largest_thrashing(self, knobs: Knobs) -> int | None:
         """How far beyond the boundary a prediction says that steps still run, with retries."""
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
-        if failing is None or curve is None or curve.needs_traces:
-            return None
+        if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
+            return None  # of divisors the next is far away
         if curve.verdict(failing, self._budget_bytes) is not Verdict.THRASH:
             return None
         beyond = range(failing + 1, MAX_BATCH + 1)
@@ -230,6 +230,20 @@ class Frontier:
             beyond, True, key=lambda size: curve.verdict(size, self._budget_bytes) is Verdict.OOM
         )
         return failing + num_running
+
+
+def _cap(knobs: Knobs, boundary: Boundary) -> str:
+    if knobs.global_batch is not None and boundary.largest_fitting == knobs.global_batch:
+        return f"batch {knobs.global_batch} is the whole global batch"
+    return "the cap of --max-batch was reached"
+
+
+def _named(outcome: TrialOutcome) -> str:
+    """A size that failed; of a global batch, with what lies between it and the one that fits."""
+    size, whole = outcome.batch_size, outcome.knobs.global_batch
+    if whole is None:
+        return f"batch {size}"
+    return f"batch {size}, the next that divides the global batch of {whole},"
 
 
 def _error(predicted_bytes: int | None, measured_bytes: int | None) -> float | None:

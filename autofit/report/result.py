@@ -31,9 +31,11 @@ class Best:
         device_peak_bytes: on CUDA reserved and context; on the CPU the peak resident set.
         interval: of the prediction; None where the CPU was measured.
         workspace_bytes: of the prediction, where convolution workspaces have more than one size.
-        step_seconds, samples_per_second: of measured steps.
+        step_seconds, samples_per_second: of measured steps, which two batches make where more do in a
+            training.
         soak_steps: so many steps it ran for in one fresh process, as its verification; None where it
             was not verified, such as a prediction.
+        grad_accumulation: so many batches make an optimizer step.
     """
 
     batch_size: int
@@ -47,6 +49,7 @@ class Best:
     step_seconds: float | None = None
     samples_per_second: float | None = None
     soak_steps: int | None = None
+    grad_accumulation: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.confidence import Risk
 from autofit.predicted_curve import PredictedCurve
@@ -18,15 +18,15 @@ def with_risks(
     curves: Mapping[Knobs, PredictedCurve],
     *,
     budget_bytes: int,
-    min_batch: int,
-    max_batch: int,
+    sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
     """The entries, those that were predicted with their largest batch at every risk, and its prospects.
 
     Args:
         curves: by knob setting, each at the risk that its entry was found at.
-        budget_bytes, min_batch, max_batch: of the search.
+        budget_bytes: of the search.
+        sizes: those of interest of a setting.
         emit: is told of each setting.
     """
     answered = []
@@ -40,7 +40,7 @@ def with_risks(
             risk: entry.largest_batch
             if risk is curve.risk
             else largest_fitting_batch(
-                curve.at_risk(risk), budget_bytes, min_batch=min_batch, max_batch=max_batch
+                curve.at_risk(risk), budget_bytes, sizes=sizes(entry.knobs)
             ).largest_batch
             for risk in Risk
         }

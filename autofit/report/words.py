@@ -9,25 +9,37 @@ from autofit.gpus import oldest_first
 from workers.protocol import WORST, Device, Evidence, Knobs
 
 # What a knob's value is called; where there is no word for it, it is called by its name.
-_WORDS: dict[str, dict[str | bool | None, str]] = {
+_WORDS: dict[str, dict[object, str]] = {
     "optimizer": {None: "the workload's optimizer"},
     "optimizer_impl": {"default": "its usual implementation"},
     "set_to_none": {True: "gradients dropped", False: "gradients kept as zeros"},
     "checkpointing": {"none": "no checkpointing"},
+    "allocator": {"default": "the allocator's defaults"},
+    "grad_accumulation": {None: "accumulated", 1: "one batch a step"},
+    "global_batch": {None: "no global batch"},
+}
+_PHRASES = {
+    "checkpointing": "checkpointing {}",
+    "allocator": "allocator {}",
+    "grad_accumulation": "{} batches a step",
+    "global_batch": "global batch {}",
 }
 
 
-def in_words(knob: str, value: str | bool | None) -> str:
+def in_words(knob: str, value: object) -> str:
     """A knob's value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
-    plain = f"checkpointing {value}" if knob == "checkpointing" else str(value)
-    return _WORDS.get(knob, {}).get(value, plain)
+    return _WORDS.get(knob, {}).get(value) or _PHRASES.get(knob, "{}").format(value)
+
+
+def _knob_names() -> list[str]:
+    """The convolution algorithm first."""
+    return [field.name for field in dataclasses.fields(Knobs)]
 
 
 def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
     """The names of the knobs in which settings differ, in the order of `Knobs`."""
     settings = tuple(settings)
-    names = [field.name for field in dataclasses.fields(Knobs)]
-    return tuple(name for name in names if len({getattr(knobs, name) for knobs in settings}) > 1)
+    return tuple(name for name in _knob_names() if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
 def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
@@ -43,8 +55,7 @@ def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
 def in_short(knobs: Knobs) -> str:
     """A setting by itself: its convolution algorithm, and what else is not the default."""
     default = Knobs()
-    others = (field.name for field in dataclasses.fields(Knobs) if field.name != "conv_algo")
-    changed = (name for name in others if getattr(knobs, name) != getattr(default, name))
+    changed = (name for name in _knob_names()[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
 
 
@@ -58,19 +69,22 @@ def configuration(
 ) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
-    Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default, those that were searched are not. The kind of the batches and the ranks are named
-    where there are several.
+    Beside precision and optimizer they are named where they are not the default, those that were searched are
+    not. The kind of the batches and the ranks are named where there are several.
     """
-    optimizer = in_words("optimizer", knobs.optimizer)
     default = Knobs()
+    others = (
+        field.name for field in dataclasses.fields(Knobs) if field.name not in ("conv_algo", "optimizer_impl")
+    )
     parts = {
         name: in_words(name, getattr(knobs, name))
-        for name in ("precision", "memory_format", "optimizer", "set_to_none", "checkpointing")
+        for name in others
         if name in ("precision", "optimizer") or getattr(knobs, name) != getattr(default, name)
     }
+    if knobs.global_batch is not None:
+        del parts["grad_accumulation"]  # which follows from it
     if knobs.optimizer_impl != "default" and "optimizer_impl" not in searched:
-        parts["optimizer"] = f"{optimizer} ({knobs.optimizer_impl})"
+        parts["optimizer"] += f" ({knobs.optimizer_impl})"
     shown = [part for name, part in parts.items() if name not in searched]
     if batch_kind is not None:
         shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")

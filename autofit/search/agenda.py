@@ -120,7 +120,7 @@ class Agenda:
         for knobs, boundary in self.boundaries.items():
             size = boundary.largest_fitting or 0
             for _ in range(_NUM_HALVES):
-                size //= 2
+                size = boundary.at_most(size // 2)
                 if size < self.min_batch:
                     break
                 outcome = self.known.get((knobs, size))

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from autofit.search.sizes import Ranks
 
 MIN_BATCH = 1
 MAX_BATCH = 65536
@@ -104,6 +106,7 @@ def largest_fitting_batch(
     *,
     min_batch: int = MIN_BATCH,
     max_batch: int = MAX_BATCH,
+    sizes: Sequence[int] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ScanResult:
     """Proves the largest batch whose reserved peak is within the budget.
@@ -116,26 +119,29 @@ def largest_fitting_batch(
         budget_bytes: what the allocator may reserve.
         min_batch: the smallest size of interest.
         max_batch: the cap.
+        sizes: those of interest, ascending, in place of all between the two.
         on_progress: called with each batch size about to be scanned.
     """
     num_evaluations = 0
+    ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
+    ranked = ranks.ranked(curve)
 
-    def lower_bound(batch_size: int) -> int:
+    def lower_bound(rank: int) -> int:
         nonlocal num_evaluations
         num_evaluations += 1
-        return curve.lower_bound_bytes(batch_size)
+        return ranked.lower_bound_bytes(rank)
 
-    candidate = _last_within(lower_bound, budget_bytes, min_batch, max_batch)
-    while candidate >= min_batch:
+    candidate = _last_within(lower_bound, budget_bytes, ranks.first, ranks.last)
+    while candidate >= ranks.first:
         if on_progress is not None:
-            on_progress(candidate)
+            on_progress(ranks.size(candidate))
         num_evaluations += 1
-        if curve.peak_reserved_bytes(candidate, stop_above_bytes=budget_bytes) <= budget_bytes:
+        if ranked.peak_reserved_bytes(candidate, stop_above_bytes=budget_bytes) <= budget_bytes:
             break
         candidate -= 1
     return ScanResult(
-        largest_batch=candidate if candidate >= min_batch else None,
-        first_failing_batch=candidate + 1 if candidate < max_batch else None,
+        largest_batch=ranks.size(candidate) if candidate >= ranks.first else None,
+        first_failing_batch=ranks.size(candidate + 1) if candidate < ranks.last else None,
         num_evaluations=num_evaluations,
     )
 
@@ -182,7 +188,10 @@ class Boundary:
     Args:
         budget_bytes: what the measured peaks are held against.
         prior: predicted peaks; wrap it in `CachedCurve` when several boundaries are built from it.
+        sizes: those of interest, ascending, in place of all between the minimum and the cap.
     """
+
+    # Inside, every size is its rank among the sizes of interest: a range's are the sizes themselves.
 
     def __init__(
         self,
@@ -191,11 +200,13 @@ class Boundary:
         min_batch: int = MIN_BATCH,
         max_batch: int = MAX_BATCH,
         prior: Curve | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
+        self._ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
         self._budget_bytes = budget_bytes
-        self._min_batch = min_batch
-        self._max_batch = max_batch
-        self._prior = prior
+        self._min_batch = self._ranks.first
+        self._max_batch = self._ranks.last
+        self._prior = None if prior is None else self._ranks.ranked(prior)
         self._fits: dict[int, bool] = {}
         self._peaks: dict[int, int] = {}
         self._in_flight: set[int] = set()
@@ -203,12 +214,14 @@ class Boundary:
     @property
     def largest_fitting(self) -> int | None:
         """The largest size that was seen to fit."""
-        return max((size for size, fits in self._fits.items() if fits), default=None)
+        rank = self._largest_fitting
+        return None if rank is None else self._ranks.size(rank)
 
     @property
     def first_failing(self) -> int | None:
         """The smallest size beyond `largest_fitting` that was seen to fail."""
-        return min(self._failing(), default=None)
+        rank = min(self._failing(), default=None)
+        return None if rank is None else self._ranks.size(rank)
 
     @property
     def is_settled(self) -> bool:
@@ -222,30 +235,39 @@ class Boundary:
         low, high = self._bracket()
         return high - low - 1 > sum(low < size < high for size in self._in_flight)
 
+    def at_most(self, batch_size: int) -> int:
+        """The largest size of interest up to this one; 0 for none."""
+        return self._ranks.at_most(batch_size)
+
     def may_be_last(self, batch_size: int) -> bool:
         """Whether this size is the answer should it fit, as far as outcomes or measured peaks tell."""
-        if batch_size + 1 == self._bracket()[1]:
+        rank = self._ranks.of(batch_size)
+        if rank + 1 == self._bracket()[1]:
             return True
         estimate = self._estimate() if self._peaks else None
-        return estimate is not None and batch_size >= estimate
+        return estimate is not None and rank >= estimate
 
-    def is_open_and_unlikely(self, batch_size: int) -> bool:
-        """Whether a size is neither known nor in flight, and is not estimated to fit."""
+    def doubtful_size_beyond(self, batch_size: int) -> int | None:
+        """The next size of interest, where it is neither known nor in flight, and not estimated to fit."""
         low, high = self._bracket()
+        rank = self._ranks.of(batch_size) + 1
         estimate = self._estimate()
-        return (
-            low < batch_size < high
-            and batch_size not in self._in_flight
-            and (estimate is None or estimate < batch_size)
-        )
+        is_open = low < rank < high and rank not in self._in_flight
+        return self._ranks.size(rank) if is_open and (estimate is None or estimate < rank) else None
+
+    def fails_just_beyond(self, batch_size: int) -> int | None:
+        """The smallest size that was seen to fail, where none of interest lies between it and this one."""
+        failing = min(self._failing(), default=None)
+        is_next = failing is not None and failing <= self._ranks.of(batch_size) + 1
+        return self.first_failing if is_next else None
 
     def expect(self, batch_size: int) -> None:
         """Says that a trial of this size is under way, so that it is not proposed."""
-        self._in_flight.add(batch_size)
+        self._in_flight.add(self._ranks.of(batch_size))
 
     def withdraw(self, batch_size: int) -> None:
         """Says that no trial of this size is under way, or any more."""
-        self._in_flight.discard(batch_size)
+        self._in_flight.discard(self._ranks.of(batch_size))
 
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
         """Takes in the outcome of a trial.
@@ -253,10 +275,11 @@ class Boundary:
         A size that fitted and failed in turn counts as failing. Of a trial that failed only a peak
         above the budget counts: any other is how far it came.
         """
-        self._in_flight.discard(batch_size)
-        self._fits[batch_size] = fits and self._fits.get(batch_size, True)
+        rank = self._ranks.of(batch_size)
+        self._in_flight.discard(rank)
+        self._fits[rank] = fits and self._fits.get(rank, True)
         if peak_bytes is not None and fits == (peak_bytes <= self._budget_bytes):
-            self._peaks[batch_size] = peak_bytes
+            self._peaks[rank] = peak_bytes
 
     def propose(self) -> int | None:
         """The size to try next, in flight from now on; None when there is nothing to ask for now."""
@@ -265,7 +288,11 @@ class Boundary:
         size = self._neighbour() if self._is_closed else self._choose()
         assert size is not None
         self._in_flight.add(size)
-        return size
+        return self._ranks.size(size)
+
+    @property
+    def _largest_fitting(self) -> int | None:
+        return max((size for size, fits in self._fits.items() if fits), default=None)
 
     @property
     def _is_closed(self) -> bool:
@@ -274,18 +301,18 @@ class Boundary:
 
     def _bracket(self) -> tuple[int, int]:
         """The sizes that are still open lie strictly between these two."""
-        low, high = self.largest_fitting, self.first_failing
+        low, high = self._largest_fitting, min(self._failing(), default=None)
         return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
 
     def _failing(self) -> list[int]:
         """The sizes beyond the largest that fits that were seen to fail."""
-        floor = self.largest_fitting or 0
+        floor = self._largest_fitting or 0
         return [size for size, fits in self._fits.items() if not fits and size > floor]
 
     def _neighbour(self) -> int | None:
         """A size beyond the first that failed which may fit all the same; None where there is none."""
         failing = self._failing()
-        if self.largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
+        if self._largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
             return None
         first = min(failing)
         if self._prior is None:

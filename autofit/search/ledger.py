@@ -66,8 +66,7 @@ class Ledger:
         self.boundaries: Mapping[Knobs, Boundary] = {
             knobs: Boundary(
                 budget_bytes=budget_bytes,
-                min_batch=space.min_batch,
-                max_batch=space.max_batch,
+                sizes=space.sizes(knobs),
                 prior=curves(knobs),
             )
             for knobs in space.settings
@@ -148,8 +147,7 @@ class Ledger:
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
-        size = self._settled[rival] + 1
-        return size if self.boundaries[knobs].is_open_and_unlikely(size) else None
+        return self.boundaries[knobs].doubtful_size_beyond(self._settled[rival])
 
     def take_changed(self) -> list[Knobs]:
         """The settings of which something was learned since this was last asked."""
@@ -240,7 +238,7 @@ class Ledger:
         if boundary.is_settled:
             self.pruned.pop(knobs, None)
             return
-        pruned = pruning.pruned(knobs, self._settled, boundary.first_failing)
+        pruned = pruning.pruned(knobs, self._settled, boundary)
         if pruned is None:
             self.pruned.pop(knobs, None)
         else:

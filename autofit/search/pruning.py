@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
 from workers.protocol import Knobs
 
@@ -66,26 +67,24 @@ class Pruning:
             for knobs in settings
         }
 
-    def pruned(
-        self, knobs: Knobs, largest: Mapping[Knobs, int], failing_batch: int | None
-    ) -> PrunedSetting | None:
+    def pruned(self, knobs: Knobs, largest: Mapping[Knobs, int], boundary: Boundary) -> PrunedSetting | None:
         """Why a setting is pointless; None where it may not be.
 
         Args:
             largest: the largest batch of the settings whose boundary is known; 0 for none.
-            failing_batch: the smallest of its own sizes, beyond those that fit, that failed.
+            boundary: what is known of its own.
         """
         rival = self.best_rival(knobs, largest)
         if rival is None:
             return None
-        if failing_batch is not None and failing_batch <= largest[rival] + 1:
-            return PrunedSetting(
-                knobs=knobs, at_most=failing_batch - 1, failing_batch=failing_batch, faster=rival
-            )
-        at_most = self.at_most(knobs)
-        if at_most is None or at_most > largest[rival]:
+        failing = boundary.fails_just_beyond(largest[rival])
+        if failing is not None:
+            at_most = boundary.at_most(failing - 1)
+            return PrunedSetting(knobs=knobs, at_most=at_most, failing_batch=failing, faster=rival)
+        predicted = self.at_most(knobs)
+        if predicted is None or predicted > largest[rival]:
             return None
-        return PrunedSetting(knobs=knobs, at_most=at_most, failing_batch=None, faster=rival)
+        return PrunedSetting(knobs=knobs, at_most=predicted, failing_batch=None, faster=rival)
 
     def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
         """Of the settings that are known and no slower the one that fits most; None where nothing fits."""

@@ -101,8 +101,7 @@ class BoundarySampler(BaseSampler):
         boundaries = {
             knobs: Boundary(
                 budget_bytes=self._budget_bytes,
-                min_batch=self._space.min_batch,
-                max_batch=self._space.max_batch,
+                sizes=self._space.sizes(knobs),
                 prior=self._curves(knobs),
             )
             for knobs in self._space.settings

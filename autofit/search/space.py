@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import Trial
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
+from autofit.search.sizes import sizes_for
 from workers.protocol import Knobs
 
 BATCH_SIZE = "batch_size"
@@ -54,6 +55,10 @@ class SearchSpace:
         settings = (self.to_knobs(dict(zip(ordered, values, strict=True))) for values in combinations)
         kept = tuple(knobs for knobs in settings if knobs not in self.left_out)
         object.__setattr__(self, "settings", kept)
+
+    def sizes(self, knobs: Knobs) -> Sequence[int]:
+        """The batch sizes that a setting can be run with, ascending."""
+        return sizes_for(knobs, min_batch=self.min_batch, max_batch=self.max_batch)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:

@@ -274,6 +274,29 @@ def test_a_cap_is_kept_to() -> None:
     assert result.frontier[0].first_failing_batch is None
 
 
+def test_a_global_batch_is_accumulated_from_the_largest_batch_that_divides_it() -> None:
+    free, result, whole = (
+        autofit.tune(SMALL, gpu_mem="4G", conv_algo="native", max_batch=4096, global_batch=size)
+        for size in (None, 360, 4)
+    )
+    assert free.best is not None
+    assert result.best is not None
+    assert whole.best is not None
+    (entry,) = result.frontier
+    divisors = [size for size in range(1, 361) if 360 % size == 0]
+    fitting = [size for size in divisors if size <= free.best.batch_size]
+    assert result.best.batch_size == max(fitting) < 360
+    assert result.best.grad_accumulation * result.best.batch_size == 360
+    assert entry.first_failing_batch == divisors[len(fitting)]
+    assert "the next that divides the global batch of 360, is predicted" in entry.reason
+    assert (whole.best.batch_size, whole.best.grad_accumulation) == (4, 1)
+    assert whole.frontier[0].reason == "batch 4 is the whole global batch"
+    estimate = autofit.estimate(SMALL, batch_size=4, conv_algo="native")
+    assert whole.best.peak_allocated_bytes == estimate.peak_allocated_bytes
+    with pytest.raises(UsageError, match="batch size 7 does not divide the global batch of 360"):
+        autofit.estimate(SMALL, batch_size=7, global_batch=360)
+
+
 def test_a_step_that_depends_on_values_is_refused_with_its_line_and_the_advice_to_measure() -> None:
     with pytest.raises(WorkloadFailedError, match=r"tiny_workloads\.py:\d+:_positives .*measure") as raised:
         autofit.tune(f"{WORKLOADS}:picks_by_value", gpu_mem="6G")
@@ -356,6 +379,8 @@ def test_every_knob_is_a_keyword_of_an_estimate_and_is_told_in_its_json() -> Non
         optimizer="adam",
         optimizer_impl="fused",
         set_to_none=False,
+        allocator="max_split:64",
+        grad_accumulation=2,
     )
     estimate = autofit.estimate(SMALL, batch_size=8, **knobs.to_dict())
     assert estimate.knobs == knobs

@@ -322,8 +322,7 @@ def at_every_risk(frontier: Frontier, curve: PredictedCurve) -> dict[Risk, int |
         frontier.entries(),
         {CUDNN: curve},
         budget_bytes=BUDGET_BYTES,
-        min_batch=1,
-        max_batch=300,
+        sizes=lambda _knobs: range(1, 301),
         emit=ignore,
     )
     return entry.largest_by_risk

@@ -66,6 +66,27 @@ def test_settings_that_differ_in_the_convolution_policy_alone_share_three_traces
     assert worker.traced == list(TRACED_BATCH_SIZES) * 2
 
 
+def test_what_decides_no_event_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:
+    for knobs in (
+        Knobs(grad_accumulation=2),
+        Knobs(grad_accumulation=16, allocator="expandable_segments"),
+        Knobs(global_batch=64, allocator="max_split:64"),
+    ):
+        predictor.estimate(knobs, card, 8)
+    assert worker.traced == [8]
+
+
+def test_a_global_batch_in_one_piece_is_a_step_like_any(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    predictor.curve(Knobs(global_batch=64), card)
+    assert worker.traced == list(TRACED_BATCH_SIZES) * 2
+    assert [spec.knobs for spec in worker.specs[::3]] == [Knobs(grad_accumulation=2), Knobs()]
+    predictor.curve(Knobs(), card)
+    predictor.curve(Knobs(grad_accumulation=5), card)
+    assert worker.traced == list(TRACED_BATCH_SIZES) * 2
+
+
 def test_a_trace_is_asked_for_once_with_the_mode_and_said_before(worker: Any, workload: Any) -> None:
     events: list[Event] = []
     predictor = Predictor(workload, worker, mode="infer", emit=events.append)

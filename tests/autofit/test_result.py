@@ -87,6 +87,9 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "optimizer_impl": "default",
         "set_to_none": True,
         "checkpointing": "none",
+        "allocator": "default",
+        "grad_accumulation": 1,
+        "global_batch": None,
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)
@@ -140,9 +143,7 @@ def test_the_document_of_an_estimate_holds_what_its_contract_names(estimate: Est
 def test_every_card_of_a_class_is_answered_smallest_first_and_said(make_curve: Any) -> None:
     cards = gpus_sold_as(16 * GIB)
     curve, events = make_curve(num_channels=256), list[Event]()
-    answers = card_answers(
-        curve, cards, margin=0, reserve_bytes=0, min_batch=1, max_batch=800, emit=events.append
-    )
+    answers = card_answers(curve, cards, margin=0, reserve_bytes=0, sizes=range(1, 801), emit=events.append)
     assert [answer.gpu for answer in answers] == [gpu.key for gpu in cards]
     for answer, gpu in zip(answers, cards, strict=True):
         budget = make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key, margin=0)
@@ -160,8 +161,7 @@ def test_a_card_on_which_the_reserve_leaves_nothing_is_answered_with_nothing(mak
         cards,
         margin=0,
         reserve_bytes=cards[0].total_bytes - 128 * MIB,
-        min_batch=1,
-        max_batch=300,
+        sizes=range(1, 301),
         emit=lambda _event: None,
     )
     assert answers[0].largest_batch is None

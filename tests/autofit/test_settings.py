@@ -33,7 +33,10 @@ EXAMPLES = [
     ("optimizer", "adamw", "optimizer", "adamw"),
     ("optimizer-impl", "fused", "optimizer_impl", "fused"),
     ("set-to-none", "false", "set_to_none", False),
-    ("checkpointing", "blocks", "checkpointing", "blocks"),
+    ("checkpointing", "every:04", "checkpointing", "every:4"),
+    ("allocator", "max_split:128", "allocator", "max_split:128"),
+    ("grad-accumulation", "4", "grad_accumulation", 4),
+    ("global-batch", "256", "global_batch", 256),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",
@@ -292,6 +295,8 @@ def test_a_model_is_needed() -> None:
         ({"device": "cpu", "gpu": "t4"}, "--gpu names a card, --device cpu uses none"),
         ({"device": "cpu"}, "--device cpu needs a limit"),
         ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
+        ({"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"}, "--allocator max_split:64 is a"),
+        ({"global_batch": 64, "grad_accumulation": 2}, "--global-batch and --grad-accumulation contradict"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(cli: dict[str, object], message: str) -> None:

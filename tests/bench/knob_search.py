@@ -104,7 +104,7 @@ class StandInDevice:
         """The largest batch of every setting, without an evaluation that counts."""
         within = int(BUDGET_BYTES / (1 + ERROR))
         found = {
-            knobs: largest_fitting_batch(self._curves[knobs], within, max_batch=space.max_batch)
+            knobs: largest_fitting_batch(self._curves[knobs], within, sizes=space.sizes(knobs))
             for knobs in space.settings
         }
         return {knobs: scan.largest_batch for knobs, scan in found.items() if scan.largest_batch is not None}
@@ -183,11 +183,10 @@ def compared(model: str) -> tuple[str, list[str]]:
     predictor, card = local_predictor(refer(model)), card_named(GPU)
     for knobs in space.settings:
         curves.add(knobs, predictor.curve(knobs, card, risk=Risk.LIKELY))
-    sizes = range(space.min_batch, space.max_batch + 1)
     pruning = Pruning(
         space.settings,
         paces=paces(space),
-        at_most=lambda knobs: curves.at_most(knobs, BUDGET_BYTES, sizes),
+        at_most=lambda knobs: curves.at_most(knobs, BUDGET_BYTES, space.sizes(knobs)),
     )
     devices = [StandInDevice(curves.by_knobs) for _ in range(3)]
     proved = front_of(devices[0].proved(space), space)

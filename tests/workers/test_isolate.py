@@ -117,6 +117,13 @@ def test_what_a_backend_reads_when_it_is_loaded_is_set_before():
     assert environment_of(spec) == {"CUDNN_CONV_WSCAP_DBG": "64"}
 
 
+def test_the_allocators_settings_are_set_before_under_both_of_their_names():
+    spec = spec_of("healthy", probe=Probe.CUDA, knobs=Knobs(allocator="max_split:128"))
+    assert environment_of(spec) == dict.fromkeys(
+        ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "max_split_size_mb:128"
+    )
+
+
 def test_the_supervisors_own_environment_is_left_as_it_is():
     before = dict(child_process.os.environ)
     given = environment_of(spec_of("healthy", num_threads=3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workers.optimizers import each_of, make_optimizer, make_optimizers
-from workers.protocol import OPTIMIZERS
+from workers.protocol import TORCH_OPTIMIZERS
 from workers.workload import Workload, WorkloadError
 
 # What each keeps per parameter: this is what memory depends on.
@@ -20,7 +20,7 @@ STATE_TENSORS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TORCH_OPTIMIZERS)
 def test_every_name_makes_an_optimizer_with_its_state(name: str) -> None:
     parameter = torch.nn.Parameter(torch.ones(5))
     optimizer = make_optimizer(name, [parameter])
@@ -34,14 +34,14 @@ def test_every_name_makes_an_optimizer_with_its_state(name: str) -> None:
     assert (parameter < 1).all()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TORCH_OPTIMIZERS)
 def test_the_implementation_is_pytorchs_default(name: str) -> None:
     defaults = make_optimizer(name, [torch.nn.Parameter(torch.ones(1))]).defaults
     assert defaults["foreach"] is None
     assert not defaults.get("fused")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TORCH_OPTIMIZERS)
 def test_every_implementation_updates_alike(name: str) -> None:
     implementations = ["default", "foreach", "loop", *(["fused"] if "adam" in name or "sgd" in name else [])]
     updated = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.protocol import (
+    ALLOCATORS,
     CHECKPOINTINGS,
     CONV_ALGO_NAMES,
     CONV_ALGOS,
@@ -45,7 +47,9 @@ knobs = st.builds(
     optimizer=st.none() | st.sampled_from(OPTIMIZERS),
     optimizer_impl=st.sampled_from(OPTIMIZER_IMPLS),
     set_to_none=st.booleans(),
-    checkpointing=st.sampled_from(CHECKPOINTINGS),
+    checkpointing=st.sampled_from([*CHECKPOINTINGS, "every:2", "selective:50"]),
+    allocator=st.sampled_from([*ALLOCATORS, "max_split:64"]),
+    grad_accumulation=st.integers(1, 64),
 )
 specs = st.builds(
     TrialSpec,
@@ -135,7 +139,7 @@ def test_a_message_of_another_version_is_refused_by_name():
         ("precision", "fp8", "fp32, ieee-fp32, tf32, amp-fp16, amp-bf16, bf16"),
         ("memory_format", "nhwc", "contiguous, channels_last"),
         ("optimizer_impl", "apex", "default, foreach, fused, loop"),
-        ("optimizer", "lion", "sgd, sgd-momentum, adam, adamw, rmsprop, adagrad"),
+        ("optimizer", "lion", "sgd, sgd-momentum, adam, adamw, rmsprop, adagrad, adamw8bit"),
     ],
 )
 def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):
@@ -148,6 +152,45 @@ def test_gradients_are_dropped_or_not():
         Knobs(set_to_none="no")
 
 
+@pytest.mark.parametrize(
+    ("knob", "value", "message"),
+    [
+        ("checkpointing", "some", "must be one of none, blocks, selective, every:N, selective:N; got 'some'"),
+        ("checkpointing", "every", "every needs a number of blocks of 1 or more, as in every:4"),
+        ("checkpointing", "every:0", "every:0 needs a number of blocks of 1 or more"),
+        ("checkpointing", "selective:101", "selective:101 needs a number of percent from 1 to 100"),
+        ("checkpointing", "blocks:2", "must be one of none"),
+        ("allocator", "max_split", "max_split needs a number of MiB of 21 or more"),
+        ("allocator", "max_split:20", "max_split:20 needs a number of MiB of 21 or more"),
+        ("allocator", "expandable", "must be one of default, expandable_segments, max_split:N"),
+        ("grad_accumulation", 0, "must be a whole number of 1 or more; got 0"),
+        ("grad_accumulation", None, "must be a whole number of 1 or more; got None"),
+        ("global_batch", True, "must be a whole number of 1 or more; got True"),
+    ],
+)
+def test_a_knob_with_a_number_says_which_it_takes(knob, value, message):
+    with pytest.raises(ValueError, match=f"^{knob} {re.escape(message)}"):
+        Knobs(**{knob: value})
+
+
+def test_a_global_batch_decides_how_often_it_is_accumulated():
+    knobs = Knobs(global_batch=48)
+    assert knobs.grad_accumulation is None
+    assert Knobs(**knobs.to_dict()) == knobs
+    assert [knobs.num_batches(size) for size in (48, 24, 1)] == [1, 2, 48]
+    assert [knobs.num_passes(size) for size in (48, 24, 1)] == [1, 2, 2]
+    with pytest.raises(ValueError, match="give one of them"):
+        Knobs(global_batch=48, grad_accumulation=2)
+    reference = WorkloadRef(kind="builtin", target="vgg16")
+    with pytest.raises(ValueError, match="batch size 5 does not divide the global batch of 48"):
+        TrialSpec(workload=reference, batch_size=5, probe=Probe.CPU, knobs=knobs)
+
+
+def test_samples_a_second_are_those_of_all_batches_that_a_trial_took():
+    accumulated = outcome(step_seconds=2.0, knobs=Knobs(grad_accumulation=16))
+    assert (outcome(step_seconds=2.0).samples_per_second, accumulated.samples_per_second) == (4.0, 8.0)
+
+
 def test_knobs_are_named_in_json_one_by_one():
     assert Knobs(precision="tf32", set_to_none=False).to_dict() == {
         "conv_algo": "cudnn",
@@ -157,6 +200,9 @@ def test_knobs_are_named_in_json_one_by_one():
         "optimizer_impl": "default",
         "set_to_none": False,
         "checkpointing": "none",
+        "allocator": "default",
+        "grad_accumulation": 1,
+        "global_batch": None,
     }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from workers.protocol import allocator_conf
+
 MIB = 1 << 20
 
 BLOCK_BYTES = 512
@@ -107,6 +109,11 @@ class AllocatorSettings:
                     f"modelled are {known}"
                 )
         return cls(**values)
+
+    @classmethod
+    def of_knob(cls, allocator: str) -> Self:
+        """Those of a value of the knob `allocator`, see `workers.protocol.Knobs`."""
+        return cls.parse(allocator_conf(allocator))
 
     def round_size(self, num_bytes: int) -> int:
         """The size of the smallest block that a request of `num_bytes` accepts."""

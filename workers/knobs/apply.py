@@ -42,9 +42,12 @@ def applied(
         conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
 
     Raises:
-        UnsupportedError: the convolution algorithm means nothing on this kind of device.
+        UnsupportedError: the convolution algorithm or the allocator's settings mean nothing on this kind
+            of device.
         InapplicableError: after the block, it worked out none of the convolutions called.
     """
+    if device_kind == "cpu" and knobs.allocator != Knobs().allocator:
+        raise UnsupportedError(f"allocator {knobs.allocator} does not apply to cpu: choose default")
     algorithm = algorithm_on(knobs, device_kind)
     policy = conv.policy_of(algorithm, device_kind)
     # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
@@ -110,8 +113,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     Raises:
         InapplicableError: there is nothing to checkpoint.
     """
-    if knobs.checkpointing == "blocks":
-        checkpoint_blocks(model)
+    checkpoint_blocks(model, knobs.checkpointing)
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":

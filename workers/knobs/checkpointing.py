@@ -1,36 +1,59 @@
 """Activation checkpointing: blocks keep their inputs alone, and run again in backward for the rest.
 
 T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear Memory Cost".
+
+    blocks        each block by itself: its inputs are kept
+    every:N       N blocks that follow each other in their list: the inputs of the first are kept
+    selective     each block by itself: its inputs, and what products, convolutions and attention put out
+    selective:N   the same, of those outputs at most N percent of a block's bytes
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from workers.errors import InapplicableError
+from workers.knobs.segments import join
+from workers.knobs.selective import selective_contexts
+from workers.protocol import split_checkpointing
 
 
-def checkpoint_blocks(model: torch.nn.Module) -> None:
-    """Lets every repeated block of a model run again in backward, with the random numbers it had before.
+def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
+    """Lets the repeated blocks of a model run again in backward, with the random numbers they had before.
 
     What runs twice also counts twice: a batch norm updates its running statistics in both.
+
+    Args:
+        checkpointing: a value of the knob, see `workers.protocol.Knobs`.
 
     Raises:
         InapplicableError: the model has no such blocks.
     """
-    blocks = list(repeated_blocks(model))
-    if not blocks:
+    kind, number = split_checkpointing(checkpointing)
+    if kind == "none":
+        return
+    lists = [list(blocks) for _, blocks in itertools.groupby(_repeated_blocks(model), lambda pair: pair[0])]
+    if not lists:
         raise InapplicableError(
-            "checkpointing blocks applies to no part of the model (no nn.Sequential or nn.ModuleList holds "
-            "two blocks of one class): choose --checkpointing none"
+            f"checkpointing {checkpointing} applies to no part of the model (no nn.Sequential or "
+            "nn.ModuleList holds two blocks of one class): choose --checkpointing none"
         )
-    for block in blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    if kind == "every":
+        assert number is not None
+        for blocks in lists:
+            for first in range(0, len(blocks), number):
+                join([block for _, block in blocks[first : first + number]])
+        return
+    options: dict[str, Any] = {} if kind == "blocks" else {"context_fn": selective_contexts(number)}
+    for _, block in itertools.chain.from_iterable(lists):
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, **options)
 
 
 def repeated_blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -38,12 +61,17 @@ def repeated_blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
     Lists are `nn.Sequential` and `nn.ModuleList`.
     """
+    return (block for _, block in _repeated_blocks(model))
+
+
+def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+    """The same, each with the list that it stands in."""
     children = list(model.children())
     is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)
     num_alike = collections.Counter(type(child) for child in children)
     for child in children:
         has_parts = next(child.children(), None) is not None
         if is_list and has_parts and num_alike[type(child)] > 1:
-            yield child
+            yield model, child
         else:
-            yield from repeated_blocks(child)
+            yield from _repeated_blocks(child)

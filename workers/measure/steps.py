@@ -31,6 +31,42 @@ def no_phase(_name: str) -> None:
     """The hook of whoever does not watch the phases."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the batches that an optimizer step is accumulated from.
+
+    Attributes:
+        number: of the pass that it is run in, from 1.
+        num_passes: how many passes are run before the optimizer steps.
+        num_batches: how many batches the step stands for, of which the gradients are the mean.
+    """
+
+    number: int = 1
+    num_passes: int = 1
+    num_batches: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.num_passes
+
+
+WHOLE = Part()
+
+
+def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
+    """The passes of each of a trial's steps, in their order."""
+    num_batches = spec.knobs.num_batches(spec.batch_size)
+    num_passes = spec.knobs.num_passes(spec.batch_size)
+    return tuple(
+        Part(number=number, num_passes=num_passes, num_batches=num_batches)
+        for number in range(1, num_passes + 1)
+    )
+
+
 def train_step(
     workload: Workload,
     model: torch.nn.Module,
@@ -41,8 +77,12 @@ def train_step(
     scaler: torch.amp.GradScaler = _NO_SCALER,
     set_to_none: bool = True,
     phase: PhaseHook = no_phase,
+    part: Part = WHOLE,
 ) -> None:
     """One training step: gradients dropped, forward, loss, backward, optimizer.
+
+    Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
+    and the optimizer steps after the last.
 
     `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
     scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
@@ -55,12 +95,17 @@ def train_step(
             workload.step(model, optimizer, batch)
         return
     assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
-    optimizer.zero_grad(set_to_none=set_to_none)
+    if part.is_first:
+        optimizer.zero_grad(set_to_none=set_to_none)
     with autocast():
         loss = workload.loss(model, batch)
     check_loss(loss)
+    if part.num_batches > 1:
+        loss = loss / part.num_batches
     phase("backward")
     scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    if not part.is_last:
+        return
     phase("optimizer")
     scaler.step(optimizer)
     scaler.update()
@@ -249,7 +294,11 @@ class Trial:
         progress.checkpoint = self._attempt(CHECKPOINT, self._save)
 
     def step(self) -> None:
-        """Takes one step, with a new batch."""
+        """Takes one step, with new batches."""
+        for part in parts_of_step(self._spec):
+            self._take_part(part)
+
+    def _take_part(self, part: Part) -> None:
         batch = self._batch()
         if self._optimizer is None:
             infer_step(self._workload, self._model, batch, autocast=self._autocast)
@@ -262,6 +311,7 @@ class Trial:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=self._spec.knobs.set_to_none,
+            part=part,
         )
 
     def drop_gradients(self) -> None:

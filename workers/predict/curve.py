@@ -30,12 +30,17 @@ _Sizes = tuple[int, ...]  # of every different call
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
-def traced_knobs(knobs: Knobs, *, for_host: bool = False) -> Knobs:
-    """The knob setting whose traces do for this one: on cards convolution algorithms share theirs.
+def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
+    """The knob setting whose traces do for this one.
 
-    What they take beside outputs is worked out at a replay; on the CPU it is in the trace.
+    On cards convolution algorithms share theirs: what they take beside outputs is worked out at a
+    replay; on the CPU it is in the trace. The allocator's settings decide nothing before a replay.
+
+    Args:
+        num_passes: of a step at the size that is traced, see `Knobs.num_passes`.
     """
-    return knobs if for_host else dataclasses.replace(knobs, conv_algo="cudnn")
+    traced = dataclasses.replace(knobs.for_passes(num_passes), allocator="default")
+    return traced if for_host else dataclasses.replace(traced, conv_algo="cudnn")
 
 
 class BatchDependentEventsError(ValueError):
@@ -457,6 +462,24 @@ class TracedCurve:
         if batch_size not in self._curves:
             self._curves[batch_size] = PeakCurve([self._trace_at(batch_size)])
         return self._curves[batch_size]
+
+
+class AccumulatedCurve:
+    """The curve of a step that is accumulated up to a global batch, which in one piece is a step like any.
+
+    Args:
+        pieces: of a step of several batches.
+        whole: of a step of one.
+    """
+
+    def __init__(self, pieces: PeakCurve, whole: PeakCurve, *, global_batch: int) -> None:
+        self._pieces = pieces
+        self._whole = whole
+        self._global_batch = global_batch
+
+    def at(self, batch_size: int) -> PeakCurve:
+        """The curve that knows this batch size."""
+        return self._pieces if batch_size < self._global_batch else self._whole
 
 
 def _require_equal_events(traces: Sequence[Trace]) -> None:

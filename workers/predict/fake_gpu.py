@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -102,6 +103,18 @@ def install() -> None:
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Lets a library be imported as where there is no GPU, whose kernels it would look for."""
+    cuda: Any = torch.cuda
+    before = cuda.is_available
+    cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        cuda.is_available = before
 
 
 def _use_the_meta_guard_for_cuda() -> None:

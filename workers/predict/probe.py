@@ -16,10 +16,11 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from workers.allocator import AllocatorSettings
 from workers.errors import DataDependentError, InapplicableError, UnsupportedError
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import each_of, make_optimizers
+from workers.optimizers import EIGHT_BIT, each_of, eight_bit_library, make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import is_users
@@ -86,6 +87,7 @@ def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
         conv_algo=spec.knobs.conv_algo,
         architecture=spec.architecture,
         allow_tf32=spec.knobs.tf32_in_convolutions,
+        settings=AllocatorSettings.of_knob(spec.knobs.allocator),
     )
     estimate = curve.estimate(spec.batch_size, conditions)
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
@@ -130,6 +132,9 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
+            if workload.optimizer == EIGHT_BIT:
+                with fake_gpu.unseen():
+                    eight_bit_library()
             optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,
@@ -201,10 +206,23 @@ class _TracedStep:
         self._autocast = apply.autocast_factory(spec.knobs, mode.device.type)
         self._scaler = apply.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
+        self._part = steps.WHOLE
 
     def run(self, number: int) -> None:
         self._number = number
         recorder, model, optimizer = self._recorder, self._model, self._optimizer
+        for part in steps.parts_of_step(self._spec):
+            self._part = part
+            self._run_part()
+        if self._spec.with_calls:
+            recorder.name(_owned(model, optimizer))
+        if optimizer is None:
+            return
+        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
+        recorder.recategorize(_gradients(model), Category.GRADIENT)
+        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+
+    def _run_part(self) -> None:
         self._begin_phase("input")
         batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
         check_batch(batch, self._spec.batch_size)
@@ -214,17 +232,10 @@ class _TracedStep:
             )
         with self._mode.in_step():
             self._take(self._mode.taken_in(batch))
-        if self._spec.with_calls:
-            recorder.name(_owned(model, optimizer))
-        if optimizer is None:
-            return
-        recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
-        recorder.recategorize(_gradients(model), Category.GRADIENT)
-        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
 
     def _take(self, batch: Any) -> None:
         batch = apply.converted_batch(batch, self._spec.knobs)
-        if self._tensors is None or self._number > 1:
+        if self._tensors is None or self._number > 1 or not self._part.is_first:
             self._run(batch)
             return
         with self._tensors.of_pass(self._model, batch):
@@ -244,6 +255,7 @@ class _TracedStep:
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
             phase=self._begin_phase,
+            part=self._part,
         )
 
     def _begin_phase(self, name: str) -> None:

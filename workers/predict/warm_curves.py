@@ -45,6 +45,8 @@ class WarmCurves:
         Raises:
             Exception: whatever a trace at that size raises.
         """
+        # Sizes that nobody asked for are traced as this one is, whether they divide a global batch or not.
+        spec = dataclasses.replace(spec, knobs=spec.knobs.for_passes(spec.knobs.num_passes(spec.batch_size)))
         if (key := _identity(spec)) is None:
             return PeakCurve([self._trace(spec)])
         if key not in self._steps:
@@ -102,5 +104,6 @@ def _identity(spec: TrialSpec) -> tuple[object, ...] | None:
     workload = spec.workload
     if workload.kind in ("file", "import") and workload.source_sha256 is None:
         return None
-    knobs = traced_knobs(spec.knobs, for_host=spec.is_for_host)
+    num_passes = spec.knobs.num_passes(spec.batch_size)
+    knobs = traced_knobs(spec.knobs, num_passes=num_passes, for_host=spec.is_for_host)
     return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed

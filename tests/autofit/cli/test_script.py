@@ -9,7 +9,7 @@ import torch
 
 from autofit.cli.script import script_lines
 from workers.knobs import apply
-from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Knobs
+from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, PRECISIONS, TORCH_OPTIMIZERS, Knobs
 
 
 def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
@@ -50,7 +50,11 @@ WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
 
 @pytest.mark.parametrize(
     ("optimizer", "implementation"),
-    [pair for pair in itertools.product(OPTIMIZERS, OPTIMIZER_IMPLS) if pair not in WITHOUT_FUSED_KERNEL],
+    [
+        pair
+        for pair in itertools.product(TORCH_OPTIMIZERS, OPTIMIZER_IMPLS)
+        if pair not in WITHOUT_FUSED_KERNEL
+    ],
 )
 def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
     names = {"torch": torch, "model": torch.nn.Linear(2, 2)}
@@ -85,6 +89,13 @@ def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
     knobs = Knobs(checkpointing="blocks")
     assert any(line.startswith("autofit.checkpoint_blocks(model)") for line in lines(knobs))
     assert not any("checkpoint" in line for line in lines(knobs, training=False))
+
+
+def test_levers_of_the_allocator_and_of_accumulation_are_lines_too():
+    made = lines(Knobs(allocator="expandable_segments", global_batch=472, checkpointing="every:2"))
+    assert made[0].startswith('os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"')
+    assert any(line.startswith('autofit.checkpoint_blocks(model, "every:2")') for line in made)
+    assert made[-1].startswith("loss = loss / 4 ")
 
 
 def test_inference_needs_neither_optimizer_nor_scaler():

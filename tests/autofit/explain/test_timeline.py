@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autofit.errors import UsageError
 from autofit.explain.timeline import course_of, timeline
 from tests.autofit.explain.profiles import allocation, profile_of
+from workers.protocol import Knobs
 from workers.trace import Category
 
 MIB = 1 << 20
@@ -39,6 +42,12 @@ def test_after_each_event_the_categories_add_up_to_what_is_allocated():
     assert course.allocated == [extra + size * MIB for extra, size in zip(small, large, strict=True)]
     assert [sum(column) for column in zip(*course.categories.values(), strict=True)] == course.allocated
     assert course.categories[Category.INPUT] == small
+
+
+def test_a_profile_is_replayed_with_the_allocators_settings_that_it_was_made_with():
+    profile = dataclasses.replace(PROFILE, knobs=Knobs(allocator="expandable_segments"))
+    found = [size // MIB for size in course_of(profile).reserved]
+    assert found == [20, 22, 42, 42, 42, 42, 42, 42]  # by pages of 20 MiB, where blocks follow each other
 
 
 def test_segments_stay_reserved_when_their_blocks_are_free():

@@ -52,6 +52,9 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "optimizer_impl": "default",
         "set_to_none": True,
         "checkpointing": "none",
+        "allocator": "default",
+        "grad_accumulation": 1,
+        "global_batch": None,
         "min_batch": 1,
         "max_batch": 64,
     }

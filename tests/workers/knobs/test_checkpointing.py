@@ -50,11 +50,14 @@ def test_a_model_without_repeated_blocks_is_told_so(model):
         checkpoint_blocks(model)
 
 
-def test_gradients_are_those_without_checkpoints_dropout_included():
+@pytest.mark.parametrize(
+    "checkpointing", ["blocks", "every:1", "every:2", "every:9", "selective", "selective:40"]
+)
+def test_gradients_are_those_without_checkpoints_dropout_included(checkpointing):
     torch.manual_seed(1)
     plain = chain(Block(), Block(), Block())
     checkpointed = copy.deepcopy(plain)
-    checkpoint_blocks(checkpointed)
+    checkpoint_blocks(checkpointed, checkpointing)
     rows = torch.randn(4, 8)
     for model in (plain, checkpointed):
         torch.manual_seed(2)
@@ -78,9 +81,10 @@ def _after(model, rows):
     return generator
 
 
-def test_without_gradients_a_block_runs_once():
+@pytest.mark.parametrize("checkpointing", ["blocks", "every:2", "selective"])
+def test_without_gradients_a_block_runs_once(checkpointing):
     model = chain(Block(), Block())
-    checkpoint_blocks(model)
+    checkpoint_blocks(model, checkpointing)
     with torch.no_grad():
         model(torch.randn(4, 8))
     assert [block.num_runs for block in model] == [1, 1]

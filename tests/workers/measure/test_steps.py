@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import random
 
 import pytest
 import torch
 
-from workers.errors import InvalidTrialError
+from workers.errors import InapplicableError, InvalidTrialError, UnsupportedError
 from workers.measure import after_steps, steps
 from workers.protocol import OPTIMIZER_IMPLS, Knobs, Peaks, Probe, TrialSpec, WorkloadRef
 from workers.workload import Workload, WorkloadError
@@ -87,6 +88,44 @@ def test_gradients_of_the_step_before_are_dropped_not_added():
     for _ in range(2):
         steps.train_step(workload, model, optimizer, torch.ones(2, 8))
     assert torch.equal(model.weight.grad, torch.full((4, 8), 2.0))
+
+
+def test_an_accumulated_step_is_one_step_over_all_of_its_batches():
+    workload = workload_of(loss=lambda model, batch: model(batch).square().mean())
+    batches = torch.randn(3, 4, 8)
+    torch.manual_seed(0)
+    model = workload.build_model()
+    twin = copy.deepcopy(model)
+    optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
+    steps.train_step(workload, twin, other, batches.flatten(0, 1))
+    phases: list[str] = []
+    for number, batch in enumerate(batches, start=1):
+        part = steps.Part(number=number, num_passes=3, num_batches=3)
+        steps.train_step(workload, model, optimizer, batch, part=part, phase=phases.append)
+    assert phases == ["forward", "backward"] * 3 + ["optimizer"]
+    assert torch.allclose(model.weight, twin.weight)
+
+
+def test_a_trial_takes_two_batches_for_a_step_of_many():
+    made = []
+    workload = workload_of(make_batch=lambda size, device: made.append(size) or torch.ones(size, 8))
+    knobs = Knobs(grad_accumulation=16)
+    _, progress = run(workload, num_steps=2, num_warmup_steps=0, knobs=knobs, with_follow_up=False)
+    assert (progress.num_steps_done, len(made)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"step": lambda *_: None}, "takes its own steps"), ({"mode": "infer"}, "in training alone")],
+)
+def test_gradients_are_accumulated_in_steps_that_the_trial_takes_itself(fields, message):
+    with pytest.raises(InapplicableError, match=message):
+        run(workload_of(**fields), knobs=Knobs(global_batch=6))
+
+
+def test_allocator_settings_are_refused_where_there_is_no_such_allocator():
+    with pytest.raises(UnsupportedError, match="max_split:64 does not apply to cpu: choose default"):
+        run(workload_of(), knobs=Knobs(allocator="max_split:64"))
 
 
 def test_a_step_of_the_workloads_own_replaces_the_whole_step():

@@ -61,6 +61,9 @@ def _perceptron(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
 perceptron = _workload(_perceptron)
 foreach_adam = _workload(_perceptron, optimizer=functools.partial(torch.optim.Adam, foreach=True))
 
+# A weight of 64 × 100, which is large for an optimizer with states of 8 bits, and small parameters.
+wide = _workload(lambda: nn.Linear(64, 100), shape=(64,))
+
 # Operators with a composite fallback.
 silu = _workload(functools.partial(_perceptron, nn.SiLU))
 mish = _workload(functools.partial(_perceptron, nn.Mish))

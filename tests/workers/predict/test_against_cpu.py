@@ -11,11 +11,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from workers.knobs import apply
-from workers.measure.steps import train_step
+from workers.measure.steps import Part, train_step
 from workers.optimizers import make_optimizers
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
-from workers.protocol import OPTIMIZERS, Knobs
+from workers.protocol import TORCH_OPTIMIZERS, Knobs
 from workers.workload import Workload, with_overrides
 
 DEFAULT = Knobs()
@@ -31,22 +31,30 @@ def load(attribute: str) -> Workload:
     return Workload.load(f"{SMALL_WORKLOADS}:{attribute}")
 
 
-def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[int]:
+def allocator_events_on_cpu(
+    workload: Workload, knobs: Knobs = DEFAULT, *, num_steps: int = NUM_TRACED_STEPS
+) -> list[int]:
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
     workload = with_overrides(workload, knobs)
     model = apply.converted_model(workload.build_model(), knobs)
     optimizer = make_optimizers(workload, model, knobs.optimizer_impl)
+    num_passes = knobs.grad_accumulation
 
     def step() -> None:
+        for number in range(1, num_passes + 1):
+            part = Part(number=number, num_passes=num_passes, num_batches=num_passes)
+            take(part)
+
+    def take(part: Part) -> None:
         batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
-        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none)
+        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none, part=part)
 
     gc.collect()  # what earlier tests left in cycles would be freed under the profiler
     with (
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
-        for _ in range(NUM_TRACED_STEPS):
+        for _ in range(num_steps):
             step()
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
@@ -55,9 +63,18 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
     return canonical([size for size in sizes if abs(size) != RANDOM_STATE_BYTES])
 
 
+def test_every_batch_of_a_step_beyond_the_second_does_as_the_second_did():
+    two, three, four = (
+        allocator_events_on_cpu(load("convolutional"), Knobs(grad_accumulation=n), num_steps=1)
+        for n in (2, 3, 4)
+    )
+    second = two[len(two) - len(three) :]
+    assert (three, four) == ([*two, *second], [*two, *second, *second])
+
+
 def predicted_events(steps) -> list[int]:
     trace = steps.trace
-    (start,) = (mark.position for mark in trace.marks if mark.name == "step 1 input")
+    start = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
     sizes = [a.num_bytes for a in trace.allocations]
     signed = [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]]
     return canonical([size for size in signed if abs(size) >= SMALLEST_BYTES])
@@ -104,7 +121,7 @@ def test_allocations_and_frees_come_in_the_order_and_sizes_of_a_real_run(attribu
     assert predicted_events(steps_of(attribute)) == allocator_events_on_cpu(load(attribute))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TORCH_OPTIMIZERS)
 def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optimizer, steps_of):
     knobs = Knobs(optimizer=optimizer, optimizer_impl="loop")
     assert predicted_events(steps_of("perceptron", **knobs.to_dict())) == allocator_events_on_cpu(
@@ -112,8 +129,9 @@ def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optim
     )
 
 
-def test_blocks_that_run_again_allocate_as_in_a_real_run(steps_of):
-    knobs = Knobs(checkpointing="blocks")
+@pytest.mark.parametrize("checkpointing", ["blocks", "every:2", "every:3", "selective", "selective:50"])
+def test_blocks_that_run_again_allocate_as_in_a_real_run(checkpointing, steps_of):
+    knobs = Knobs(checkpointing=checkpointing)
     assert predicted_events(steps_of("blocks", **knobs.to_dict())) == allocator_events_on_cpu(
         load("blocks"), knobs
     )
@@ -126,6 +144,8 @@ def test_blocks_that_run_again_allocate_as_in_a_real_run(steps_of):
         Knobs(optimizer="adam", optimizer_impl="fused"),
         Knobs(optimizer="adamw", optimizer_impl="foreach"),
         Knobs(set_to_none=False),
+        Knobs(grad_accumulation=2, optimizer="adam", optimizer_impl="loop"),
+        Knobs(grad_accumulation=2, set_to_none=False),
     ],
 )
 def test_knobs_move_allocations_as_in_a_real_run(knobs, steps_of):

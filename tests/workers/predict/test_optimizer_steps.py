@@ -9,7 +9,7 @@ import torch
 
 from workers.measure.steps import train_step
 from workers.optimizers import make_optimizer
-from workers.protocol import OPTIMIZERS
+from workers.protocol import TORCH_OPTIMIZERS
 from workers.workload import Workload
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
@@ -33,7 +33,7 @@ def test_the_default_is_the_foreach_implementation(steps_of):
     assert default.trace.events == foreach.trace.events
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TORCH_OPTIMIZERS)
 def test_an_optimizer_keeps_the_state_that_it_keeps_on_the_cpu(optimizer, steps_of):
     workload = Workload.load(f"{SMALL_WORKLOADS}:perceptron")
     model = workload.build_model()

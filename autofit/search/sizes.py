@@ -1,0 +1,73 @@
+"""Which batch sizes a search may answer with: all of a range, or those that divide a global batch.
+
+A boundary looks for the largest that fits among numbers that follow each other. Divisors do not, so
+it is given their ranks instead:
+
+    global batch 240     1  2  3  4  5  6  8 10 12 15 16 …     sizes
+                         1  2  3  4  5  6  7  8  9 10 11 …     ranks
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workers.protocol import Knobs
+
+if TYPE_CHECKING:
+    from autofit.search.boundary import Curve
+
+
+def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
+    """The sizes between two that a knob setting can be run with, ascending."""
+    whole = knobs.global_batch
+    if whole is None:
+        return range(min_batch, max_batch + 1)
+    return tuple(size for size in range(min_batch, min(max_batch, whole) + 1) if whole % size == 0)
+
+
+class Ranks:
+    """Sizes by their rank, from 1; of a range that nothing is left out of, each size is its own.
+
+    Args:
+        sizes: ascending, at least one.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = None if isinstance(sizes, range) else sizes
+        self.first = sizes[0] if self._sizes is None else 1
+        self.last = sizes[-1] if self._sizes is None else len(sizes)
+
+    def of(self, size: int) -> int:
+        """The rank of a size, or of the largest below it; less than the first for none."""
+        return size if self._sizes is None else bisect.bisect_right(self._sizes, size)
+
+    def size(self, rank: int) -> int:
+        """The size of a rank."""
+        return rank if self._sizes is None else self._sizes[rank - 1]
+
+    def at_most(self, size: int) -> int:
+        """The largest size up to this one; 0 for none."""
+        rank = self.of(size)
+        return 0 if rank < self.first else self.size(rank)
+
+    def ranked(self, curve: Curve) -> Curve:
+        """The curve as a function of the rank."""
+        return curve if self._sizes is None else _RankedCurve(curve, self)
+
+
+class _RankedCurve:
+    """A curve whose sizes are given by their ranks."""
+
+    def __init__(self, curve: Curve, ranks: Ranks) -> None:
+        self._curve = curve
+        self._ranks = ranks
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        return self._curve.peak_reserved_bytes(
+            self._ranks.size(batch_size), stop_above_bytes=stop_above_bytes
+        )
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        return self._curve.lower_bound_bytes(self._ranks.size(batch_size))
