@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import statistics
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.search.boundary import Boundary, CachedCurve, largest_fitting_batch
+from autofit.search.boundary import MAX_BATCH, Boundary, CachedCurve, largest_fitting_batch
 
 BUDGET = 10_000_000_000
 
@@ -197,7 +198,7 @@ def test_any_feasibility_settles_in_a_logarithmic_number_of_trials(seed: int, sh
     prior = None if share is None else line(share * BUDGET / 10, share * BUDGET / 1000)
     boundary = Boundary(budget_bytes=BUDGET, prior=prior)
     tried = settle(boundary, lambda _: BUDGET * rng.choice([0.1, 0.9, 0.99, 1.0, 1.01]))
-    assert len(tried) <= 40
+    assert len(tried) <= 3 * math.log2(MAX_BATCH)
     largest = boundary.largest_fitting
     assert largest in (None, 65536) or boundary.first_failing == largest + 1
     assert largest is not None or boundary.first_failing == 1
