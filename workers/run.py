@@ -24,9 +24,11 @@ _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
-    A measured trial gets a fresh process; predictions share one, which lives until this process
-    ends. Only an interruption of this process raises.
+    A measured trial gets a fresh process, and so does a script; other predictions share one, which
+    lives until this process ends. Only an interruption of this process raises.
     """
+    if spec.probe is Probe.PREDICT and spec.workload.kind == "script":
+        return run_fresh(spec)  # a script may leave anything behind in its process
     if spec.probe is Probe.PREDICT:
         return (_host_predictor if spec.is_for_host else _predictor).run(spec)
     outcome = run_fresh(spec)

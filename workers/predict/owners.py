@@ -1,0 +1,35 @@
+"""The tensors that a model and its optimizer hold, by what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+
+def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The gradients that there are."""
+    return (p.grad for p in parameters if p.grad is not None)
+
+
+def states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """What an optimizer remembers from step to step."""
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def owned(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """What model and optimizer hold: the path of the module, the name, the tensor."""
+    for name, buffer in model.named_buffers():
+        yield name.rpartition(".")[0], name, buffer
+    for name, parameter in model.named_parameters():
+        module = name.rpartition(".")[0]
+        yield module, name, parameter
+        if parameter.grad is not None:
+            yield module, f"{name}.grad", parameter.grad
+        if optimizer is not None:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield module, f"{name}.{key}", value

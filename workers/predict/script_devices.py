@@ -1,0 +1,141 @@
+"""What a script learns of tensors that have no values, and which GPU it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from workers.errors import DataDependentError
+from workers.predict.devices import NamedDevices
+from workers.predict.made_up import MadeUpFloat, MadeUpInt
+from workers.predict.script_answers import several_gpus
+
+# Asked of losses and gradients, and answered as for a training that goes well.
+_NOT_FINITE = frozenset({torch.isnan, torch.isinf, Tensor.isnan, Tensor.isinf})
+_FINITE = frozenset({torch.isfinite, Tensor.isfinite})
+_HAND_ON = frozenset(
+    {"any", "all", "sum", "max", "logical_or", "logical_and", "__or__", "__and__", "bitwise_or", "bitwise_and",
+     "detach", "cpu", "to", "clone", "item"}
+)  # fmt: skip
+_ANSWER = "_autofit_answer"
+
+
+class ScriptDevices(NamedDevices):
+    """Makes up single values that a script asks for, and refuses what would have to be decided by them.
+
+    Args:
+        name: of the script.
+        refuse: ends the script for a reason.
+    """
+
+    def __init__(self, name: str, refuse: Callable[[Exception], NoReturn]) -> None:
+        super().__init__()
+        self._name = name
+        self._refuse = refuse
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        tensor = args[0] if args else None
+        for device in (*args[1:2], (kwargs or {}).get("device")):
+            if isinstance(device, str) and device.startswith("cuda:"):
+                device = torch.device(device)
+            if isinstance(device, torch.device) and device.type == "cuda" and device.index:
+                self._refuse(several_gpus(self._name, device.index))
+        if isinstance(tensor, FakeTensor):
+            known = _ANSWERS.get(func)
+            if known is not None:
+                return known(self, tensor, *args[1:])
+        result = super().__torch_function__(func, types, args, kwargs)
+        if isinstance(result, FakeTensor):
+            _mark(func, tensor, result)
+        return result
+
+    def number(self, tensor: Tensor, *_args: Any) -> Any:
+        """A value for one that is only logged."""
+        if tensor.numel() != 1:
+            return self._refused(f"{tensor.numel()} values are read")
+        if (answer := getattr(tensor, _ANSWER, None)) is not None:
+            return answer
+        return MadeUpFloat(1.0) if tensor.is_floating_point() else MadeUpInt()
+
+    def plain_number(self, tensor: Tensor, *_args: Any) -> float:
+        return float(self.number(tensor))
+
+    def truth(self, tensor: Tensor) -> bool:
+        answer = getattr(tensor, _ANSWER, None)
+        return bool(self._refused("a tensor decides a branch") if answer is None else answer)
+
+    def whole_number(self, _tensor: Tensor) -> int:
+        return int(self._refused("a tensor is made a whole number"))
+
+    def values(self, tensor: Tensor, *_args: Any) -> Any:
+        if tensor.numel() == 1:
+            number = self.number(tensor)
+            for _ in tensor.shape:
+                number = [number]
+            return number
+        return self._refused(f"{tensor.numel()} values are read")
+
+    def array(self, _tensor: Tensor, *_args: Any) -> Any:
+        return self._refused("values are handed to NumPy")
+
+    def text(self, tensor: Tensor, spec: str = "") -> str:
+        return format(self.number(tensor), spec) if tensor.dim() == 0 else repr(tensor)
+
+    def equal(self, _tensor: Tensor, *_args: Any, **_kwargs: Any) -> bool:
+        return bool(self._refused("values of tensors are compared"))
+
+    def _refused(self, what: str) -> NoReturn:
+        self._refuse(data_dependent(self._name, what))
+
+
+def data_dependent(name: str, what: str) -> DataDependentError:
+    """Why a script is refused that lets values decide; it says where that was."""
+    return DataDependentError(
+        f"{name} lets the values of tensors decide what it does, which a prediction does not have ({what}, at "
+        f"{_here()}): measure it instead (--probe measure on a machine with the GPU, or --device cpu)"
+    )
+
+
+def _here() -> str:
+    import sys
+
+    from workers.predict.call_sites import user_source
+
+    return user_source(sys._getframe(1)) or "an unknown line"
+
+
+def _mark(func: Callable[..., Any], tensor: Any, result: FakeTensor) -> None:
+    answer = False if func in _NOT_FINITE else True if func in _FINITE else None
+    if answer is None and getattr(func, "__name__", "") in _HAND_ON:
+        answer = getattr(tensor, _ANSWER, None)
+    if answer is not None:
+        setattr(result, _ANSWER, answer)
+
+
+_ANSWERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.item: ScriptDevices.number,
+    Tensor.__float__: ScriptDevices.plain_number,
+    Tensor.__bool__: ScriptDevices.truth,
+    Tensor.is_nonzero: ScriptDevices.truth,
+    torch.is_nonzero: ScriptDevices.truth,
+    Tensor.__int__: ScriptDevices.whole_number,
+    Tensor.__index__: ScriptDevices.whole_number,
+    Tensor.tolist: ScriptDevices.values,
+    Tensor.numpy: ScriptDevices.array,
+    Tensor.__array__: ScriptDevices.array,
+    Tensor.__format__: ScriptDevices.text,
+    torch.equal: ScriptDevices.equal,
+    Tensor.equal: ScriptDevices.equal,
+    torch.allclose: ScriptDevices.equal,
+    Tensor.allclose: ScriptDevices.equal,
+}
