@@ -8,6 +8,10 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 
     >>> workload = autofit.Workload(build_model=..., make_batch=..., loss=..., optimizer="adam")
     >>> autofit.estimate(workload, batch_size=128).peak_reserved_bytes
+
+or a training script as it is, which says how it takes its batch size:
+
+    >>> script = autofit.Script(path="train.py", batch_argument="--batch-size")
 """
 
 from autofit import errors
@@ -19,6 +23,7 @@ from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
+from workers.scripts.reference import Script
 from workers.workload import Workload
 
 __all__ = [
@@ -30,6 +35,7 @@ __all__ = [
     "Interval",
     "Knobs",
     "PredictedCurve",
+    "Script",
     "TuneResult",
     "Workload",
     "apply_conv_algo",

@@ -183,6 +183,9 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced.
         """
+        script = self._workload.script
+        if script is not None and (why := script.why_not(knobs, self._mode)):
+            raise UsageError(why)
         key = (self._traced(knobs), batch_size)
         if key not in self._traces:
             try:
@@ -207,6 +210,7 @@ class Predictor:
             assert outcome.trace_json is not None
             self._traces[key] = Trace.from_json(outcome.trace_json)
             _keep(outcome.trace_json)
+        _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
@@ -269,6 +273,15 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
     reasons = [rewrite.leaves(call) for call in calls]
     if None not in reasons:
         raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
+
+
+def _require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
+    """Raises `UsageError` where a script chooses cuDNN's plans in another way than is asked for."""
+    own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
+    if own is not None and own not in (default, knobs.conv_algo):
+        raise UsageError(
+            f"{trace.workload} itself sets flags of PyTorch that make its convolutions {own}: say --conv-algo {own}"
+        )
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:

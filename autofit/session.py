@@ -119,9 +119,10 @@ def _search(
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
-    algos = _conv_algos(settings, target)
-    with suppress(OSError):  # the first prediction says it in words
-        start_predictor(for_host=target.probe is Probe.CPU)
+    algos = _conv_algos(settings, target, workload)
+    if workload.script is None:  # which gets processes of its own
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor(for_host=target.probe is Probe.CPU)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
@@ -291,11 +292,11 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
     )
 
 
-def _conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
+def _conv_algos(settings: TuneSettings, target: Target, workload: WorkloadRef) -> tuple[str, ...]:
     """The algorithms to search."""
     kind = target.device.kind
-    if settings.conv_algos is None:
-        return conv.defaults(kind)
+    if settings.conv_algos is None:  # a script has set what it wants
+        return conv.defaults(kind)[: None if workload.script is None else 1]
     if settings.conv_algos == ALL_CONV_ALGOS:
         return conv.applicable(kind)
     misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]

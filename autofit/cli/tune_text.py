@@ -15,7 +15,7 @@ from autofit.cli.conv_plan_text import print_plan
 from autofit.cli.measured_text import print_measured
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.risks_text import print_risks
-from autofit.cli.script import script_lines
+from autofit.cli.script import call_lines, script_lines
 from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.report.words import configuration, unnamed_card
@@ -51,7 +51,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
         heading(console, "Assumed and noted")
         bullets(console, said)
     if result.best is not None:
-        _apply(console, result, result.best)
+        _apply(console, result, result.best, settings)
     _record(console, result)
 
 
@@ -246,8 +246,11 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 # ── how to go on ────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply(console: Console, result: TuneResult, best: Best) -> None:
+def _apply(console: Console, result: TuneResult, best: Best, settings: TuneSettings) -> None:
     heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
+    if settings.script is not None:
+        code(console, call_lines(settings, best))
+        return
     lines = script_lines(
         best.knobs,
         batch_size=best.batch_size,
