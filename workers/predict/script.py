@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from workers.errors import UnsupportedError
+from workers.libraries.importing import without_missing_operators
 from workers.measure import steps
 from workers.predict import fake_device, made_up, script_answers
 from workers.predict.call_log import CallLog
@@ -64,6 +65,7 @@ class ScriptTracer:
             fake_device.parameters_diverted(self._mode),
             self._recorder.following(),
             self._watch.watching(),
+            without_missing_operators(),
         ):
             run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
         self._recorder.close()

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from workers.errors import UnsupportedError
@@ -109,23 +108,26 @@ def install(architecture: str, name: str, refuse: Refuse) -> None:
             refuse(several_gpus(name, index))
 
     cuda: Any = torch.cuda
+    # Each a function of its own: the compiler keeps rules by function, and refuses one that has two names.
     for each in _ZEROS:
-        setattr(cuda, each, lambda *_args, **_kwargs: 0)
+        setattr(cuda, each, _answering(lambda: 0))
     for each in _NOTHING:
-        setattr(cuda, each, _nothing)
+        setattr(cuda, each, _answering(lambda: None))
     cuda.set_device = only_card
-    cuda.is_initialized = lambda: True
-    cuda.get_device_properties = lambda *_args: properties
-    cuda.get_device_name = lambda *_args: card
-    cuda.get_device_capability = lambda *_args: capability
-    cuda.mem_get_info = lambda *_args: (_TOTAL_BYTES, _TOTAL_BYTES)
-    cuda.memory_stats = lambda *_args: collections.defaultdict(int)
-    cuda.memory_summary = lambda *_args, **_kwargs: ""
-    cuda.initial_seed = torch.initial_seed
-    cuda.get_rng_state = cuda.random.get_rng_state = lambda *_args: torch.get_rng_state()
-    cuda.get_rng_state_all = cuda.random.get_rng_state_all = lambda: [torch.get_rng_state()]
-    cuda.Stream = cuda.Event = _Stream
-    cuda.current_stream = cuda.default_stream = cuda.stream = lambda *_args: _Stream()
+    cuda.is_initialized = _answering(lambda: True)
+    cuda.get_device_properties = _answering(lambda: properties)
+    cuda.get_device_name = _answering(lambda: card)
+    cuda.get_device_capability = _answering(lambda: capability)
+    cuda.mem_get_info = _answering(lambda: (_TOTAL_BYTES, _TOTAL_BYTES))
+    cuda.memory_stats = _answering(lambda: collections.defaultdict(int))
+    cuda.memory_summary = _answering(str)
+    cuda.initial_seed = _answering(torch.initial_seed)
+    for module in (cuda, cuda.random):
+        module.get_rng_state = _answering(torch.get_rng_state)
+        module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
+    cuda.Stream, cuda.Event = type("Stream", (_Stream,), {}), type("Event", (_Stream,), {})
+    for each in ("current_stream", "default_stream", "stream"):
+        setattr(cuda, each, _answering(cuda.Stream))
     _answer_as_accelerator()
     _refuse_what_cannot_be_followed(name, refuse)
     _load_without_gpu()
@@ -142,15 +144,15 @@ def several_gpus(name: str, index: int) -> UnsupportedError:
 def _answer_as_accelerator() -> None:
     accelerator: Any = torch.accelerator
     private: Any = torch._C
-    private._accelerator_getAccelerator = lambda: torch.device("cuda")
-    accelerator.current_accelerator = lambda *_args, **_kwargs: torch.device("cuda")
-    accelerator.is_available = lambda: True
-    accelerator.device_count = lambda: 1
+    private._accelerator_getAccelerator = _answering(lambda: torch.device("cuda"))
+    accelerator.current_accelerator = _answering(lambda: torch.device("cuda"))
+    accelerator.is_available = _answering(lambda: True)
+    accelerator.device_count = _answering(lambda: 1)
     for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
-        setattr(accelerator, each, lambda *_args: 0)
+        setattr(accelerator, each, _answering(lambda: 0))
     for each in ("set_device_index", "synchronize", "empty_cache", "reset_peak_memory_stats", "set_stream"):
-        setattr(accelerator, each, _nothing)
-    accelerator.current_stream = lambda *_args: _Stream()
+        setattr(accelerator, each, _answering(lambda: None))
+    accelerator.current_stream = _answering(_Stream)
 
 
 def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
@@ -205,10 +207,8 @@ def _keep_scale() -> None:
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
 
 
-def is_on_gpu(value: object) -> bool:
-    """Whether it is a tensor without values."""
-    return isinstance(value, FakeTensor)
+def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+    def answered(*_args: object, **_kwargs: object) -> Any:
+        return answer()
 
-
-def _nothing(*_args: object, **_kwargs: object) -> None:
-    return None
+    return answered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -17,11 +18,15 @@ from workers.predict.script_answers import several_gpus
 # Asked of losses and gradients, and answered as for a training that goes well.
 _NOT_FINITE = frozenset({torch.isnan, torch.isinf, Tensor.isnan, Tensor.isinf})
 _FINITE = frozenset({torch.isfinite, Tensor.isfinite})
+_MADE_OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor})
 _HAND_ON = frozenset(
     {"any", "all", "sum", "max", "logical_or", "logical_and", "__or__", "__and__", "bitwise_or", "bitwise_and",
-     "detach", "cpu", "to", "clone", "item"}
+     "detach", "cpu", "to", "clone"}
 )  # fmt: skip
-_ANSWER = "_autofit_answer"
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    alias: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge") for alias in (name, f"__{name}__")
+}  # fmt: skip
+_KNOWN = "_autofit_known"  # attribute of a tensor whose single value is known without a GPU
 
 
 class ScriptDevices(NamedDevices):
@@ -55,27 +60,28 @@ class ScriptDevices(NamedDevices):
             if known is not None:
                 return known(self, tensor, *args[1:])
         result = super().__torch_function__(func, types, args, kwargs)
-        if isinstance(result, FakeTensor):
-            _mark(func, tensor, result)
+        if args:
+            _note_value(func, args, result)
         return result
 
     def number(self, tensor: Tensor, *_args: Any) -> Any:
         """A value for one that is only logged."""
         if tensor.numel() != 1:
             return self._refused(f"{tensor.numel()} values are read")
-        if (answer := getattr(tensor, _ANSWER, None)) is not None:
-            return answer
+        if (known := getattr(tensor, _KNOWN, None)) is not None:
+            return known
         return MadeUpFloat(1.0) if tensor.is_floating_point() else MadeUpInt()
 
     def plain_number(self, tensor: Tensor, *_args: Any) -> float:
         return float(self.number(tensor))
 
     def truth(self, tensor: Tensor) -> bool:
-        answer = getattr(tensor, _ANSWER, None)
-        return bool(self._refused("a tensor decides a branch") if answer is None else answer)
+        known = getattr(tensor, _KNOWN, None)
+        return bool(self._refused("a tensor decides a branch") if known is None else known)
 
-    def whole_number(self, _tensor: Tensor) -> int:
-        return int(self._refused("a tensor is made a whole number"))
+    def whole_number(self, tensor: Tensor) -> int:
+        known = getattr(tensor, _KNOWN, None)
+        return int(self._refused("a tensor is made a whole number") if known is None else known)
 
     def values(self, tensor: Tensor, *_args: Any) -> Any:
         if tensor.numel() == 1:
@@ -114,12 +120,32 @@ def _here() -> str:
     return user_source(sys._getframe(1)) or "an unknown line"
 
 
-def _mark(func: Callable[..., Any], tensor: Any, result: FakeTensor) -> None:
-    answer = False if func in _NOT_FINITE else True if func in _FINITE else None
-    if answer is None and getattr(func, "__name__", "") in _HAND_ON:
-        answer = getattr(tensor, _ANSWER, None)
-    if answer is not None:
-        setattr(result, _ANSWER, answer)
+def _note_value(func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> None:
+    """Notes which single value a tensor has, where that is known; in-place operators make it unknown."""
+    name = getattr(func, "__name__", "")
+    if name.endswith("_") and not name.endswith("__") or name.startswith("__i"):
+        for written in args[0] if isinstance(args[0], list | tuple) else args[:1]:
+            if isinstance(written, Tensor):
+                vars(written).pop(_KNOWN, None)
+        return
+    if not isinstance(result, FakeTensor):
+        return
+    known = _known_value(func, name, args)
+    if known is not None:
+        setattr(result, _KNOWN, known)
+
+
+def _known_value(func: Callable[..., Any], name: str, args: tuple[Any, ...]) -> bool | int | float | None:
+    if func in _NOT_FINITE or func in _FINITE:
+        return func in _FINITE
+    first, *others = (getattr(arg, _KNOWN, None) if isinstance(arg, Tensor) else arg for arg in args[:2])
+    if not isinstance(first, bool | int | float):
+        return None
+    if func in _MADE_OF_NUMBERS or name in _HAND_ON:
+        return first
+    if name in _COMPARISONS and others and isinstance(others[0], bool | int | float):
+        return _COMPARISONS[name](first, others[0])
+    return None
 
 
 _ANSWERS: dict[Callable[..., Any], Callable[..., Any]] = {
