@@ -43,7 +43,9 @@ class KnobOptions(TypedDict, total=False):
     checkpointing: str
 
 
-def tune(workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
+def tune(
+    workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any
+) -> TuneResult:
     """Finds the largest batch that fits, for every convolution algorithm asked for.
 
     Args:

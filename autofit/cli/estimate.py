@@ -59,7 +59,9 @@ def estimate(
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
     if settings.script is not None and (asks_what_if or method == _SUMMARY):
-        raise UsageError("--what-if and --method summary change or look into a Workload: leave them out of --script")
+        raise UsageError(
+            "--what-if and --method summary change or look into a Workload: leave them out of --script"
+        )
     if report is not None:
         require_writable(report)
     workload = api.refer(settings.model, settings)

@@ -33,7 +33,8 @@ def explained() -> Iterator[None]:
 
 
 def explanation(
-    error: DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException, where: str
+    error: DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException,
+    where: str,
 ) -> WorkerError:
     """The error that tells it; `where` is the line of the user's code."""
     if isinstance(error, UnsupportedOperatorException):

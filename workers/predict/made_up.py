@@ -68,7 +68,7 @@ class MadeUpFloat(float):
 
     __trunc__ = __floor__ = __ceil__ = __int__
 
-    def __round__(self, digits: int | None = None) -> Any:
+    def __round__(self, digits: Any = None) -> Any:
         return MadeUpInt() if digits is None else MadeUpFloat(1.0)
 
     def __reduce__(self) -> tuple[Any, ...]:

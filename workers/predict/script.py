@@ -43,7 +43,9 @@ class ScriptTracer:
         self._follower = _PhaseMarks(self._recorder, names=spec.with_calls)
         name = spec.workload.name
         self._watch = StepWatch(name, spec.batch_size, num_steps, self._follower, follows_modules=True)
-        self._mode = _ScriptGpuMode(self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse)
+        self._mode = _ScriptGpuMode(
+            self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse
+        )
 
     def run(self, give_up: Callable[[], None]) -> Trace:
         """The trace of the script's first steps.

@@ -11,7 +11,7 @@ import collections
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 from torch.utils._pytree import tree_map
@@ -73,7 +73,7 @@ class _Stream:
 
     synchronize = wait = wait_event = wait_stream = record = nothing
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Self:
         return self
 
     __exit__ = nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workers.errors import DataDependentError
+from workers.predict.call_sites import user_source
 from workers.predict.devices import NamedDevices
 from workers.predict.made_up import MadeUpFloat, MadeUpInt
 from workers.predict.script_answers import several_gpus
@@ -20,11 +22,13 @@ _NOT_FINITE = frozenset({torch.isnan, torch.isinf, Tensor.isnan, Tensor.isinf})
 _FINITE = frozenset({torch.isfinite, Tensor.isfinite})
 _MADE_OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor})
 _HAND_ON = frozenset(
-    {"any", "all", "sum", "max", "logical_or", "logical_and", "__or__", "__and__", "bitwise_or", "bitwise_and",
-     "detach", "cpu", "to", "clone"}
+    {"any", "all", "sum", "max", "logical_or", "logical_and", "__or__", "__and__", "bitwise_or",
+     "bitwise_and", "detach", "cpu", "to", "clone"}
 )  # fmt: skip
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    alias: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge") for alias in (name, f"__{name}__")
+    alias: getattr(operator, name)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for alias in (name, f"__{name}__")
 }  # fmt: skip
 _KNOWN = "_autofit_known"  # attribute of a tensor whose single value is known without a GPU
 
@@ -50,9 +54,9 @@ class ScriptDevices(NamedDevices):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         tensor = args[0] if args else None
-        for device in (*args[1:2], (kwargs or {}).get("device")):
-            if isinstance(device, str) and device.startswith("cuda:"):
-                device = torch.device(device)
+        for given in (*args[1:2], (kwargs or {}).get("device")):
+            is_named = isinstance(given, str) and given.startswith("cuda:")
+            device = torch.device(given) if is_named else given
             if isinstance(device, torch.device) and device.type == "cuda" and device.index:
                 self._refuse(several_gpus(self._name, device.index))
         if isinstance(tensor, FakeTensor):
@@ -107,23 +111,19 @@ class ScriptDevices(NamedDevices):
 def data_dependent(name: str, what: str) -> DataDependentError:
     """Why a script is refused that lets values decide; it says where that was."""
     return DataDependentError(
-        f"{name} lets the values of tensors decide what it does, which a prediction does not have ({what}, at "
-        f"{_here()}): measure it instead (--probe measure on a machine with the GPU, or --device cpu)"
+        f"{name} lets the values of tensors decide what it does, which a prediction does not have ({what}, "
+        f"at {_here()}): measure it instead (--probe measure on a machine with the GPU, or --device cpu)"
     )
 
 
 def _here() -> str:
-    import sys
-
-    from workers.predict.call_sites import user_source
-
     return user_source(sys._getframe(1)) or "an unknown line"
 
 
 def _note_value(func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> None:
     """Notes which single value a tensor has, where that is known; in-place operators make it unknown."""
     name = getattr(func, "__name__", "")
-    if name.endswith("_") and not name.endswith("__") or name.startswith("__i"):
+    if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i"):
         for written in args[0] if isinstance(args[0], list | tuple) else args[:1]:
             if isinstance(written, Tensor):
                 vars(written).pop(_KNOWN, None)

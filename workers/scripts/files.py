@@ -5,7 +5,8 @@
     mkdir                    is done, and undone at the end where the folder stayed empty
     remove, rename, rmtree   of what was there before is refused
 
-Temporary folders and the caches of libraries are left to the script. What a C library opens by itself is not seen.
+Temporary folders and the caches of libraries are left to the script. What a C library opens by itself
+is not seen.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class KeptFiles:
         if path in self._copies:
             return
         exists, folder = os.path.isfile(path), os.path.dirname(path)  # noqa: PTH113, PTH120
-        if "x" in mode and exists or not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
+        is_refused = "x" in mode and exists
+        if is_refused or not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
             return  # opening it raises what the script is used to
         copy = f"{self._folder}/{len(self._copies)}"
         if exists and not {"w", "x"}.intersection(mode):
@@ -146,7 +148,8 @@ class KeptFiles:
             made = any(os.path.abspath(path).startswith(folder) for folder in self._made)  # noqa: PTH100
             if os.path.lexists(path) and not (made or self._is_free(path) or _is_of_python(path)):
                 raise PermissionError(
-                    f"the script would change {path} ({event}), which autofit does not let it do while it is tried"
+                    f"the script would change {path} ({event}), which autofit does not let it do while it is "
+                    "tried"
                 )
 
 

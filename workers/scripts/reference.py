@@ -10,6 +10,8 @@ from pathlib import Path
 from workers.protocol import ScriptCall, WorkloadRef
 from workers.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
@@ -37,10 +39,10 @@ class Script:
     def __post_init__(self) -> None:
         if (self.batch_argument is None) == (self.batch_variable is None):
             raise WorkloadError(
-                "a script takes its batch size in one way: name its argument (--batch-arg --batch-size) or the "
-                "environment variable that it reads (--batch-env BATCH)"
+                "a script takes its batch size in one way: name its argument (--batch-arg --batch-size) or "
+                "the environment variable that it reads (--batch-env BATCH)"
             )
-        if self.batch_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.batch_variable):
+        if self.batch_variable is not None and not _VARIABLE.fullmatch(self.batch_variable):
             raise WorkloadError(f"{self.batch_variable!r} is no name of an environment variable")
 
     @property
@@ -86,5 +88,7 @@ def read_script(ref: WorkloadRef) -> bytes:
         )
     source = path.read_bytes()
     if hashlib.sha256(source).hexdigest() != ref.source_sha256:
-        raise SourceChangedError(f"{path} is not what was referred to: start again if it was edited meanwhile")
+        raise SourceChangedError(
+            f"{path} is not what was referred to: start again if it was edited meanwhile"
+        )
     return source

@@ -83,7 +83,8 @@ def run_script(
 def _exit_message(name: str, code: object, num_steps: int) -> str:
     said = code if isinstance(code, str) else _last_printed_line()
     told = f": {said}" if said else ""
-    return f"{name} exited with {'an error' if isinstance(code, str) else f'code {code}'} after {num_steps} optimizer steps{told}"
+    how = "an error" if isinstance(code, str) else f"code {code}"
+    return f"{name} exited with {how} after {num_steps} optimizer steps{told}"
 
 
 def _last_printed_line() -> str:

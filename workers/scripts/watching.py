@@ -152,7 +152,9 @@ class StepWatch:
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
         self._shapes += shapes
         # Flattened with another dimension, the batch is a divisor of what is seen.
-        self._has_seen_batch = any(size and size % self._batch_size == 0 for shape in shapes for size in shape)
+        self._has_seen_batch = any(
+            size and size % self._batch_size == 0 for shape in shapes for size in shape
+        )
         if self._has_seen_batch and not self._follows_modules:
             for handle in self._module_hooks:
                 handle.remove()
@@ -189,7 +191,8 @@ class StepWatch:
         shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
         return (
             f"nothing that the model of {self._name} was given has {self._batch_size} samples, only {shown}: "
-            "name the argument or variable that its batch size comes by, and give it a data set that is larger"
+            "name the argument or variable that its batch size comes by; where its data set has no more, end "
+            "the search there with --max-batch"
         )
 
 
