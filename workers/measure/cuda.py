@@ -139,7 +139,7 @@ def _run(  # noqa: PLR0917 - as above
     learned: _Learned,
     give_up: Callable[[], None],
 ) -> str | None:
-    """Runs the trial, a script's where there is no workload; returns how memory ran out, None if it did not."""
+    """Runs the trial, a script's without a workload; returns how memory ran out, None if it did not."""
     device = torch.device("cuda", 0)
     try:
         with steps.conditions(spec, device, progress.remarks) as rewriting:

@@ -29,7 +29,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Unpredictable as error:
-        raise explanation(error, _where(error)) from error
+        raise explanation(error, where_of(error)) from error
 
 
 def explanation(
@@ -46,7 +46,7 @@ def explanation(
     )
 
 
-def _where(error: BaseException) -> str:
+def where_of(error: BaseException) -> str:
     """The innermost line of the user's code that the error passed."""
     frames = traceback.walk_tb(error.__traceback__)
     lines = [

@@ -81,6 +81,8 @@ class Recorder:
         self._closed = False
 
     def mark(self, name: str) -> None:
+        if self._closed:
+            return
         self._settle_pending()
         self.marks.append(Mark(position=len(self._events), name=name))
 

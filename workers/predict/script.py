@@ -14,7 +14,7 @@ from workers.measure import steps
 from workers.predict import fake_device, made_up, script_answers
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import user_source
-from workers.predict.explaining import Unpredictable, explanation
+from workers.predict.explaining import Unpredictable, explanation, where_of
 from workers.predict.fake_gpu import FakeGpuMode
 from workers.predict.owners import gradients, owned, states
 from workers.predict.recorder import Recorder
@@ -69,7 +69,13 @@ class ScriptTracer:
             self._watch.watching(),
             without_missing_operators(),
         ):
-            run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
+            try:
+                run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
+            except TypeError as error:
+                if made_up.MadeUpInt.__name__ not in str(error):
+                    raise
+                what = "a made-up value is taken for a number of something"
+                raise data_dependent(name, what, where_of(error)) from error
         self._recorder.close()
         if not any(event >= 0 for event in self._recorder.events()):
             raise UnsupportedError(
@@ -181,8 +187,9 @@ class _PhaseMarks:
             self._begin("input", Category.INPUT)
 
     def ended(self) -> None:
-        self._recorder.marks.pop()  # of a step that does not come
         self._recorder.close()
+        if self._recorder.marks[-1].name.endswith(" input"):  # of a step that does not come
+            self._recorder.marks.pop()
 
     def _begin(self, phase: str, category: Category) -> None:
         self._phase = phase

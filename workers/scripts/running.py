@@ -16,7 +16,7 @@ from workers.scripts.reference import read_script
 from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 3.0
 _LAST_BYTES = 2048
 
 
