@@ -19,6 +19,7 @@ from autofit.api import check, estimate, peak_curve, tune
 from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
 from autofit.predicted_curve import PredictedCurve
+from autofit.probing import StepPeak, probe_step
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult
@@ -36,6 +37,7 @@ __all__ = [
     "Knobs",
     "PredictedCurve",
     "Script",
+    "StepPeak",
     "TuneResult",
     "Workload",
     "apply_conv_algo",
@@ -45,5 +47,6 @@ __all__ = [
     "estimate",
     "find_executable_batch_size",
     "peak_curve",
+    "probe_step",
     "tune",
 ]

@@ -16,8 +16,9 @@ _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
 # How running out of memory looks where the code that ran out does not say so: oneDNN's "could
 # not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
-# crash. Never SIGKILL: a limit of this kind makes requests fail, it kills nobody.
-_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError")
+# crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
+# fail, it kills nobody.
+_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
 _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 
 

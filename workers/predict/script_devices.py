@@ -112,7 +112,8 @@ def data_dependent(name: str, what: str, where: str | None = None) -> DataDepend
     """Why a script is refused that lets values decide, and where that was: here unless told."""
     return DataDependentError(
         f"{name} lets the values of tensors decide what it does, which a prediction does not have ({what}, "
-        f"at {where or _here()}): measure it instead (--probe measure on a machine with the GPU, or --device cpu)"
+        f"at {where or _here()}): measure it instead (--probe measure on a machine with the GPU, or "
+        "--device cpu)"
     )
 
 

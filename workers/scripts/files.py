@@ -12,16 +12,17 @@ is not seen.
 from __future__ import annotations
 
 import builtins
-import importlib
-import importlib.util
 import io
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import torch
@@ -66,10 +67,9 @@ class KeptFiles:
         for name in ("rename", "replace"):
             self._replace(os, name, self._renamed(getattr(os, name)))
         self._replace(torch, "save", self._saved(torch.save))
-        if importlib.util.find_spec("safetensors") is not None:
-            safetensors = importlib.import_module("safetensors.torch")
-            for name in ("save_file", "save_model"):
-                self._replace(safetensors, name, _nothing)
+        finder = _WithoutSaves()
+        sys.meta_path.insert(0, finder)
+        self._stack.callback(sys.meta_path.remove, finder)
         self._is_entered = True
         sys.addaudithook(self._audit)
         return self
@@ -151,6 +151,26 @@ class KeptFiles:
                     f"the script would change {path} ({event}), which autofit does not let it do while it is "
                     "tried"
                 )
+
+
+class _WithoutSaves(MetaPathFinder):
+    """Lets safetensors, which writes by itself, be imported without its ways to save."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "safetensors.torch":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_without_saves(module: ModuleType) -> None:
+                execute(module)
+                vars(module).update(save_file=_nothing, save_model=_nothing)
+
+            spec.loader.exec_module = execute_without_saves  # type: ignore[method-assign]
+        return spec
 
 
 def _is_of_python(path: str) -> bool:

@@ -64,6 +64,17 @@ def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
     )
 
 
+def test_safetensors_saves_nothing(folder):
+    from importlib.util import find_spec, module_from_spec
+
+    with KeptFiles(str(folder), saves=False):
+        spec = find_spec("safetensors.torch")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.save_file({}, str(folder / "weights.safetensors"))
+    assert not (folder / "weights.safetensors").exists()
+
+
 def test_what_is_written_can_be_read_again_and_is_gone_at_the_end(folder):
     kept = folder / "kept.txt"
     kept.write_text("old")

@@ -55,9 +55,7 @@ def written(tmp_path):
 
 
 def as_workload(name: str) -> TrialOutcome:
-    ref = WorkloadRef(
-        kind="file", target=f"{EXAMPLES}/as_workloads.py:{name}", search_path=(str(EXAMPLES),)
-    )
+    ref = WorkloadRef(kind="file", target=f"{EXAMPLES}/as_workloads.py:{name}", search_path=(str(EXAMPLES),))
     return predicted(ref)
 
 
@@ -82,7 +80,7 @@ def test_the_phases_of_three_steps_are_marked_and_what_they_hold_is_told(plain):
     phases = [f"step {number} {phase}" for number in (1, 2, 3) for phase in ("input", "forward", "backward")]
     assert [name for name in names if name in phases] == phases
     assert names[0] == "model" and names[-1] == "step 3 optimizer"
-    sizes = {category: 0 for category in Category}
+    sizes = dict.fromkeys(Category, 0)
     for allocation in trace.allocations[: trace.marks[1].position]:
         sizes[allocation.category] += allocation.num_bytes
     num_parameters = 16 * 27 + 16 + 2 * 16 + 1024 * 100 + 100 + 100 * 10 + 10
@@ -160,7 +158,8 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
         "        model(batch.cuda(non_blocking=True)).sum().backward()",
         "        optimizer.step()",
         "        torch.cuda.synchronize()",
-        "        print(torch.cuda.memory_allocated(), torch.cuda.mem_get_info(), torch.cuda.get_device_name())",
+        "        print(torch.cuda.memory_allocated(), torch.cuda.mem_get_info())",
+        "        print(torch.cuda.get_device_name(), torch.cuda.memory_stats()['num_ooms'])",
         "torch.save(model.state_dict(), 'never.pt')",
     )
     assert outcome.verdict is Verdict.FITS, outcome.error

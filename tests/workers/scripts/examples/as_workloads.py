@@ -77,9 +77,7 @@ def lightning_fit():
     imported("pytorch_lightning", "the script's model")
     from lightning_fit import make_model
 
-    return Workload(
-        build_model=make_model, make_batch=_samples(64), loss=_cross_entropy, optimizer="adam"
-    )
+    return Workload(build_model=make_model, make_batch=_samples(64), loss=_cross_entropy, optimizer="adam")
 
 
 def accelerated():
@@ -91,5 +89,9 @@ def accelerated():
         return nn.functional.cross_entropy(output.float(), batch[1])
 
     return Workload(
-        build_model=make_model, make_batch=_samples(64), loss=loss, step=_clipped_step(loss), optimizer="adamw"
+        build_model=make_model,
+        make_batch=_samples(64),
+        loss=loss,
+        step=_clipped_step(loss),
+        optimizer="adamw",
     )

@@ -11,7 +11,13 @@ LENGTH, VOCABULARY = 32, 128
 def make_model():
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=VOCABULARY, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+            vocab_size=VOCABULARY,
+            n_positions=64,
+            n_embd=64,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
         )
     )
 
