@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import autofit
-from autofit import answers
+from autofit import answers, api, session
 from autofit.cli import main
+from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
+from autofit.service.events import ignore
 from autofit.settings import resolve_settings
 from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef
@@ -63,8 +65,12 @@ def test_a_search_predicts_a_script_and_says_how_to_call_it(small, call):
 
 
 def test_a_search_measures_a_script_on_the_cpu(small):
-    script = autofit.Script(path=small, batch_argument="-n")
-    result = autofit.tune(script, device="cpu", gpu_mem="4G", max_batch=1, soak_steps=0)
+    options = {"script": str(small), "batch_arg": "-n", "device": "cpu", "gpu_mem": "4G", "max_batch": "1"}
+    settings = resolve_settings({**options, "soak_steps": "0"}, {}, None)
+    dispatcher = InlineDispatcher()
+    result = session.run(
+        settings, api.refer(settings.model, settings), emit=ignore, connect=lambda *_: dispatcher
+    )
     assert result.best.batch_size == 1
     assert result.best.evidence is Evidence.MEASURED_CPU
     assert result.trials[-1].num_steps_done == 4
