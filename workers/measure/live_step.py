@@ -12,6 +12,8 @@ from workers.measure.allocator_peak import allocator_peak_bytes, live_bytes
 from workers.outcomes import processor_name
 from workers.protocol import Device
 
+_cuda: Any = torch.cuda  # untyped
+
 # Before and at the peak of the step in live blocks, and at the peak in segments, where there are any.
 StepBytes = tuple[int, int, int | None]
 
@@ -24,7 +26,7 @@ def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
     Raises:
         Exception: whatever the step raises.
     """
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and _cuda.is_initialized():
         return Device(kind="cuda", name=torch.cuda.get_device_name()), _on_card(step)
     before_bytes = live_bytes(gc.get_objects())
 
