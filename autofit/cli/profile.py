@@ -138,7 +138,7 @@ def _predicted(
 ) -> Profile:
     if (given["model"] or given["script"]) is None or batch_size is None:
         raise UsageError(
-            "a profile is of --model M or --script FILE at --batch-size N, or of --trace FILE: name them"
+            "a profile is of --script FILE or --model M at --batch-size N, or of --trace FILE: name them"
         )
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
