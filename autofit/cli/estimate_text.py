@@ -17,7 +17,8 @@ from workers.predict.versions import is_supported
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     """Prints the three peaks, what they are made of, and what was assumed."""
     console = stdout()
-    workload, knobs = styled(estimate.workload, "bold"), configuration(estimate.knobs, estimate.mode)
+    workload = styled(estimate.workload, "bold")
+    knobs = configuration(estimate.knobs, estimate.mode, of_script=settings.script is not None)
     console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
     console.print()
     table = grid("left", "right", "right", "left")

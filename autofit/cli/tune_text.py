@@ -62,7 +62,9 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     budget = result.budget
     mode = settings.mode if result.estimate is None else result.estimate.mode
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
-    console.print(Text.assemble((result.workload, "bold"), f" · {configuration(knobs, mode)}"))
+    of_script = settings.script is not None
+    setting = configuration(knobs, mode, of_script=of_script)
+    console.print(Text.assemble((result.workload, "bold"), f" · {setting}"))
     console.print()
     table = grid("left", "right", "left")
     total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"

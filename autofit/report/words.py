@@ -8,12 +8,14 @@ from autofit.gpus import oldest_first
 from workers.protocol import Device, Evidence, Knobs
 
 
-def configuration(knobs: Knobs, mode: str | None) -> str:
+def configuration(knobs: Knobs, mode: str | None, *, of_script: bool = False) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default.
+    not the default. A script has none of them: it decides by itself.
     """
+    if of_script:
+        return "the script's own precision and optimizer"
     optimizer = knobs.optimizer or "the workload's optimizer"
     parts = [knobs.precision]
     if knobs.memory_format != "contiguous":

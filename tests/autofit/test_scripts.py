@@ -58,6 +58,7 @@ def test_a_search_predicts_a_script_and_says_how_to_call_it(small, call):
     options = ("--script", "small.py", "--batch-arg", "-n", "--script-arg", "x", "--gpu-mem", "2G")
     finished = call("tune", *options, "--max-batch", "64")
     assert finished.code == 0, finished.err
+    assert "small.py · the script's own precision and optimizer" in finished.out
     assert "small.py fits at batch 64" in finished.out
     assert "python small.py x -n 64" in finished.out
     again = call("tune", *options, "--max-batch", "64", "--json")
