@@ -18,6 +18,7 @@ from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
 from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
+from autofit.lengths import BatchLengths, worst_case_lengths
 from autofit.predicted_curve import PredictedCurve
 from autofit.probing import StepPeak, probe_step
 from autofit.report.check import CheckResult
@@ -28,6 +29,7 @@ from workers.scripts.reference import Script
 from workers.workload import Workload
 
 __all__ = [
+    "BatchLengths",
     "Best",
     "Breakdown",
     "CheckResult",
@@ -49,4 +51,5 @@ __all__ = [
     "peak_curve",
     "probe_step",
     "tune",
+    "worst_case_lengths",
 ]

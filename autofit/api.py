@@ -25,7 +25,7 @@ from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor, run
-from autofit.settings import TuneSettings, resolve_settings
+from autofit.settings import TuneSettings, parse_parallel, resolve_settings
 from workers.protocol import Knobs, ScriptCall, WorkloadRef
 from workers.scripts.reference import Script
 from workers.workload import UnknownWorkloadError, Workload, WorkloadError, parse_reference
@@ -53,7 +53,8 @@ def tune(
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `checkpointing`, `mode`, `max_batch`, `risk`, …
+            `set_to_none`, `checkpointing`, `mode`, `worst_case`, `parallel`, `max_batch`, `risk`,
+            …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -77,6 +78,8 @@ def estimate(
     batch_size: int,
     gpu: str | None = None,
     mode: str | None = None,
+    worst_case: bool = False,
+    parallel: str = "ddp:1",
     **knobs: Unpack[KnobOptions],
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
@@ -86,6 +89,8 @@ def estimate(
         gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
             architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
+        worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
+        parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
         knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
             `optimizer_impl`, `set_to_none`, `checkpointing`.
 
@@ -94,8 +99,9 @@ def estimate(
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     setting = _knobs(knobs)
-    predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.estimate(setting, card_named(gpu), batch_size)
+    num_ranks = _num_ranks(parallel)
+    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case, num_ranks=num_ranks)
+    return predictor.estimate(setting, card_named(gpu, num_ranks), batch_size)
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
@@ -113,7 +119,10 @@ def check(workload: Workload | Script | str, *, batch_size: int, **options: Any)
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = check_settings({**options, "model": model})
     reference = _referred(workload, settings)
-    return run_check(settings, local_predictor(reference, mode=settings.mode), batch_size)
+    predictor = local_predictor(
+        reference, mode=settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
+    )
+    return run_check(settings, predictor, batch_size)
 
 
 def peak_curve(
@@ -121,6 +130,8 @@ def peak_curve(
     *,
     gpu: str | None = None,
     mode: str | None = None,
+    worst_case: bool = False,
+    parallel: str = "ddp:1",
     **knobs: Unpack[KnobOptions],
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
@@ -129,8 +140,9 @@ def peak_curve(
     are those of `estimate`.
     """
     setting = _knobs(knobs)
-    predictor = local_predictor(_referred(workload), mode=mode)
-    return predictor.curve(setting, card_named(gpu))
+    num_ranks = _num_ranks(parallel)
+    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case, num_ranks=num_ranks)
+    return predictor.curve(setting, card_named(gpu, num_ranks))
 
 
 def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
@@ -173,7 +185,10 @@ def _script_of(settings: TuneSettings) -> Script:
 
 
 def _require_its_own(settings: TuneSettings) -> None:
-    if why := ScriptCall.why_not(settings.knobs(), settings.mode):
+    why = ScriptCall.why_not(
+        settings.knobs(), settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
+    )
+    if why is not None:
         raise UsageError(why)
 
 
@@ -200,13 +215,23 @@ def _knobs(given: KnobOptions) -> Knobs:
         raise UsageError(str(error)) from error
 
 
-def card_named(name: str | None) -> Card:
+def _num_ranks(parallel: str) -> int:
+    try:
+        return parse_parallel(parallel)
+    except ValueError as error:
+        raise UsageError(f"parallel: {error}") from error
+
+
+def card_named(name: str | None, num_ranks: int = 1) -> Card:
     """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
 
     Without a name its interval spans all that the catalogue has.
+
+    Args:
+        num_ranks: the processes that train together, one on each such card.
     """
     if name is None:
-        context, _ = assumed_context(None)
+        context, _ = assumed_context(None, num_ranks=num_ranks)
         return Card(
             name=DEFAULT_ARCHITECTURE,
             architecture=DEFAULT_ARCHITECTURE,
@@ -214,5 +239,5 @@ def card_named(name: str | None) -> Card:
             may_be=gpus.catalogue_architectures(),
         )
     gpu = gpus.find_gpu(name)
-    context, _ = assumed_context(gpu.architecture, gpu.key)
+    context, _ = assumed_context(gpu.architecture, gpu.key, num_ranks)
     return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)

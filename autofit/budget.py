@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from autofit.communicator import communicator_interval
 from autofit.context import ContextInterval, context_interval
 from autofit.errors import BudgetError
 from autofit.units import format_bytes
@@ -28,7 +29,7 @@ class Budget:
         device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
             use.
         context_bytes: device memory that the process holds outside the allocator, the most that it
-            may come to.
+            may come to; of one of several ranks with NCCL's.
         other_bytes: what other processes hold or shall be left.
         margin_bytes: what is kept free for what no prediction sees.
         assumptions: what was assumed rather than known, one phrase each.
@@ -56,6 +57,7 @@ def make_budget(
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
     kind: str = "cuda",
+    num_ranks: int = 1,
 ) -> Budget:
     """Takes context, reserve and margin off a device's memory.
 
@@ -67,6 +69,7 @@ def make_budget(
             taken as the decimal number that it prints as.
         reserve_bytes: what other processes on the device are left.
         kind: `cuda`, or `cpu`, where there is no context.
+        num_ranks: the processes that train together, one on each card.
 
     Raises:
         BudgetError: when nothing is left.
@@ -74,7 +77,7 @@ def make_budget(
     share = Fraction(str(margin))
     if not 0 <= share < 1:
         raise ValueError(f"margin is a share from 0 up to but not including 1, got {margin}")
-    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card)
+    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card, num_ranks)
     budget = Budget(
         device_total_bytes=device_total_bytes,
         context_bytes=0 if context is None else context.high_bytes,
@@ -94,20 +97,32 @@ def make_budget(
 
 
 def assumed_context(
-    architecture: str | None, card: str | None = None
+    architecture: str | None, card: str | None = None, num_ranks: int = 1
 ) -> tuple[ContextInterval, tuple[str, ...]]:
     """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
         architecture: `sm_XY`, or None where only the memory of the card is known.
         card: its key or CUDA name, where it is known.
+        num_ranks: the processes that train together; with several of them NCCL's memory is added.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card was named"
+    said = _assumption("CUDA context", context, name)
+    if num_ranks == 1:
+        return context, (said,)
+    nccl = communicator_interval(num_ranks)
+    whole = ContextInterval(
+        low_bytes=context.low_bytes + nccl.low_bytes,
+        likely_bytes=context.likely_bytes + nccl.likely_bytes,
+        high_bytes=context.high_bytes + nccl.high_bytes,
+        basis=f"{context.basis}; NCCL {nccl.basis}",
+    )
+    return whole, (said, _assumption("NCCL's memory", nccl, f"one of {num_ranks} ranks"))
+
+
+def _assumption(what: str, interval: ContextInterval, of: str) -> str:
     low, likely, high = (
-        size // 1024**2 for size in (context.low_bytes, context.likely_bytes, context.high_bytes)
+        size // 1024**2 for size in (interval.low_bytes, interval.likely_bytes, interval.high_bytes)
     )
-    return context, (
-        f"CUDA context of {high} MiB assumed for {name} "
-        f"({likely} MiB likely, {low} at least; {context.basis})",
-    )
+    return f"{what} of {high} MiB assumed for {of} ({likely} MiB likely, {low} at least; {interval.basis})"

@@ -19,6 +19,7 @@ _OF_A_SEARCH = frozenset(
         "probe",
         "max_batch",
         "risk",
+        "search",
         "storage",
         "study",
         "address",

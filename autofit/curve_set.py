@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import time
 from collections.abc import Callable
@@ -66,14 +67,15 @@ class CurveSet:
         """Names the step that the curves predict; None where there are none."""
         return next((curve.trace_digest for curve in self._curves.values()), self._host_trace_digest)
 
+    def guide(self, knobs: Knobs) -> PredictedCurve | HostCurve | None:
+        """What is predicted of a setting, though a size may cost a trace; None for nothing."""
+        return self._curves.get(knobs) or self._host_curves.get(knobs)
+
     def prior(self, knobs: Knobs) -> Curve | None:
         """Where the search of a setting begins; None for no idea."""
-        curve = self._curves.get(knobs)
-        if curve is not None and curve.needs_traces:
+        guide = self.guide(knobs)
+        if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each
-        guide = self._host_curves.get(knobs) if curve is None else curve
-        if guide is None:
-            return None
         if knobs not in self._priors:
             self._priors[knobs] = CachedCurve(guide)
         return self._priors[knobs]
@@ -97,11 +99,22 @@ class CurveSet:
 
     def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:
         """Whether even the low end of a prediction is beyond a budget; not so where there is no curve."""
-        curve = self._curves.get(knobs)
-        if curve is not None and curve.needs_traces:
+        guide = self.guide(knobs)
+        if guide is None or guide.needs_traces:
             return False
-        found = self._host_curves.get(knobs) if curve is None else curve
-        return found is not None and found.cannot_run(batch_size, budget_bytes)
+        return guide.cannot_run(batch_size, budget_bytes)
+
+    def at_most(self, knobs: Knobs, budget_bytes: int, sizes: range) -> int | None:
+        """The largest of some sizes that a setting could fit at best, 0 for none; None for no idea.
+
+        The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.
+        """
+        if self.prior(knobs) is None:
+            return None
+        num_possible = bisect.bisect_left(
+            sizes, True, key=lambda size: self.cannot_run(knobs, size, budget_bytes)
+        )
+        return sizes[num_possible - 1] if num_possible else 0
 
 
 class CurveTrials:

@@ -98,6 +98,11 @@ class HostCurve:
         self._process = process
         self._risk = risk
 
+    @property
+    def needs_traces(self) -> bool:
+        """Whether each size costs a trace."""
+        return self._blocks.needs_traces
+
     def __call__(self, batch_size: int) -> HostPeak:
         process = self._process()
         resident_bytes = process.resident_bytes + self._blocks.touched_bytes(batch_size)

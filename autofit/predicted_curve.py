@@ -98,6 +98,8 @@ class PredictedCurve:
             batch_size=batch_size,
             knobs=self._knobs,
             mode=curve.trace.mode,
+            batch_kind=curve.trace.batch_kind,
+            num_ranks=curve.trace.num_ranks,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,
             device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,

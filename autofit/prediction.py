@@ -59,6 +59,8 @@ class Predictor:
         workload: what is traced.
         run: runs a predict trial.
         mode: `train`, `infer` or None for the workload's own.
+        worst_case: with the worst batches, of a workload that has kinds of them.
+        num_ranks: of `DistributedDataParallel`, of which one is predicted; 1 for none.
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
@@ -79,6 +81,8 @@ class Predictor:
         run: Runner,
         *,
         mode: str | None = None,
+        worst_case: bool = False,
+        num_ranks: int = 1,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
@@ -96,6 +100,8 @@ class Predictor:
         self._workload = workload
         self._run = run
         self._mode = mode
+        self._worst_case = worst_case
+        self._num_ranks = num_ranks
         self._emit = emit
         self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
@@ -118,14 +124,13 @@ class Predictor:
         require_applicable(knobs, curve.at(TRACED_BATCH_SIZES[0]).trace)
         return self._predicted(knobs, card, curve, risk, on_grid=True)
 
-    def host_blocks(self, knobs: Knobs) -> HostBlocks | None:
-        """The blocks of a step on the CPU; None where every batch size would cost a trace.
+    def host_blocks(self, knobs: Knobs) -> HostBlocks:
+        """The blocks of a step on the CPU.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        curve = self._trace_curve(self._traced(knobs))
-        return None if isinstance(curve, TracedCurve) else HostBlocks(curve)
+        return HostBlocks(self._trace_curve(self._traced(knobs)))
 
     def confirm(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says; else the curve gives way to traces.
@@ -184,8 +189,10 @@ class Predictor:
             WorkloadFailedError: the workload cannot be traced.
         """
         script = self._workload.script
-        if script is not None and (why := script.why_not(knobs, self._mode)):
-            raise UsageError(why)
+        if script is not None:
+            why = script.why_not(knobs, self._mode, worst_case=self._worst_case, num_ranks=self._num_ranks)
+            if why is not None:
+                raise UsageError(why)
         key = (self._traced(knobs), batch_size)
         if key not in self._traces:
             try:
@@ -195,6 +202,8 @@ class Predictor:
                     probe=Probe.PREDICT,
                     knobs=key[0],
                     mode=self._mode,
+                    worst_case=self._worst_case,
+                    num_ranks=self._num_ranks,
                     architecture=self._architecture,
                     num_threads=self._num_threads,
                     with_tensors=self._with_tensors,
@@ -212,6 +221,11 @@ class Predictor:
             _keep(outcome.trace_json)
         _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
+
+    @property
+    def has_batch_kinds(self) -> bool:
+        """Whether what was traced so far makes typical batches and others for the worst case."""
+        return any(trace.batch_kind is not None for trace in self._traces.values())
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
         """Why a setting's convolution algorithm works out nothing of the step; None where it does.

@@ -28,7 +28,6 @@ from autofit.report.what_if import WhatIf
 from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
 from autofit.service.events import EventSink, Progress, ignore
 from autofit.units import format_bytes
-from workers.protocol import Knobs
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
@@ -88,7 +87,7 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = None if gpu is None else _budget_of(gpu)
+    budget = None if gpu is None else _budget_of(gpu, estimate.num_ranks)
     emit(Progress(stage="working out the curve"))
     batch, notes = estimate.batch_size, _what_a_prediction_rests_on(estimate)
     try:
@@ -101,8 +100,8 @@ def report_on_estimate(
         answer=tuple(_in_words(estimate, budget)),
         facts=tuple(
             _facts_of_configuration(
-                estimate.knobs,
-                estimate.mode,
+                estimate.knobs.conv_algo,
+                configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks),
                 allocated_bytes=estimate.peak_allocated_bytes,
                 reserved_bytes=estimate.peak_reserved_bytes,
                 context_bytes=estimate.context_bytes,
@@ -120,7 +119,7 @@ def report_on_estimate(
 def report_on_profile(profile: Profile) -> Content:
     """The report of a profile, a saved one too: nothing is traced for it."""
     gpu = catalogue().get(profile.card)
-    budget = None if gpu is None else _budget_of(gpu)
+    budget = None if gpu is None else _budget_of(gpu, profile.trace.num_ranks)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     where = phase.in_words if phase.step else "building of the model"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
@@ -133,8 +132,8 @@ def report_on_profile(profile: Profile) -> Content:
         ),
         facts=tuple(
             _facts_of_configuration(
-                profile.knobs,
-                trace.mode,
+                profile.knobs.conv_algo,
+                configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks),
                 allocated_bytes=allocated,
                 reserved_bytes=reserved,
                 context_bytes=profile.context_bytes,
@@ -150,8 +149,8 @@ def report_on_profile(profile: Profile) -> Content:
     )
 
 
-def _budget_of(gpu: Gpu) -> Budget:
-    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
+def _budget_of(gpu: Gpu, num_ranks: int) -> Budget:
+    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key, num_ranks=num_ranks)
 
 
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────
@@ -173,7 +172,10 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
     return {
         "lane": lane,
         "breakdown": breakdown_table(
-            lane.peak.categories, reserved_bytes=reserved_bytes, context_bytes=profile.context_bytes
+            lane.peak.categories,
+            reserved_bytes=reserved_bytes,
+            context_bytes=profile.context_bytes,
+            num_ranks=profile.trace.num_ranks,
         ),
         "nodes": (
             Node(path="", own_bytes=root.own.peak_bytes),
@@ -200,6 +202,7 @@ def _card(result: TuneResult) -> Card:
 
 def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> Iterator[CurveLine]:
     """The curve of each setting at the search's risk, drawn a little beyond its boundary."""
+    names = result.setting_names
     for number, entry in enumerate(result.frontier):
         emit(Progress(stage="working out curves", done=number, total=len(result.frontier)))
         curve = predictor.curve(entry.knobs, card, risk=result.risk)
@@ -207,7 +210,7 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
         high = round(_BEYOND * max(marks))
         sizes = tuple(marks) if curve.needs_traces else _spread(min(2, *marks), high, marks)
         yield _line(
-            entry.knobs.conv_algo,
+            names[entry.knobs],
             curve,
             sizes,
             largest_batch=entry.largest_batch,
@@ -258,11 +261,12 @@ def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
 
 
 def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
+    names = result.setting_names
     for trial in result.trials:
         peak_bytes = trial.budgeted_bytes
         if trial.was_run and peak_bytes is not None:
             yield MeasuredPoint(
-                label=trial.knobs.conv_algo,
+                label=names.get(trial.knobs, trial.knobs.conv_algo),
                 batch_size=trial.batch_size,
                 peak_bytes=peak_bytes,
                 verdict=trial.verdict,
@@ -279,7 +283,8 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
             name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)
         )
         mode = None if result.estimate is None else result.estimate.mode
-        settings = configuration(best.knobs, mode)
+        kind = None if result.estimate is None else result.estimate.batch_kind
+        settings = configuration(best.knobs, mode, kind, result.num_ranks)
         yield Fact(name="setting", value=best.knobs.conv_algo, note=settings)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
         if peak_bytes is not None:
@@ -298,9 +303,9 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
 
 
 def _facts_of_configuration(
-    knobs: Knobs, mode: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+    conv_algo: str, configured: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
 ) -> Iterator[Fact]:
-    yield Fact(name="setting", value=knobs.conv_algo, note=configuration(knobs, mode))
+    yield Fact(name="setting", value=conv_algo, note=configured)
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),
         ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),

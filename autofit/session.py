@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import workers
 from autofit import answers, gpus, plan_sources
+from autofit.batch_kinds import compare_kinds
 from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
@@ -20,7 +21,6 @@ from autofit.dispatch.requests import Wishes
 from autofit.errors import (
     AutofitError,
     UsageError,
-    WorkloadFailedError,
 )
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
@@ -33,16 +33,17 @@ from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
+from autofit.search_space import conv_algos, pruning_of, search_space
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
-from autofit.settings import ALL_CONV_ALGOS, TuneSettings
+from autofit.settings import TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
-from workers.knobs import conv
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
+    from autofit.search.pruning import Pruning
     from autofit.search.space import SearchSpace
     from autofit.search.study import TuningStudy
 
@@ -119,20 +120,19 @@ def _search(
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
-    algos = _conv_algos(settings, target, workload)
-    if workload.script is None:  # which gets processes of its own
+    of_script = workload.script is not None
+    algos = conv_algos(settings, target, of_script=of_script)
+    if not of_script:  # which gets processes of its own
         with suppress(OSError):  # the first prediction says it in words
             start_predictor(for_host=target.probe is Probe.CPU)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
-    space, left_out = _search_space(settings, algos, predictor)
-    if target.probe is Probe.CPU:
-        curves, notes = _predict_for_host(predictor, measuring, spec, space, settings.risk)
-    else:
-        curves, notes = _predict(predictor, target, space, settings.risk)
-    with _open_study(settings, spec, target, space, curves) as study:
+    space, left_out = search_space(settings, algos, predictor)
+    curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
+    pruning = pruning_of(settings, target, space, curves)
+    with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
         emit(
             TuneStarted(
                 workload=study.opened.workload,
@@ -159,7 +159,27 @@ def _search(
             limits=_limits(settings, target, time.monotonic() - started),
         ).run()
         trials = tuple(record.outcome for record in study.outcomes())
+        pruned = study.pruned
     best = frontier.best()
+
+    def predict_other_kind(knobs: Knobs) -> CurveSet:
+        other = dataclasses.replace(spec, worst_case=not spec.worst_case)
+        alone = dataclasses.replace(space, choices={}, fixed=knobs)
+        predicts = _predictor(other, target, emit)
+        return _predict_for(target, predicts, measuring, other, space=alone, risk=settings.risk)[0]
+
+    kinds, not_compared = (
+        compare_kinds(
+            frontier,
+            curves,
+            predict_other_kind,
+            space=space,
+            worst_case=spec.worst_case,
+            budget_bytes=target.budget.usable_bytes,
+        )
+        if predictor.has_batch_kinds
+        else (None, ())
+    )
     result = TuneResult(
         workload=workload.name,
         budget=target.budget,
@@ -173,6 +193,7 @@ def _search(
             max_batch=space.max_batch,
             emit=emit,
         ),
+        pruned=pruned,
         trials=trials,
         study=study.name,
         architectures=target.card.architectures,
@@ -180,10 +201,12 @@ def _search(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        batch_kinds=kinds,
+        num_ranks=settings.num_ranks,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *left_out, *notes),
+        notes=(*frontier.notes(), *left_out, *notes, *not_compared, *_on_ranks(settings)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -198,6 +221,8 @@ def local_predictor(
     workload: WorkloadRef,
     *,
     mode: str | None = None,
+    worst_case: bool = False,
+    num_ranks: int = 1,
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
@@ -207,6 +232,8 @@ def local_predictor(
         workload,
         checked(workers.run),
         mode=mode,
+        worst_case=worst_case,
+        num_ranks=num_ranks,
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,
@@ -220,12 +247,15 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
             spec.workload,
             workers.run,
             mode=spec.mode,
+            worst_case=spec.worst_case,
             emit=emit,
             for_host=True,
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture)
-    return local_predictor(spec.workload, mode=spec.mode, emit=emit)
+    return local_predictor(
+        spec.workload, mode=spec.mode, worst_case=spec.worst_case, num_ranks=spec.num_ranks, emit=emit
+    )
 
 
 class _Measuring:
@@ -292,62 +322,14 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
     )
 
 
-def _conv_algos(settings: TuneSettings, target: Target, workload: WorkloadRef) -> tuple[str, ...]:
-    """The algorithms to search."""
-    kind = target.device.kind
-    if settings.conv_algos is None:  # a script has set what it wants
-        return conv.defaults(kind)[: None if workload.script is None else 1]
-    if settings.conv_algos == ALL_CONV_ALGOS:
-        return conv.applicable(kind)
-    misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
-    if misplaced:
-        raise UsageError(
-            f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
-            f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
-        )
-    return settings.conv_algos
-
-
-def _search_space(
-    settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
-) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space, and which of `all` algorithms are left out of it.
-
-    Raises:
-        UsageError: an algorithm that was named applies to nothing in the workload.
-    """
-    from autofit.search.space import SearchSpace
-
-    fixed = settings.knobs()
-    min_batch = _smallest_batch(predictor, fixed, settings.max_batch)  # and whether it runs at all
-    reasons = {name: predictor.why_inapplicable(settings.knobs(name)) for name in algos}
-    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
-    if left_out and settings.conv_algos != ALL_CONV_ALGOS:
-        raise UsageError(next(iter(left_out.values())))
-    space = SearchSpace(
-        choices={"conv_algo": tuple(name for name in algos if name not in left_out)},
-        fixed=fixed,
-        min_batch=min_batch,
-        max_batch=settings.max_batch,
-    )
-    return space, tuple(f"left out: {reason.rpartition(':')[0]}" for reason in left_out.values())
-
-
-def _smallest_batch(predictor: Predictor, knobs: Knobs, max_batch: int) -> int:
-    """1, or 2 where the step cannot do with one sample: a contrastive loss, some batch norms."""
-    try:
-        predictor.trace(knobs, 1)
-    except AutofitError as error:
-        if error.kind in UNPREDICTABLE:
-            return 1
-        if not isinstance(error, WorkloadFailedError) or max_batch == 1:
-            raise
-        return 2
-    return 1
-
-
 def _open_study(
-    settings: TuneSettings, spec: TrialSpec, target: Target, space: SearchSpace, curves: CurveSet
+    settings: TuneSettings,
+    spec: TrialSpec,
+    target: Target,
+    space: SearchSpace,
+    curves: CurveSet,
+    *,
+    pruning: Pruning | None,
 ) -> TuningStudy:
     from autofit.search.study import TuningStudy
 
@@ -365,6 +347,7 @@ def _open_study(
         goal=_goal(settings, spec),
         workload=spec.workload.name,
         gpu=gpu_label(settings, target.device),
+        pruning=pruning,
     )
 
 
@@ -377,6 +360,8 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.mode,
+        "worst_case": settings.worst_case,
+        "num_ranks": settings.num_ranks,
         "risk": settings.risk,
         "residuals_sha256": shipped_residuals().digest,
         "probe": spec.probe,
@@ -400,12 +385,28 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         batch_size=1,
         probe=target.probe or Probe.PREDICT,
         mode=settings.mode,
+        worst_case=settings.worst_case,
+        num_ranks=settings.num_ranks,
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )
+
+
+def _predict_for(
+    target: Target,
+    predictor: Predictor,
+    measuring: _Measuring,
+    spec: TrialSpec,
+    *,
+    space: SearchSpace,
+    risk: Risk,
+) -> tuple[CurveSet, tuple[str, ...]]:
+    if target.probe is Probe.CPU:
+        return _predict_for_host(predictor, measuring, spec, space, risk)
+    return _predict(predictor, target, space, risk)
 
 
 def _predict(
@@ -448,9 +449,8 @@ def _predict_for_host(
         return HostProcess.of(measuring.submit(baseline).result())
 
     for knobs, found in blocks.items():
-        if found is not None:
-            curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
-    if None in blocks.values():
+        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+    if any(found.needs_traces for found in blocks.values()):
         return curves, (
             "no prediction guided the search: the step allocates differently at every batch size",
         )
@@ -470,6 +470,16 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
     if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+
+
+def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
+    if settings.num_ranks == 1:
+        return ()
+    return (
+        f"one of {settings.num_ranks} ranks is predicted, with the defaults of DistributedDataParallel: "
+        "gradient_as_bucket_view=True would save its buckets; a trial here would run one rank alone, and "
+        "none was made",
+    )
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
@@ -493,6 +503,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
+        num_ranks=settings.num_ranks,
         min_batch=space.min_batch,
         max_batch=space.max_batch,
         emit=emit,

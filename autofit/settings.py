@@ -48,6 +48,8 @@ from workers.protocol import (
 
 ALL_CONV_ALGOS = ("all",)
 DEVICES = ("auto", "cuda", "cpu")
+# The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
+SEARCHABLE = ("precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none")
 PROBES = ("auto", "predict", "measure")
 
 _Convert = Callable[[Any], Any]
@@ -189,6 +191,45 @@ def _switch(value: Any) -> bool:
     return words[value.strip().lower()]
 
 
+def parse_parallel(value: Any) -> int:
+    """The ranks of `ddp:N`.
+
+    Raises:
+        ValueError: it is of another kind, or says no number.
+    """
+    kind, _, number = str(value).strip().partition(":")
+    if kind == "fsdp":
+        raise ValueError(
+            "fsdp is not predicted: wrap the model in your own script and measure with "
+            "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
+        )
+    if kind != "ddp" or not number.isascii() or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"{value!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
+    return int(number)
+
+
+def _searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, Mapping)
+        else [str(item).partition("=")[::2] for given in _items(value, ";") for item in _items(given, ";")]
+    )
+    searched: dict[str, tuple[Any, ...]] = {}
+    for name, values in ((str(name).strip().replace("_", "-"), values) for name, values in pairs):
+        if name == "conv-algo":
+            raise ValueError("the convolution algorithms to search are those of --conv-algo A,B")
+        if name not in SEARCHABLE:
+            known = ", ".join(SEARCHABLE)
+            raise ValueError(f"{name!r} is no knob to search: {known}.{did_you_mean(name, SEARCHABLE)}")
+        field, convert = _OPTIONS[name]
+        if field in searched or not values:
+            why = "is named twice" if field in searched else "has no values"
+            raise ValueError(f"{name} {why}: write each knob once, as {name}=A,B")
+        searched[field] = tuple(dict.fromkeys(map(convert, _items(values, ","))))
+    return tuple(searched.items())
+
+
 def _risk(value: Any) -> Risk:
     return Risk(_one_of(tuple(Risk))(value))
 
@@ -225,7 +266,11 @@ class TuneSettings:
             for those that the device's backend has of itself.
         precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing: see
             `workers.protocol.Knobs`.
+        searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
+            them and of the algorithms is a setting of its own.
         mode: None leaves the workload's own.
+        worst_case: with the worst batches that a workload's data can make.
+        num_ranks: what is predicted is one of so many ranks of `DistributedDataParallel`; 1 for none.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -268,7 +313,10 @@ class TuneSettings:
     optimizer_impl: str = "default"
     set_to_none: bool = True
     checkpointing: str = "none"
+    searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     mode: str | None = None
+    worst_case: bool = False
+    num_ranks: int = 1
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -302,6 +350,8 @@ class TuneSettings:
             raise UsageError(
                 "--objective throughput needs measured steps: leave out --probe predict, or the objective"
             )
+        if self.num_ranks > 1:
+            self._require_prediction()
         if self.device != "cpu":
             return
         if self.gpu is not None:
@@ -315,6 +365,19 @@ class TuneSettings:
         if self.probe == "predict":
             raise UsageError(
                 "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
+            )
+
+    def _require_prediction(self) -> None:
+        """Refuses what measures, since a trial runs one rank, without its peers."""
+        wants = (
+            "--device cpu" if self.device == "cpu"
+            else "--probe measure" if self.probe == "measure"
+            else "--objective throughput" if self.objective is Objective.THROUGHPUT
+            else None
+        )  # fmt: skip
+        if wants is not None:
+            raise UsageError(
+                f"--parallel predicts one rank of several and {wants} measures one alone: leave out either"
             )
 
     @property
@@ -376,7 +439,16 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             f"{', '.join(card.key for card in cards)} are several cards: name one with --gpu, or let "
             "`autofit submit` make a job for each"
         )
+    _require_one_place(chosen)
     return TuneSettings(**{_OPTIONS[option][0]: converted for option, (_, converted) in chosen.items()})
+
+
+def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuses a knob that is both set and searched."""
+    _, searched = chosen.get("search", ("", ()))
+    for option in chosen:
+        if _OPTIONS[option][0] in dict(searched):
+            raise UsageError(f"--{option} sets what --search {option}=… chooses from: leave one of them out")
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
@@ -428,7 +500,10 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
     "set-to-none": ("set_to_none", _switch),
     "checkpointing": ("checkpointing", _one_of(CHECKPOINTINGS)),
+    "search": ("searched", _searched),
     "mode": ("mode", _one_of(MODES)),
+    "worst-case": ("worst_case", _switch),
+    "parallel": ("num_ranks", parse_parallel),
     "max-batch": ("max_batch", _whole_number(minimum=1)),
     "margin": ("margin", _margin),
     "reserve": ("reserve_bytes", _size_or_zero),

@@ -31,7 +31,7 @@ from autofit.service.events import (
 )
 from autofit.service.findings import Findings, comparison
 from workers.outcomes import answering
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
     from autofit.search.study import Ask, TuningStudy
@@ -252,6 +252,7 @@ class Tuner:
             known=self._study.known,
             curves=self._curves.by_knobs,
             budget_bytes=self._budget_bytes,
+            architecture=HOST_ARCHITECTURE if self._spec.probe is Probe.CPU else self._spec.architecture,
             objective=self._study.goal.objective,
             verified=self._study.verified(),
             stopped_by=stopped_by,

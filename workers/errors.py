@@ -6,6 +6,7 @@
         ├── DataDependentError    "data-dependent"
         ├── UnsupportedError      "unsupported"
         ├── InapplicableError     "inapplicable"
+        │   └── NoBatchKindsError
         └── DeviceError           "environment"
             └── BusyDeviceError
 
@@ -43,6 +44,10 @@ class InapplicableError(WorkerError):
     """A knob's value that means nothing to the workload, as an algorithm that works out no convolution."""
 
     kind = "inapplicable"
+
+
+class NoBatchKindsError(InapplicableError):
+    """The worst batch was asked for, of a workload that makes one kind of batch alone."""
 
 
 class UnknownNameError(WorkerError):

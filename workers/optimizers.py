@@ -1,15 +1,16 @@
-"""Optimizers by name, in each of the implementations that PyTorch has of them."""
+"""Optimizers: by name, in each of the implementations that PyTorch has of them, or a workload's own."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from workers.workload import OptimizerFactory, WorkloadError
+from workers.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
 
 _FACTORIES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -29,10 +30,46 @@ _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
 _WITH_FUSED_KERNEL = ("sgd", "sgd-momentum", "adam", "adamw")
 
 
+def each_of(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
+    """The optimizers of a workload: one, or several for a step of its own."""
+    return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
+
+
+def make_optimizers(workload: Workload, model: nn.Module, implementation: str = "default") -> Optimizers:
+    """Makes what a workload trains its model with.
+
+    Args:
+        model: once it is where it is trained.
+        implementation: one of `workers.protocol.OPTIMIZER_IMPLS`.
+
+    Raises:
+        WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
+            each of them does.
+    """
+    given: Any = model if _takes_model(workload.optimizer) else model.parameters()
+    made = make_optimizer(workload.optimizer, given, implementation)
+    if workload.step is None and not isinstance(made, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"the workload's optimizer function returned {len(made)} optimizers: give the workload a "
+            "step(model, optimizers, batch) that says what each of them does, or return one"
+        )
+    return made
+
+
+def _takes_model(optimizer: str | OptimizerFactory) -> bool:
+    """Whether a workload's own function calls its parameter `model`, else it takes the parameters."""
+    if isinstance(optimizer, str):
+        return False
+    try:
+        return next(iter(inspect.signature(optimizer).parameters)) == "model"
+    except (StopIteration, TypeError, ValueError):  # no parameter at all, or a callable that C made
+        return False
+
+
 def make_optimizer(
     optimizer: str | OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
-) -> torch.optim.Optimizer:
-    """Makes the optimizer of a workload.
+) -> Optimizers:
+    """Makes an optimizer by name, or what a workload's own function makes.
 
     Args:
         optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters.
@@ -40,8 +77,8 @@ def make_optimizer(
         implementation: one of `workers.protocol.OPTIMIZER_IMPLS`.
 
     Raises:
-        WorkloadError: the function returned something else than an optimizer; it decides the
-            implementation itself; or there is no such implementation.
+        WorkloadError: the function returned something else than an optimizer or several; it decides
+            the implementation itself; or there is no such implementation.
     """
     if isinstance(optimizer, str):
         if implementation == "fused" and optimizer not in _WITH_FUSED_KERNEL:
@@ -56,9 +93,10 @@ def make_optimizer(
             "foreach= or fused= in its function, or name an optimizer"
         )
     made: Any = optimizer(params)
-    if not isinstance(made, torch.optim.Optimizer):
+    several = made if isinstance(made, tuple | list) else [made]
+    if not several or not all(isinstance(each, torch.optim.Optimizer) for each in several):
         raise WorkloadError(
             f"the workload's optimizer function returned {type(made).__name__}; "
-            "return a torch.optim.Optimizer, or give one of the names"
+            "return a torch.optim.Optimizer or a tuple of them, or give one of the names"
         )
-    return made
+    return made if isinstance(made, torch.optim.Optimizer) else tuple(made)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -34,6 +34,8 @@ HOST_ARCHITECTURE = "cpu"
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 CHECKPOINTINGS = ("none", "blocks")
 MODES = ("train", "infer")
+# The kinds of batches that a `make_batch` with a parameter `kind` can make.
+TYPICAL, WORST = "typical", "worst"
 
 
 class Verdict(StrEnum):
@@ -146,11 +148,14 @@ class ScriptCall:
         return [*self.arguments, *([argument + size] if argument.endswith("=") else [argument, size])]
 
     @staticmethod
-    def why_not(knobs: Knobs, mode: str | None) -> str | None:
+    def why_not(
+        knobs: Knobs, mode: str | None, *, worst_case: bool = False, num_ranks: int = 1
+    ) -> str | None:
         """Why a script cannot be run under these knobs and this mode; None where it can."""
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo).to_dict()
         misplaced = [f"{name} {value}" for name, value in knobs.to_dict().items() if own[name] != value]
         misplaced += [] if mode is None else [f"mode {mode}"]
+        misplaced += (["its batches"] if worst_case else []) + (["its ranks"] if num_ranks > 1 else [])
         if misplaced:
             return f"a script decides by itself on {', '.join(misplaced)}: change it there, or leave it out"
         if knobs.conv_algo not in (*CUDA_POLICIES, "onednn") and not knobs.conv_algo.startswith("cudnn-"):
@@ -217,7 +222,7 @@ class WorkloadRef:
 
 
 # A process beats twice a second; less than this would take a busy machine for a hang.
-_LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+_LEAST = {"batch_size": 1, "num_ranks": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,11 +230,14 @@ class TrialSpec:
     """One probe of one configuration under one budget.
 
     Attributes:
+        num_ranks: predictions are of one of so many ranks of `DistributedDataParallel`; 1 for none.
         budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
             what the process may use; None for no limit.
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
         mode: `train`, `infer`, or None for the workload's own.
+        worst_case: whether batches are the worst that the data can make, of a workload that has kinds of
+            them; else the typical ones.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
@@ -253,6 +261,8 @@ class TrialSpec:
     probe: Probe
     knobs: Knobs = field(default_factory=Knobs)
     mode: str | None = None
+    worst_case: bool = False
+    num_ranks: int = 1
     budget_bytes: int | None = None
     architecture: str = "sm_80"
     num_warmup_steps: int = 1
@@ -275,6 +285,8 @@ class TrialSpec:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.mode is not None:
             _require_one_of("mode", self.mode, MODES)
+        if self.num_ranks > 1 and self.probe is not Probe.PREDICT:
+            raise ValueError(f"a trial runs one rank; {self.num_ranks} of them are only predicted")
 
     @property
     def is_for_host(self) -> bool:

@@ -243,6 +243,8 @@ class Trace:
             end of the last step.
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
+        batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
+        num_ranks: the step is that of one of so many ranks of `DistributedDataParallel`; 1 for none.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.
@@ -257,6 +259,8 @@ class Trace:
     allocations: tuple[Allocation, ...]
     events: tuple[int, ...]
     marks: tuple[Mark, ...] = ()
+    batch_kind: str | None = None
+    num_ranks: int = 1
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
     layers: tuple[ListedLayer, ...] = ()
@@ -316,6 +320,10 @@ class Trace:
             "events": self.events,
             "marks": [[m.position, m.name] for m in self.marks],
         }
+        if self.batch_kind is not None:
+            document["batch_kind"] = self.batch_kind
+        if self.num_ranks > 1:
+            document["num_ranks"] = self.num_ranks
         if self.tensors:
             document["tensors"] = [dataclasses.asdict(tensor) for tensor in self.tensors]
         if self.layers:
@@ -373,6 +381,8 @@ class Trace:
             allocations=allocations,
             events=tuple(data["events"]),
             marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
+            batch_kind=data.get("batch_kind"),
+            num_ranks=data.get("num_ranks", 1),
             versions=data["versions"],
             tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
             layers=tuple(map(_listed_layer, data.get("layers", ()))),

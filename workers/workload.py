@@ -17,18 +17,19 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import inspect
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workers.errors import InvalidTrialError
+from workers.errors import InvalidTrialError, NoBatchKindsError
 from workers.libraries import library_of
 from workers.models import BUILTINS
-from workers.protocol import MODES, OPTIMIZERS, Knobs, WorkloadRef
+from workers.protocol import MODES, OPTIMIZERS, TYPICAL, WORST, Knobs, WorkloadRef
 from workers.references import (
     FILE_MODULE_PREFIX,
     SourceChangedError,
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidBatchError",
     "InvalidLossError",
     "OptimizerFactory",
+    "Optimizers",
     "SourceChangedError",
     "UnknownWorkloadError",
     "Workload",
@@ -60,7 +62,9 @@ __all__ = [
     "with_overrides",
 ]
 
-OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], "torch.optim.Optimizer"]
+# What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
+Optimizers: TypeAlias = "torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]"
+OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
 
 
 class CloudpickleMissingError(WorkloadError):
@@ -81,11 +85,15 @@ class Workload:
 
     Attributes:
         build_model: returns the `nn.Module`, on the CPU; autofit moves it.
-        make_batch: from a batch size and a device, the input of one step on that device.
+        make_batch: from a batch size and a device, the input of one step on that device. Where its size
+            depends on the data, it may take a keyword `kind`: `"typical"`, or `"worst"` for the largest
+            that the data can make (see `autofit.worst_case_lengths`).
         loss: from the model and a batch, a scalar; in mode `infer` only its forward pass counts.
-        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters.
+        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters; one whose
+            parameter is called `model` gets the model. For a `step` it may return several, as a tuple.
         step: replaces the whole training step where one loss and one optimizer do not say it
-            (clipping, two optimizers, …).
+            (clipping, averaged weights, two optimizers, …); it is given model, optimizer or optimizers,
+            and batch.
         mode: `train` or `infer`.
         name: for tables and reports.
 
@@ -94,10 +102,10 @@ class Workload:
     """
 
     build_model: Callable[[], torch.nn.Module]
-    make_batch: Callable[[int, torch.device], Any]
+    make_batch: Callable[..., Any]
     loss: Callable[[torch.nn.Module, Any], torch.Tensor]
     optimizer: str | OptimizerFactory = "sgd"
-    step: Callable[[torch.nn.Module, torch.optim.Optimizer, Any], object] | None = None
+    step: Callable[[torch.nn.Module, Any, Any], object] | None = None
     mode: str = "train"
     name: str = ""
     # Not an argument, so that a changed copy (`dataclasses.replace`) has no reference.
@@ -150,11 +158,44 @@ class Workload:
         """
         return self._reference or _pickled(self)
 
+    @property
+    def has_batch_kinds(self) -> bool:
+        """Whether `make_batch` takes a keyword `kind`."""
+        try:
+            parameter = inspect.signature(self.make_batch).parameters.get("kind")
+        except (TypeError, ValueError):  # of some callables that C made
+            return False
+        return parameter is not None and parameter.kind in (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.KEYWORD_ONLY,
+        )
 
-def with_overrides(workload: Workload, knobs: Knobs, mode: str | None = None) -> Workload:
-    """The workload that a trial runs: knobs and mode, where given, replace the workload's own."""
+
+def with_overrides(
+    workload: Workload, knobs: Knobs, mode: str | None = None, *, worst_case: bool = False
+) -> Workload:
+    """The workload that a trial runs: knobs and mode, where given, replace the workload's own.
+
+    Args:
+        worst_case: which kind of batch `make_batch` then makes, where it has kinds.
+
+    Raises:
+        NoBatchKindsError: the worst is asked for, and it has none.
+    """
+    make_batch = workload.make_batch
+    if workload.has_batch_kinds:
+        make_batch = functools.partial(make_batch, kind=WORST if worst_case else TYPICAL)
+    elif worst_case:
+        raise NoBatchKindsError(
+            f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
+            'take a keyword kind, "worst" for the largest batch that the data can make and "typical" for an '
+            "ordinary one (autofit.worst_case_lengths helps with both), or leave the option out"
+        )
     return dataclasses.replace(
-        workload, optimizer=knobs.optimizer or workload.optimizer, mode=mode or workload.mode
+        workload,
+        make_batch=make_batch,
+        optimizer=knobs.optimizer or workload.optimizer,
+        mode=mode or workload.mode,
     )
 
 

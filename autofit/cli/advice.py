@@ -61,6 +61,7 @@ def _holds(gpu: Gpu, needed_bytes: int, settings: TuneSettings) -> bool:
             card=gpu.key,
             margin=settings.margin,
             reserve_bytes=settings.reserve_bytes,
+            num_ranks=settings.num_ranks,
         )
     except BudgetError:
         return False

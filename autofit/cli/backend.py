@@ -12,6 +12,7 @@ from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
 from autofit.explain.profile import Profile
+from autofit.prediction import Predictor
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
@@ -37,7 +38,7 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
 
 def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
     """Predicts one configuration."""
-    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    predictor = _predictor(settings, workload, emit)
     return predictor.estimate(*_configuration(settings), batch_size)
 
 
@@ -45,13 +46,13 @@ def summarize(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
 ) -> SummarizedEstimate:
     """Adds up a model's layers, and predicts the configuration beside that."""
-    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit, with_tensors=True)
+    predictor = _predictor(settings, workload, emit, with_tensors=True)
     return summarize_workload(predictor, *_configuration(settings), batch_size)
 
 
 def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
     """Predicts one configuration, and what each lever would save."""
-    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    predictor = _predictor(settings, workload, emit)
     return try_levers(predictor, *_configuration(settings), batch_size, emit=emit)
 
 
@@ -59,7 +60,7 @@ def report_on_search(
     settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
 ) -> Content:
     """Gathers the report of a search."""
-    predictor = session.local_predictor(workload, mode=settings.mode, emit=emit)
+    predictor = _predictor(settings, workload, emit)
     return reporting.report_on_search(result, predictor, emit=emit)
 
 
@@ -73,11 +74,23 @@ def report_on_estimate(
     """Gathers the report of one configuration."""
     return reporting.report_on_estimate(
         estimate,
-        session.local_predictor(workload, mode=settings.mode, emit=emit),
+        _predictor(settings, workload, emit),
         _card(settings),
         gpu=settings.gpu,
         what_if=what_if,
         emit=emit,
+    )
+
+
+def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
+    """The predictor that the settings ask for; `details` are what its traces are to have beside events."""
+    return session.local_predictor(
+        workload,
+        mode=settings.mode,
+        worst_case=settings.worst_case,
+        num_ranks=settings.num_ranks,
+        emit=emit,
+        **details,
     )
 
 
@@ -86,20 +99,18 @@ def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[K
 
 
 def _card(settings: TuneSettings) -> Card:
-    return api.card_named(None if settings.gpu is None else settings.gpu.key)
+    return api.card_named(None if settings.gpu is None else settings.gpu.key, settings.num_ranks)
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
     """Predicts one configuration, with all that the views need."""
-    predictor = session.local_predictor(
-        workload, mode=settings.mode, emit=emit, with_tensors=True, with_calls=True
-    )
+    predictor = _predictor(settings, workload, emit, with_tensors=True, with_calls=True)
     return predictor.profile(*_configuration(settings, "a profile"), batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
     """Holds the prediction of one configuration against its budget."""
-    return run_check(settings, session.local_predictor(workload, mode=settings.mode, emit=emit), batch_size)
+    return run_check(settings, _predictor(settings, workload, emit), batch_size)
 
 
 def compare(

@@ -28,7 +28,7 @@ from autofit.errors import ExitCode
 from autofit.gpus import oldest_first
 from autofit.report.check import Answer, CheckResult
 from autofit.units import format_bytes
-from workers.protocol import Verdict
+from workers.protocol import WORST, Verdict
 
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {
@@ -60,7 +60,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
     with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
     """
-    options = {name: value for name, value in given.items() if value not in (None, ())}
+    options = {name: value for name, value in given.items() if value not in (None, False, ())}
     settings = check_settings(options)
     workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
-    where = f"{result.device.name} with {result.knobs.conv_algo}"
+    where = f"{result.device.name} with {result.knobs.conv_algo}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = [] if result.calibration.num_rows else ["no real runs to go by"]
     if len(result.architectures) > 1:
@@ -88,6 +88,14 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
         f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"
     )
+
+
+def _kind(result: CheckResult) -> str:
+    """What batch and which process it is of, where there are several kinds."""
+    worst = ", the worst its data can make," if result.batch_kind == WORST else ""
+    samples = result.num_ranks * result.batch_size
+    ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
+    return worst + ranks
 
 
 def _next_step(result: CheckResult, tune: str) -> str:
@@ -104,10 +112,8 @@ def _next_step(result: CheckResult, tune: str) -> str:
 def _tune(options: Mapping[str, Any]) -> str:
     """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
     asked = {"conv_algo": "cudnn", **options}
-    words = [
-        word
-        for name, value in asked.items()
-        for each in (value if isinstance(value, tuple) else (value,))
-        for word in (f"--{name.replace('_', '-')}", each)
-    ]
+    words = []
+    for name, value in asked.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
     return f"`{shlex.join(['autofit', 'tune', *words])}`"

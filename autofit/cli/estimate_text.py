@@ -7,7 +7,7 @@ import importlib.metadata
 from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
 from autofit.report.estimate import Estimate
-from autofit.report.words import configuration, unnamed_card
+from autofit.report.words import configuration, samples_in_words, unnamed_card
 from autofit.self_test import told_version
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
@@ -18,7 +18,13 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     """Prints the three peaks, what they are made of, and what was assumed."""
     console = stdout()
     workload = styled(estimate.workload, "bold")
-    knobs = configuration(estimate.knobs, estimate.mode, of_script=settings.script is not None)
+    knobs = configuration(
+        estimate.knobs,
+        estimate.mode,
+        estimate.batch_kind,
+        estimate.num_ranks,
+        of_script=settings.script is not None,
+    )
     console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
     console.print()
     table = grid("left", "right", "right", "left")
@@ -39,10 +45,20 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     print_memory(console, estimate)
     heading(console, "Assumed")
     gpu = settings.gpu
-    _, context = assumed_context(None) if gpu is None else assumed_context(gpu.architecture, gpu.key)
+    architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
+    _, context = assumed_context(architecture, key, estimate.num_ranks)
     card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
     workspaces = f"convolution workspaces: {estimate.workspace_source}"
-    said = (card, "predicted, not measured", *context, workspaces, *unverified, estimate.calibration.note)
+    ranks = (samples_in_words(estimate.batch_size, estimate.num_ranks),) if estimate.num_ranks > 1 else ()
+    said = (
+        *ranks,
+        card,
+        "predicted, not measured",
+        *context,
+        workspaces,
+        *unverified,
+        estimate.calibration.note,
+    )
     bullets(console, said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from autofit.cli.output import headed, heading, indented
+from autofit.cli.output import headed, heading, indented, setting_column
 from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import rate
 from autofit.units import format_bytes
@@ -15,18 +15,20 @@ def print_measured(console: Console, result: TuneResult) -> None:
     timed = [entry for entry in result.frontier if entry.samples_per_second is not None]
     if not timed:
         return
+    names = result.setting_names
     heading(console, "As measured at the largest batch")
     is_predicted = any(entry.predicted_bytes is not None for entry in timed)
     table = headed(
-        ("conv\nalgorithm", "left"),
+        (setting_column(is_of_product=result.is_of_product), "left"),
         ("\nbatch", "right"),
         ("\nstep", "right"),
         ("samples\na second", "right"),
         *((("peak\npredicted", "right"), ("prediction\noff by", "right")) if is_predicted else ()),
+        has_long_names=result.is_of_product,
     )
     for entry in sorted(timed, key=lambda entry: -(entry.largest_batch or 0)):
         table.add_row(
-            entry.knobs.conv_algo,
+            names[entry.knobs],
             str(entry.largest_batch),
             _duration(entry.step_seconds or 0),
             rate(entry.samples_per_second or 0),
@@ -36,7 +38,7 @@ def print_measured(console: Console, result: TuneResult) -> None:
     if result.knee is not None:
         knee = result.knee
         console.print(
-            f"  Throughput knee: batch {knee.batch_size} with {knee.knobs.conv_algo}, the smallest measured "
+            f"  Throughput knee: batch {knee.batch_size} with {names[knee.knobs]}, the smallest measured "
             f"within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
             f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
         )

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.gpus import catalogue
+from autofit.settings import SEARCHABLE
 from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (
@@ -172,6 +173,36 @@ CONV_ALGO = setting(
     complete=_complete_conv_algo,
 )
 
+
+def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The knob, then one value after another."""
+    knob, equals, values = incomplete.partition("=")
+    if not equals:
+        return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
+    before, comma, last = values.rpartition(",")
+    known = _SEARCHED_VALUES.get(knob, ())
+    return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
+
+
+_SEARCHED_VALUES: dict[str, tuple[str, ...]] = {
+    "precision": PRECISIONS,
+    "memory-format": MEMORY_FORMATS,
+    "checkpointing": CHECKPOINTINGS,
+    "optimizer": OPTIMIZERS,
+    "optimizer-impl": OPTIMIZER_IMPLS,
+    "set-to-none": ("true", "false"),
+}
+
+SEARCH_KNOBS = click.option(
+    "--search",
+    multiple=True,
+    metavar="KNOB=A,B,…",
+    help=f"Choose a knob too, one of {', '.join(SEARCHABLE)}; again for another: every combination is a "
+    "setting, those that cannot win are pruned.",
+    callback=lambda _ctx, _param, values: ";".join(values) or None,
+    shell_complete=_complete_search,
+)
+
 KNOBS = combined(
     setting(
         "precision",
@@ -196,6 +227,16 @@ KNOBS = combined(
         choices=CHECKPOINTINGS,
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
+    click.option(
+        "--worst-case/--no-worst-case",
+        default=None,
+        help="With the largest batches that the data can make, of a workload whose make_batch takes a kind.",
+    ),
+    setting(
+        "parallel",
+        "Predict one of N ranks of DistributedDataParallel, with buckets and NCCL; a batch is one rank's.",
+        metavar="ddp:N",
+    ),
 )
 
 REPORT = click.option(

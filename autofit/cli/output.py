@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autofit.report.estimate import Breakdown, Estimate
+from autofit.report.words import outside_allocator
 from autofit.units import format_bytes
 
 Justify = Literal["left", "right"]
@@ -68,11 +69,20 @@ def grid(*columns: Justify) -> Table:
     return table
 
 
-def headed(*columns: tuple[str, Justify]) -> Table:
-    """Aligned columns with a header and no lines; names, first as they are, are never broken."""
+def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table:
+    """Aligned columns with a header and no lines; numbers, and the names that come first, are never broken.
+
+    Args:
+        has_long_names: the names are broken where there is no room for them.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, (title, justify) in enumerate(columns):
-        table.add_column(title, justify=justify, no_wrap=number == 0, vertical="top")
+        table.add_column(
+            title,
+            justify=justify,
+            no_wrap=justify == "right" or (number == 0 and not has_long_names),
+            vertical="top",
+        )
     return table
 
 
@@ -105,6 +115,11 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%"
 
 
+def setting_column(*, is_of_product: bool) -> str:
+    """The head of the column that names the settings of a search."""
+    return "\nsetting" if is_of_product else "conv\nalgorithm"
+
+
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────
 
 
@@ -124,7 +139,7 @@ def print_memory(console: Console, estimate: Estimate) -> None:
         ("= allocated peak", estimate.peak_allocated_bytes, ""),
         ("+ not in use", unused_bytes, "held by the allocator"),
         ("= reserved peak", estimate.peak_reserved_bytes, _spread(estimate)),
-        ("+ CUDA context", estimate.context_bytes, "assumed"),
+        (f"+ {outside_allocator(estimate.num_ranks)}", estimate.context_bytes, "assumed"),
         ("= device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
     ):
         style = "bold" if name.startswith("=") else ""

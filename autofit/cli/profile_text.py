@@ -39,8 +39,9 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
 def print_configuration(profile: Profile) -> None:
     """Prints what was profiled, above a view."""
     console, trace = stdout(), profile.trace
-    knobs = f"{profile.knobs.conv_algo} · {configuration(profile.knobs, trace.mode)}"
-    console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {knobs}")
+    knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks)
+    size = f"at batch {trace.batch_size} · {profile.knobs.conv_algo}"
+    console.print(styled(trace.workload, "bold"), f"{size} · {knobs}")
     console.print()
 
 

@@ -10,6 +10,7 @@ from rich.status import Status
 from rich.text import Text
 
 from autofit.cli.output import exact
+from autofit.report.words import in_short
 from autofit.service.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
 from autofit.units import format_bytes
 from workers.protocol import Probe, TrialOutcome
@@ -52,12 +53,12 @@ class ProgressLine:
                 total = "" if event.total is None else f" {event.done + 1}/{event.total}"
                 self._show(event.stage, f"{event.stage}{total}")
             case TrialStarted(spec=spec) if spec.probe is Probe.PREDICT:
-                where = f"{spec.knobs.conv_algo}, batch {spec.batch_size}"
+                where = f"{in_short(spec.knobs)}, batch {spec.batch_size}"
                 self._show("searching the curves", f"trial {event.trial}: {where}")
             case TrialStarted(spec=spec):
-                self._live(f"trial {event.trial}: {spec.knobs.conv_algo}, batch {spec.batch_size} is running")
+                self._live(f"trial {event.trial}: {in_short(spec.knobs)}, batch {spec.batch_size} is running")
             case TrialFinished(spec=spec, outcome=outcome) if spec.probe is not Probe.PREDICT:
-                self._line(f"trial {event.trial}: {spec.knobs.conv_algo}, {_told(outcome)}")
+                self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
 
     def _show(self, stage: str, detail: str) -> None:
         """The detail on a terminal; elsewhere the stage, when it begins."""

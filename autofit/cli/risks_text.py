@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from autofit.cli.output import headed, heading, indented
+from autofit.cli.output import headed, heading, indented, setting_column
 from autofit.confidence import Risk
 from autofit.report.result import FrontierEntry, TuneResult
 
@@ -35,17 +35,19 @@ def print_risks(console: Console, result: TuneResult) -> None:
     entries = [entry for entry in result.frontier if len(set((entry.largest_by_risk or {}).values())) > 1]
     if not entries:
         return
+    names = result.setting_names
     heading(console, "At every --risk")
     table = headed(
-        ("conv\nalgorithm", "left"),
+        (setting_column(is_of_product=result.is_of_product), "left"),
         *((f"\n{risk}", "right") for risk in Risk),
         ("if it needs more\nthan likely", "left"),
+        has_long_names=result.is_of_product,
     )
     for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
         assert entry.largest_by_risk is not None
         batches = (entry.largest_by_risk[risk] for risk in Risk)
         table.add_row(
-            entry.knobs.conv_algo,
+            names[entry.knobs],
             *("none" if batch is None else str(batch) for batch in batches),
             _between(entry),
         )

@@ -49,11 +49,14 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
     yield " ".join((*before, shlex.join(words)))
 
 
-def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: bool) -> Iterator[str]:
+def script_lines(
+    knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, num_ranks: int = 1
+) -> Iterator[str]:
     """Python lines in the order in which a script needs them.
 
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
+        num_ranks: the processes that train together, one on each GPU.
     """
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
@@ -63,6 +66,8 @@ def script_lines(knobs: Knobs, *, batch_size: int, device_kind: str, training: b
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
+    if num_ranks > 1:
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {num_ranks} ranks"
     if training:
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":

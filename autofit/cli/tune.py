@@ -26,6 +26,7 @@ from autofit.cli.options import (
     QUIET,
     REPORT,
     SCRIPT,
+    SEARCH_KNOBS,
     combined,
     setting,
 )
@@ -49,6 +50,7 @@ SEARCH = combined(
     ),
     CONV_ALGOS_OPTION,
     KNOBS,
+    SEARCH_KNOBS,
     setting("max-batch", "Do not look beyond this batch.  [default: 65536]", metavar="N"),
     KEPT_FREE,
     setting(
@@ -186,7 +188,11 @@ def tune(
 
 def _write_plan(result: TuneResult, path: Path) -> None:
     if result.conv_plan is None:
-        best = "nothing fits" if result.best is None else f"the best is {result.best.knobs.conv_algo}"
+        best = (
+            "nothing fits"
+            if result.best is None
+            else f"the best is {result.setting_names[result.best.knobs]}"
+        )
         click.echo(f"no plan is written to {path}: {best}, name mixed with --conv-algo", err=True)
         return
     write_atomically(path, result.conv_plan.to_json())

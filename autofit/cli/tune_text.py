@@ -14,14 +14,15 @@ from autofit.cli.advice import what_may_help
 from autofit.cli.conv_plan_text import print_plan
 from autofit.cli.measured_text import print_measured
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
+from autofit.cli.pruned_text import print_pruned
 from autofit.cli.risks_text import print_risks
 from autofit.cli.script import call_lines, script_lines
 from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import configuration, unnamed_card
+from autofit.report.words import configuration, outside_allocator, unnamed_card
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
-from workers.protocol import Evidence, Knobs, Verdict
+from workers.protocol import WORST, Evidence, Knobs, Verdict
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -38,9 +39,10 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
     else:
         _answer(console, result, result.best)
         if result.estimate is not None:
-            best = f"{result.best.batch_size} with {result.best.knobs.conv_algo}"
+            best = f"{result.best.batch_size} with {result.setting_names[result.best.knobs]}"
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
+    print_pruned(console, result)
     print_plan(console, result)
     print_measured(console, result)
     _why_not_larger(console, result)
@@ -60,10 +62,13 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
 
 def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
     budget = result.budget
-    mode = settings.mode if result.estimate is None else result.estimate.mode
+    mode, kind = settings.mode, WORST if settings.worst_case else None
+    if result.estimate is not None:
+        mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
-    of_script = settings.script is not None
-    setting = configuration(knobs, mode, of_script=of_script)
+    setting = configuration(
+        knobs, mode, kind, result.num_ranks, searched=result.searched, of_script=settings.script is not None
+    )
     console.print(Text.assemble((result.workload, "bold"), f" · {setting}"))
     console.print()
     table = grid("left", "right", "left")
@@ -71,7 +76,7 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     table.add_row("", format_bytes(budget.device_total_bytes), total)
     percent = f"{(settings.margin * 100).normalize():f}%"
     for num_bytes, what in (
-        (budget.context_bytes, "CUDA context, assumed"),
+        (budget.context_bytes, f"{outside_allocator(result.num_ranks)}, assumed"),
         (budget.other_bytes, "reserve for other processes"),
         (budget.margin_bytes, f"margin of {percent}"),
     ):
@@ -110,29 +115,37 @@ def _frontier(console: Console, result: TuneResult) -> None:
         if columns["reserved"] != held:
             columns["up to"] = held
         columns["device"] = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
+    names = result.setting_names
     table = headed(
-        ("conv\nalgorithm", "left"),
+        (output.setting_column(is_of_product=result.is_of_product), "left"),
         ("max\nbatch", "right"),
         *((f"{name}\n{unit}", "right") for name in columns),
         ("of\nbudget", "right"),
         ("fails\nat", "right"),
+        *((("Pareto\nfront", "left"),) if result.is_of_product else ()),
         ("\nevidence", "left"),
+        has_long_names=result.is_of_product,
     )
     for entry in _best_first(result):
         peaks = [column[entry.knobs] for column in columns.values()]
         held_bytes = held[entry.knobs]
         is_best = result.best is not None and entry.knobs == result.best.knobs
         table.add_row(
-            entry.knobs.conv_algo,
+            names[entry.knobs],
             "none" if entry.largest_batch is None else str(entry.largest_batch),
             *("–" if peak is None else f"{peak / unit_bytes:.2f}" for peak in peaks),
             "–" if held_bytes is None else output.share(held_bytes, result.budget.usable_bytes),
             "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
+            *((_on_front(entry),) if result.is_of_product else ()),
             entry.evidence,
             style="bold" if is_best else "",
         )
     console.print()
     console.print(indented(table))
+
+
+def _on_front(entry: FrontierEntry) -> str:
+    return "◆" if entry.largest_batch is not None and entry.dominated_by is None else ""
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
@@ -156,7 +169,9 @@ def _unit(sizes: Iterable[int]) -> tuple[str, int]:
 
 def _answer(console: Console, result: TuneResult, best: Best) -> None:
     found, *more = map(Text, answer_in_words(result))
-    found.highlight_words([f"batch {best.batch_size}", f"with {best.knobs.conv_algo}"], "bold green")
+    found.highlight_words(
+        [f"batch {best.batch_size}", f"with {result.setting_names[best.knobs]}"], "bold green"
+    )
     console.print()
     for sentence in (found, *more):
         console.print(sentence)
@@ -173,16 +188,18 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
-    (said,) = map(Text, answer_in_words(result))
+    said, *more = map(Text, answer_in_words(result))
     said.highlight_words(["Nothing fits", "Nothing is known to fit"], "bold red")
     console.print()
-    console.print(said)
+    for sentence in (said, *more):
+        console.print(sentence)
     if result.stopped_by is not None:
         return
     heading(console, "What may help")
     bullets(console, what_may_help(result, settings))
     if result.estimate is not None:
-        at = f"{result.estimate.batch_size} with {result.estimate.knobs.conv_algo}"
+        name = result.setting_names.get(result.estimate.knobs, result.estimate.knobs.conv_algo)
+        at = f"{result.estimate.batch_size} with {name}"
         heading(console, f"Where the memory goes at batch {at}, predicted")
         output.print_memory(console, result.estimate)
 
@@ -197,12 +214,13 @@ def _why_not_larger(console: Console, result: TuneResult) -> None:
         heading(console, "Why not one larger")
     else:
         heading(console, "Why nothing fits" if result.stopped_by is None else "What is known")
+    names = result.setting_names
     names_by_reason: dict[str, list[str]] = {}
     for entry in _best_first(result):
-        names_by_reason.setdefault(_why(entry), []).append(entry.knobs.conv_algo)
+        names_by_reason.setdefault(_why(entry), []).append(names[entry.knobs])
     table = grid("left", "left")
-    for why, names in names_by_reason.items():
-        table.add_row("\n".join(names), why)
+    for why, alike in names_by_reason.items():
+        table.add_row("\n".join(alike), why)
     console.print(indented(table))
     if any(entry.largest_thrashing_batch is not None for entry in result.frontier):
         console.print(
@@ -228,7 +246,7 @@ def _cards(console: Console, result: TuneResult, best: Best) -> None:
     if not result.cards:
         return
     total = format_bytes(result.budget.device_total_bytes)
-    heading(console, f"The same on cards sold with about {total}, with {best.knobs.conv_algo}")
+    heading(console, f"The same on cards sold with about {total}, with {result.setting_names[best.knobs]}")
     table = headed(("batch", "right"), ("CUDA reports", "left"), ("cards", "left"))
     for batch, cards in itertools.groupby(result.cards, key=lambda card: card.largest_batch):
         group = list(cards)
@@ -258,6 +276,7 @@ def _apply(console: Console, result: TuneResult, best: Best, settings: TuneSetti
         batch_size=best.batch_size,
         device_kind=result.device.kind,
         training=_mode(result) != "infer",
+        num_ranks=result.num_ranks,
     )
     code(console, lines)
 

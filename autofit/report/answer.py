@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from autofit.confidence import Risk
 from autofit.report.result import Best, FrontierEntry, TuneResult
-from autofit.report.words import evidence_phrase, rate
+from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.units import format_bytes, size_or_dash
 from workers.knobs import conv
 from workers.protocol import Evidence
@@ -12,10 +14,13 @@ from workers.protocol import Evidence
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     """What was found, the answer first; each a sentence or a few."""
+    kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     if result.best is None:
-        return (_nothing(result),)
+        return (_nothing(result), *kinds)
     default = _default(result, result.best)
-    return (_found(result, result.best), *(() if default is None else (default,)))
+    if result.num_ranks > 1:
+        kinds = (f"That is {samples_in_words(result.best.batch_size, result.num_ranks)}.", *kinds)
+    return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 
 
 def smallest_batch(result: TuneResult) -> int | None:
@@ -38,7 +43,7 @@ def needed_at_least(result: TuneResult) -> int | None:
 def _found(result: TuneResult, best: Best) -> str:
     return (
         f"{result.workload} {_fits(result, best)} at batch {best.batch_size} in "
-        f"{format_bytes(result.budget.device_total_bytes)} with {best.knobs.conv_algo}: "
+        f"{format_bytes(result.budget.device_total_bytes)} with {result.setting_names[best.knobs]}: "
         f"{_peak(result, best)}; "
         f"{evidence_phrase(best.evidence, result.device)}.{_speed(best)}"
     )
@@ -75,7 +80,8 @@ def _speed(best: Best) -> str:
 def _default(result: TuneResult, best: Best) -> str | None:
     """How far PyTorch's default gets, where another algorithm is the best."""
     algo, name = best.knobs.conv_algo, conv.defaults(result.device.kind)[0]
-    default = next((entry for entry in result.frontier if entry.knobs.conv_algo == name), None)
+    as_default = dataclasses.replace(best.knobs, conv_algo=name)
+    default = next((entry for entry in result.frontier if entry.knobs == as_default), None)
     if algo == name or default is None:
         return None
     reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"

@@ -24,13 +24,14 @@ def card_answers(
     min_batch: int,
     max_batch: int,
     emit: EventSink,
+    num_ranks: int = 1,
 ) -> tuple[CardAnswer, ...]:
     """The largest batch of one knob setting on each of `cards`, in their order.
 
     Args:
         curve: of the setting, on any card.
         cards: the smallest first.
-        margin, reserve_bytes: see `make_budget`.
+        margin, reserve_bytes, num_ranks: see `make_budget`.
         emit: is told of each card.
     """
     by_architecture: dict[str, CachedCurve] = {}
@@ -44,6 +45,7 @@ def card_answers(
                 card=gpu.key,
                 margin=margin,
                 reserve_bytes=reserve_bytes,
+                num_ranks=num_ranks,
             )
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None

@@ -72,6 +72,8 @@ class CheckResult:
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
     architectures: tuple[str, ...] = ()
+    batch_kind: str | None = None
+    num_ranks: int = 1
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,5 +122,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         calibration=estimate.calibration,
         workspace_bytes=estimate.workspace_bytes,
         architectures=estimate.architectures,
+        batch_kind=estimate.batch_kind,
+        num_ranks=estimate.num_ranks,
         versions=estimate.versions,
     )

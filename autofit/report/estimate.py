@@ -40,7 +40,8 @@ class Breakdown:
 
     Attributes:
         parameters: parameters and buffers.
-        gradients: of parameters; those of activations pass by and count as `other`.
+        gradients: of parameters, and the buckets that ranks reduce them in; those of activations pass by
+            and count as `other`.
         activations: what forward and loss allocated.
         workspace: what convolutions use beside their outputs.
         other: temporaries, and the part of blocks that no request fills.
@@ -84,6 +85,9 @@ class Estimate:
         calibration: the real runs that the interval rests on, or that there are none.
         device: the card that was assumed.
         architectures: those that the interval spans, the likely one first; of a named card its own.
+        batch_kind: `typical` or `worst`, where the workload makes both.
+        num_ranks: it is one of so many ranks of `DistributedDataParallel`, each of which takes a batch; 1 for
+            none.
         workspace_source: where the workspaces of convolutions are from.
         largest: the largest holders of memory at the allocated peak.
         trace_digest: names the trace the estimate was made from.
@@ -103,15 +107,26 @@ class Estimate:
     device: Device
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
+    batch_kind: str | None = None
+    num_ranks: int = 1
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
     architectures: tuple[str, ...] = ()
     trace_digest: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def samples_per_step(self) -> int:
+        """Of all ranks together."""
+        return self.num_ranks * self.batch_size
+
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
-        return {"schema": ESTIMATE_SCHEMA, **dataclasses.asdict(self)}
+        return {
+            "schema": ESTIMATE_SCHEMA,
+            **dataclasses.asdict(self),
+            "samples_per_step": self.samples_per_step,
+        }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)

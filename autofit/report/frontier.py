@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.confidence import Risk
 from autofit.predicted_curve import PredictedCurve, likely_bytes
 from autofit.report.result import Best, FrontierEntry
+from autofit.report.words import setting_names
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, Objective, best_of, knee_of
+from autofit.search.pace import Pace
+from autofit.search.pareto import Point, dominating
 from autofit.units import format_bytes
 from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
@@ -29,6 +33,7 @@ class Frontier:
         known: the outcome that counts of each configuration, see `decisive`.
         curves: predictions of these settings on the card; empty where there are none.
         budget_bytes: what peaks are held against.
+        architecture: what the trials are on, see `Pace.of`.
         objective: what the best has most of.
         verified: the configurations that ran through a soak, and for how many steps.
         stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
@@ -41,6 +46,7 @@ class Frontier:
         known: Mapping[Configuration, TrialOutcome],
         curves: Mapping[Knobs, PredictedCurve],
         budget_bytes: int,
+        architecture: str = DEFAULT_ARCHITECTURE,
         objective: Objective = Objective.BATCH,
         verified: Mapping[Configuration, int] | None = None,
         stopped_by: str | None = None,
@@ -49,6 +55,7 @@ class Frontier:
         self._outcomes = known
         self._curves = curves
         self._budget_bytes = budget_bytes
+        self._architecture = architecture
         self._objective = objective
         self._verified = verified or {}
         self.stopped_by = stopped_by
@@ -64,10 +71,28 @@ class Frontier:
         Only a search that was stopped has settings whose boundary is open.
         """
         shown = self.settled if self.stopped_by is None else self._tried
+        dominated = dominating(dict(self._points(shown)))
         return tuple(
-            dataclasses.replace(self.entry(knobs), largest_thrashing_batch=self._largest_thrashing(knobs))
+            dataclasses.replace(
+                self.entry(knobs),
+                largest_thrashing_batch=self._largest_thrashing(knobs),
+                dominated_by=dominated.get(knobs),
+            )
             for knobs in shown
         )
+
+    def _points(self, settings: Iterable[Knobs]) -> Iterator[tuple[Knobs, Point]]:
+        """The settings of which some size fits, at their largest."""
+        for knobs in settings:
+            largest = self._boundaries[knobs].largest_fitting
+            if largest is None:
+                continue
+            outcome = self._outcomes[knobs, largest]
+            pace = Pace.of(knobs, self._architecture, conv_cost=outcome.conv_cost)
+            yield (
+                knobs,
+                Point(largest_batch=largest, samples_per_second=outcome.samples_per_second, pace=pace),
+            )
 
     @property
     def _tried(self) -> tuple[Knobs, ...]:
@@ -78,7 +103,8 @@ class Frontier:
         """What a search that was stopped leaves open, one sentence each."""
         if self.stopped_by is None:
             return ()
-        untried = [knobs.conv_algo for knobs in self._boundaries if knobs not in self._tried]
+        names = setting_names(self._boundaries)
+        untried = [name for knobs, name in names.items() if knobs not in self._tried]
         notes = [
             f"{self.stopped_by} ended the search before its end: with more of it the same command goes on"
         ]

@@ -9,10 +9,13 @@ from typing import Any, Self
 
 from autofit.budget import Budget
 from autofit.confidence import Risk
+from autofit.report.batch_kinds import BatchKinds
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
+from autofit.report.words import setting_names, varied_knobs
 from autofit.search.choice import Knee, Objective
 from autofit.search.conv_plan import ConvPlan
+from autofit.search.pruning import PrunedSetting
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"
@@ -65,6 +68,8 @@ class FrontierEntry:
             releasing and asking again; None where there is none or it is not known.
         largest_by_risk: of a prediction, the largest batch at each `Risk`; None where it was measured
             or a size costs a trace.
+        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or
+            else by what is known without them; None on the Pareto front.
         likely_still_runs: whether the largest batch at the likely risk would run with the smallest
             plans of its convolutions, should the rest take as much as the high end has it.
     """
@@ -79,6 +84,7 @@ class FrontierEntry:
     largest_thrashing_batch: int | None = None
     largest_by_risk: dict[Risk, int | None] | None = None
     likely_still_runs: bool | None = None
+    dominated_by: Knobs | None = None
     is_settled: bool = True
     step_seconds: float | None = None
     samples_per_second: float | None = None
@@ -102,9 +108,13 @@ class TuneResult:
     Attributes:
         best: None when nothing fits.
         frontier: one entry per knob setting, in the order of the search space.
+        pruned: the settings that were not searched to their end, because one of the frontier fits all that
+            they could and is no slower.
         trials: the outcomes in the study, in their order.
         estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
         cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
+        batch_kinds: what typical batches take and what the worst do, where the workload makes both.
+        num_ranks: the answer is of each of so many ranks of `DistributedDataParallel`; 1 for none.
         conv_plan: the algorithm of every layer, where the best has one for each.
         notes: what to know beside the answer, one sentence each.
         risk: the level of the predicted peak that had to be within the budget.
@@ -126,9 +136,12 @@ class TuneResult:
     wall_seconds: float
     study: str
     fingerprint: str
+    pruned: tuple[PrunedSetting, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
+    batch_kinds: BatchKinds | None = None
+    num_ranks: int = 1
     conv_plan: ConvPlan | None = None
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
@@ -138,6 +151,27 @@ class TuneResult:
     stopped_by: str | None = None
     answered_seconds: float = 0.0
     cached: bool = False
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """Of all ranks together, with the best; None where nothing fits."""
+        return None if self.best is None else self.num_ranks * self.best.batch_size
+
+    @property
+    def setting_names(self) -> dict[Knobs, str]:
+        """What each setting of the search is called, see `autofit.report.words`."""
+        known = (*self.frontier, *self.pruned, *(() if self.best is None else (self.best,)))
+        return setting_names(dict.fromkeys(each.knobs for each in known))
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The knobs in which those settings differ."""
+        return varied_knobs(self.setting_names)
+
+    @property
+    def is_of_product(self) -> bool:
+        """Whether more than the convolution algorithm was searched."""
+        return any(name != "conv_algo" for name in self.searched)
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
@@ -152,10 +186,14 @@ class TuneResult:
             "architectures": list(self.architectures),
             "best": None if self.best is None else dataclasses.asdict(self.best),
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
+            "pruned": [dataclasses.asdict(setting) for setting in self.pruned],
             "knee": None if self.knee is None else dataclasses.asdict(self.knee),
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "cards": [dataclasses.asdict(card) for card in self.cards],
+            "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
+            "num_ranks": self.num_ranks,
+            "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "notes": list(self.notes),
             "num_trials": len(self.trials),

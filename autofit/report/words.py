@@ -2,30 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Container, Iterable, Sequence
 
 from autofit.gpus import oldest_first
-from workers.protocol import Device, Evidence, Knobs
+from workers.protocol import WORST, Device, Evidence, Knobs
+
+# What a knob's value is called; where there is no word for it, it is called by its name.
+_WORDS: dict[str, dict[str | bool | None, str]] = {
+    "optimizer": {None: "the workload's optimizer"},
+    "optimizer_impl": {"default": "its usual implementation"},
+    "set_to_none": {True: "gradients dropped", False: "gradients kept as zeros"},
+    "checkpointing": {"none": "no checkpointing"},
+}
 
 
-def configuration(knobs: Knobs, mode: str | None, *, of_script: bool = False) -> str:
+def in_words(knob: str, value: str | bool | None) -> str:
+    """A knob's value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
+    plain = f"checkpointing {value}" if knob == "checkpointing" else str(value)
+    return _WORDS.get(knob, {}).get(value, plain)
+
+
+def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
+    """The names of the knobs in which settings differ, in the order of `Knobs`."""
+    settings = tuple(settings)
+    names = [field.name for field in dataclasses.fields(Knobs)]
+    return tuple(name for name in names if len({getattr(knobs, name) for knobs in settings}) > 1)
+
+
+def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
+    """What tells settings of one search apart: `cudnn · amp-bf16 · checkpointing blocks`.
+
+    The convolution algorithm is always named, as where it alone was searched.
+    """
+    settings = tuple(settings)
+    names = dict.fromkeys(("conv_algo", *varied_knobs(settings)))
+    return {knobs: " · ".join(in_words(name, getattr(knobs, name)) for name in names) for knobs in settings}
+
+
+def in_short(knobs: Knobs) -> str:
+    """A setting by itself: its convolution algorithm, and what else is not the default."""
+    default = Knobs()
+    others = (field.name for field in dataclasses.fields(Knobs) if field.name != "conv_algo")
+    changed = (name for name in others if getattr(knobs, name) != getattr(default, name))
+    return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
+
+
+def configuration(
+    knobs: Knobs,
+    mode: str | None,
+    batch_kind: str | None = None,
+    num_ranks: int = 1,
+    *,
+    searched: Container[str] = (),
+    of_script: bool = False,
+) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Those of memory format, optimizer implementation, gradients and checkpointing are named where they are
-    not the default. A script has none of them: it decides by itself.
+    not the default, those that were searched are not. The kind of the batches and the ranks are named
+    where there are several. A script has none of them: it decides by itself.
     """
     if of_script:
         return "the script's own precision and optimizer"
-    optimizer = knobs.optimizer or "the workload's optimizer"
-    parts = [knobs.precision]
-    if knobs.memory_format != "contiguous":
-        parts.append(knobs.memory_format)
-    parts.append(optimizer if knobs.optimizer_impl == "default" else f"{optimizer} ({knobs.optimizer_impl})")
-    if not knobs.set_to_none:
-        parts.append("gradients kept as zeros")
-    if knobs.checkpointing != "none":
-        parts.append(f"checkpointing {knobs.checkpointing}")
-    return " · ".join(parts if mode is None else [*parts, mode])
+    optimizer = in_words("optimizer", knobs.optimizer)
+    default = Knobs()
+    parts = {
+        name: in_words(name, getattr(knobs, name))
+        for name in ("precision", "memory_format", "optimizer", "set_to_none", "checkpointing")
+        if name in ("precision", "optimizer") or getattr(knobs, name) != getattr(default, name)
+    }
+    if knobs.optimizer_impl != "default" and "optimizer_impl" not in searched:
+        parts["optimizer"] = f"{optimizer} ({knobs.optimizer_impl})"
+    shown = [part for name, part in parts.items() if name not in searched]
+    if batch_kind is not None:
+        shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
+    if num_ranks > 1:
+        shown.append(f"one of {num_ranks} ranks of DistributedDataParallel")
+    return " · ".join(shown if mode is None else [*shown, mode])
+
+
+def samples_in_words(batch_size: int, num_ranks: int) -> str:
+    """How many samples a step has of all ranks together."""
+    return f"{num_ranks} ranks with a batch of {batch_size} each: {num_ranks * batch_size} samples a step"
+
+
+def outside_allocator(num_ranks: int) -> str:
+    """What a process holds of the card outside PyTorch's allocator."""
+    return "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:

@@ -229,6 +229,16 @@ class Boundary:
         estimate = self._estimate() if self._peaks else None
         return estimate is not None and batch_size >= estimate
 
+    def is_open_and_unlikely(self, batch_size: int) -> bool:
+        """Whether a size is neither known nor in flight, and is not estimated to fit."""
+        low, high = self._bracket()
+        estimate = self._estimate()
+        return (
+            low < batch_size < high
+            and batch_size not in self._in_flight
+            and (estimate is None or estimate < batch_size)
+        )
+
     def expect(self, batch_size: int) -> None:
         """Says that a trial of this size is under way, so that it is not proposed."""
         self._in_flight.add(batch_size)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
+from autofit.search.pace import Pace
 from workers.knobs import conv
 from workers.protocol import Knobs, TrialOutcome, Verdict
 
@@ -52,8 +54,8 @@ def best_of(
 ) -> TrialOutcome | None:
     """The best configuration that fits; None where none does.
 
-    By batch: the largest, of equals the one with the shorter step, measured or else predicted, and of
-    those the first algorithm.
+    By batch: the largest, of equals the one with the shorter step, measured or else predicted or else
+    known from its knobs, and of those the first algorithm.
     By throughput: the one with most samples a second, of equals the larger; where no step was
     timed, by batch.
     """
@@ -70,6 +72,7 @@ def best_of(
             -o.batch_size,
             o.step_seconds or 0.0,
             o.conv_cost or 1.0,
+            Pace.of(o.knobs, DEFAULT_ARCHITECTURE).costs,
             conv.rank(o.knobs.conv_algo),
         ),
         default=None,

@@ -18,6 +18,7 @@ from autofit.search.agenda import Agenda, Goal
 from autofit.search.boundary import Boundary, Curve
 from autofit.search.choice import Configuration
 from autofit.search.owner import Owner
+from autofit.search.pruning import PrunedSetting, Pruning
 from autofit.search.records import num_steps_of, outcome_of, owner_of
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from workers.protocol import NOT_TRIED, Device, Knobs, TrialOutcome, Verdict
@@ -39,6 +40,7 @@ class Ledger:
     Args:
         budget_bytes: what measured peaks are held against.
         curves: the prediction for a setting, or None; asked once for each.
+        pruning: says which settings others make pointless; without it every boundary is searched.
 
     Attributes:
         boundaries: of every setting, in the order of the space.
@@ -47,12 +49,19 @@ class Ledger:
         running: the trials under way by number.
         num_returned: how many trials have an outcome, whatever it is.
         num_measured: how many of them were run, not answered by a prediction.
+        pruned: the settings that are not searched to their end, and why.
     """
 
     def __init__(
-        self, space: SearchSpace, *, budget_bytes: int, curves: Callable[[Knobs], Curve | None]
+        self,
+        space: SearchSpace,
+        *,
+        budget_bytes: int,
+        curves: Callable[[Knobs], Curve | None],
+        pruning: Pruning | None = None,
     ) -> None:
         self._space = space
+        self._pruning = pruning
         self._distributions = space.distributions
         self.boundaries: Mapping[Knobs, Boundary] = {
             knobs: Boundary(
@@ -76,6 +85,8 @@ class Ledger:
         self._index = {knobs: index for index, knobs in enumerate(space.settings)}
         self._unsettled: set[Knobs] = set()
         self._largest: dict[Knobs, int] = {}
+        self._settled: dict[Knobs, int] = {}  # the largest batch of those whose boundary is known
+        self.pruned: dict[Knobs, PrunedSetting] = {}
         self._changed: dict[Knobs, None] = {}
         for knobs in space.settings:
             self._look_at(knobs)
@@ -125,8 +136,20 @@ class Ledger:
             self.boundaries[knobs].withdraw(batch_size)
 
     def open_settings(self) -> list[Knobs]:
-        """The settings whose boundary has a size to propose, in the order of the space."""
-        return list(itertools.compress(self._space.settings, self._is_open))
+        """The settings whose boundary has a size to propose, in the order of the space.
+
+        Those that may turn out to be pointless wait for the settings that decide it.
+        """
+        found = list(itertools.compress(self._space.settings, self._is_open))
+        return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
+
+    def deciding_size(self, knobs: Knobs) -> int | None:
+        """The size to try first of a setting, which likely prunes it; None for its boundary's own."""
+        rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
+        if rival is None:
+            return None
+        size = self._settled[rival] + 1
+        return size if self.boundaries[knobs].is_open_and_unlikely(size) else None
 
     def take_changed(self) -> list[Knobs]:
         """The settings of which something was learned since this was last asked."""
@@ -199,6 +222,31 @@ class Ledger:
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
         self._largest[knobs] = boundary.largest_fitting or 0
         self._changed[knobs] = None
+        if self._pruning is None:
+            return
+        self._prune(self._pruning, knobs)
+        settled = self._largest[knobs] if boundary.is_settled else None
+        if settled != self._settled.get(knobs):
+            if settled is None:
+                del self._settled[knobs]
+            else:
+                self._settled[knobs] = settled
+            for other in self._pruning.affected_by(knobs):
+                self._prune(self._pruning, other)
+
+    def _prune(self, pruning: Pruning, knobs: Knobs) -> None:
+        """Closes a setting that a known boundary has made pointless, or opens one that it no longer does."""
+        boundary = self.boundaries[knobs]
+        if boundary.is_settled:
+            self.pruned.pop(knobs, None)
+            return
+        pruned = pruning.pruned(knobs, self._settled, boundary.first_failing)
+        if pruned is None:
+            self.pruned.pop(knobs, None)
+        else:
+            self.pruned[knobs] = pruned
+        self._is_open[self._index[knobs]] = boundary.has_proposal and pruned is None
+        (self._unsettled.add if pruned is None else self._unsettled.discard)(knobs)
 
 
 def _reason(outcome: TrialOutcome) -> dict[str, str]:

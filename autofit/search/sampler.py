@@ -29,6 +29,10 @@ def no_curve(knobs: Knobs) -> None:
     """The predictions of a search that has none."""
 
 
+def no_size(knobs: Knobs) -> None:
+    """The sizes that decide more than their own setting, of a search where none does."""
+
+
 class BoundarySampler(BaseSampler):
     """Searches the largest fitting batch of every knob setting of a space.
 
@@ -61,7 +65,11 @@ class BoundarySampler(BaseSampler):
         self._inner = RandomSampler(seed=seed) if inner is None else inner
 
     def choose(
-        self, study: Study, boundaries: Mapping[Knobs, Boundary], open_settings: Sequence[Knobs]
+        self,
+        study: Study,
+        boundaries: Mapping[Knobs, Boundary],
+        open_settings: Sequence[Knobs],
+        deciding_size: Callable[[Knobs], int | None] = no_size,
     ) -> tuple[Knobs, int]:
         """The configuration of the next trial: its setting, one value after another, then its size.
 
@@ -69,6 +77,7 @@ class BoundarySampler(BaseSampler):
             study: for the inner sampler.
             boundaries: of every setting; the proposed size is in flight in its own from now on.
             open_settings: those with a size to propose, at least one.
+            deciding_size: a size of a setting to be tried before its boundary proposes any.
         """
         params: dict[str, Any] = {}
         for name in self._space.choices:
@@ -78,7 +87,11 @@ class BoundarySampler(BaseSampler):
             params[name] = self._one_of(allowed, study, trial, name, self._distributions[name])
             open_settings = [knobs for knobs in open_settings if getattr(knobs, name) == params[name]]
         (knobs,) = open_settings
-        return knobs, self._batch_size(boundaries[knobs])
+        size = deciding_size(knobs)
+        if size is None:
+            return knobs, self._batch_size(boundaries[knobs])
+        boundaries[knobs].expect(size)
+        return knobs, size
 
     def boundaries(self, trials: Iterable[FrozenTrial]) -> dict[Knobs, Boundary]:
         """What the trials say of each setting's boundary, in the order of the settings.

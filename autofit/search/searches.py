@@ -74,6 +74,8 @@ class SearchRecord:
                 batch_size=1,
                 probe=Probe(settings["probe"]),
                 mode=settings["mode"],
+                worst_case=settings.get("worst_case", False),
+                num_ranks=settings.get("num_ranks", 1),
                 budget_bytes=settings["budget_bytes"],
                 num_threads=settings["num_threads"],
             ),

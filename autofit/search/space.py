@@ -24,7 +24,8 @@ class SearchSpace:
     Attributes:
         choices: for each searched knob, the values it may take, in the order of the user.
         fixed: the values of the other knobs.
-        settings: every combination of the choices; knobs in the order of `Knobs`, so that the
+        left_out: combinations that the workload cannot be run with.
+        settings: every other combination of the choices; knobs in the order of `Knobs`, so that the
             order of the settings does not depend on how `choices` was written.
 
     Raises:
@@ -35,6 +36,7 @@ class SearchSpace:
     fixed: Knobs = field(default_factory=Knobs)
     min_batch: int = MIN_BATCH
     max_batch: int = MAX_BATCH
+    left_out: frozenset[Knobs] = frozenset()
     settings: tuple[Knobs, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,8 +51,9 @@ class SearchSpace:
         ordered = {name: tuple(self.choices[name]) for name in known if name in self.choices}
         object.__setattr__(self, "choices", ordered)
         combinations = itertools.product(*ordered.values())
-        settings = tuple(self.to_knobs(dict(zip(ordered, values, strict=True))) for values in combinations)
-        object.__setattr__(self, "settings", settings)
+        settings = (self.to_knobs(dict(zip(ordered, values, strict=True))) for values in combinations)
+        kept = tuple(knobs for knobs in settings if knobs not in self.left_out)
+        object.__setattr__(self, "settings", kept)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:

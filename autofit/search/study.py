@@ -32,6 +32,7 @@ from autofit.search.feed import TrialFeed
 from autofit.search.ledger import Ledger
 from autofit.search.owner import Owner
 from autofit.search.prepare import default_name, prepare, require_name
+from autofit.search.pruning import PrunedSetting, Pruning
 from autofit.search.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.searches import Opened, record_opening
@@ -108,6 +109,7 @@ class TuningStudy:
         goal: Goal,
         lease_seconds: float,
         opened: Opened,
+        pruning: Pruning | None = None,
     ) -> None:
         self.name = name
         self.opened = opened
@@ -124,7 +126,7 @@ class TuningStudy:
         self._study_id = study_id
         self._records = TrialRecords(storage.backend, study_id, budget_bytes=budget_bytes)
         self._feed = TrialFeed(storage.backend, study_id)
-        self._ledger = Ledger(space, budget_bytes=budget_bytes, curves=curves)
+        self._ledger = Ledger(space, budget_bytes=budget_bytes, curves=curves, pruning=pruning)
         self._asked: dict[int, _Asked] = {}
 
     @classmethod
@@ -145,6 +147,7 @@ class TuningStudy:
         lease_seconds: float = LEASE_SECONDS,
         workload: str = "",
         gpu: str = "",
+        pruning: Pruning | None = None,
     ) -> Self:
         """Opens the study of these settings, creating it where there is none.
 
@@ -166,6 +169,7 @@ class TuningStudy:
             lease_seconds: for how long a trial is this process's, from its beginning or from the
                 last `renew`: other hosts, which cannot see whether it lives, wait so long.
             workload, gpu: for whom it is opened, see `Opened`.
+            pruning: see `Ledger`.
 
         Raises:
             StudyMismatchError: a study of that name was begun with other settings.
@@ -199,6 +203,7 @@ class TuningStudy:
                         goal=goal,
                         lease_seconds=lease_seconds,
                         opened=now,
+                        pruning=pruning,
                     )
                 )
                 study.reconcile()
@@ -288,6 +293,11 @@ class TuningStudy:
     def boundary(self, knobs: Knobs) -> Boundary:
         """What is known here of one setting's boundary."""
         return self._ledger.boundaries[knobs]
+
+    @property
+    def pruned(self) -> tuple[PrunedSetting, ...]:
+        """The settings that are not searched to their end."""
+        return tuple(self._ledger.pruned.values())
 
     @property
     def known(self) -> Mapping[Configuration, TrialOutcome]:
@@ -387,7 +397,10 @@ class TuningStudy:
         agenda = self._ledger.agenda(self.goal)
         if agenda.has_search:
             knobs, batch_size = self._sampler.choose(
-                self._study, self._ledger.boundaries, self._ledger.open_settings()
+                self._study,
+                self._ledger.boundaries,
+                self._ledger.open_settings(),
+                self._ledger.deciding_size,
             )
             self._ledger.withdraw((knobs, batch_size))  # in flight is what the storage says
             return knobs, batch_size, Purpose.BOUNDARY

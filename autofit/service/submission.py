@@ -25,6 +25,7 @@ ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's 
 # What is the cluster's to say or is handed over in another way.
 _NOT_THE_JOBS = frozenset({"address", "storage", "metrics-port", "metrics-host"})
 _FRESH = "fresh"
+_SWITCHES = (_FRESH, "worst-case")  # options without a value
 _MODEL = "model"
 # The folder of the job is in front of the import path, by Ray's doing; a `workers/` or an `autofit/`
 # in it must not hide ours.
@@ -208,10 +209,10 @@ def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) 
     )
     arguments = []
     for option, text in job.spec.options.items():
-        if option != _FRESH:
+        if option not in _SWITCHES:
             arguments.append(f"--{option}={text}")
-        elif text.lower() in ("true", "1", "yes") and first_attempt:
-            arguments.append("--fresh")
+        elif text.lower() in ("true", "1", "yes") and (option != _FRESH or first_attempt):
+            arguments.append(f"--{option}")
     if storage_url is not None:
         arguments.append(f"--storage={storage_url}")
     return shlex.join([*program, "tune", *arguments, "--address=auto", f"--job={job.job_id}"])

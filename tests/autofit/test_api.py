@@ -474,3 +474,27 @@ def test_an_algorithm_that_was_named_and_applies_to_nothing_ends_the_search_befo
             connect=lambda *_: InlineDispatcher(),
         )
     assert not any(isinstance(event, TrialStarted) for event in events)
+
+
+def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
+    result = autofit.tune(
+        f"{WORKLOADS}:of_fp32",
+        gpu="rtx-3090",
+        conv_algo="native",
+        search=["precision=fp32,bf16,amp-bf16", "optimizer_impl=loop,fused"],
+    )
+    by_setting = {(entry.knobs.precision, entry.knobs.optimizer_impl): entry for entry in result.frontier}
+    assert by_setting.keys() == {(p, o) for p in ("fp32", "amp-bf16") for o in ("loop", "fused")}
+    for entry in result.frontier:
+        assert entry.largest_batch is not None
+        assert entry.first_failing_batch == entry.largest_batch + 1
+    fastest = by_setting["amp-bf16", "fused"]
+    assert fastest.dominated_by is None
+    assert result.best is not None
+    assert result.best.knobs == fastest.knobs
+    assert by_setting["amp-bf16", "loop"].dominated_by == fastest.knobs
+    assert any("left out: bf16 · " in note and "of fp32" in note for note in result.notes)
+    assert autofit.TuneResult.from_dict(json.loads(result.to_json())).frontier == result.frontier

@@ -50,7 +50,7 @@ EXPECTED = {
         optimizer="adamw",
         optimizer_impl="fused",
         conv_algos=("cudnn",),
-        reserve_bytes=1024**3,
+        num_ranks=8,
     ),
 }
 FLEETS = {"resnet50-fleet.toml": ("t4", "a100-40g", "h100-80g")}
@@ -94,5 +94,6 @@ def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str, card: str | 
     one = dataclasses.replace(
         settings, device="auto", probe="predict", conv_algos=(settings.conv_algos or ("cudnn",))[:1]
     )
-    result = run_check(one, local_predictor(refer(settings.model)), 4)
+    predictor = local_predictor(refer(settings.model), num_ranks=settings.num_ranks)
+    result = run_check(one, predictor, 4)
     assert result.verdict is Answer.FITS

@@ -61,12 +61,12 @@ def measured_process() -> HostProcess:
     return HostProcess.of(outcome)
 
 
-@pytest.mark.parametrize("name", ["perceptron", "images"])
+@pytest.mark.parametrize("name", ["perceptron", "images", "adversaries"])
 def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
     predictor = Predictor(reference, workers.run, for_host=True, num_threads=NUM_THREADS)
     found = predictor.host_blocks(Knobs())
-    assert found is not None
+    assert not found.needs_traces
     predicted = HostCurve(found, measured_process)(16)
     outcome = workers.run(
         TrialSpec(workload=reference, batch_size=16, probe=Probe.CPU, num_steps=1, num_threads=NUM_THREADS)
@@ -84,7 +84,7 @@ def lost_outcome() -> TrialOutcome:
 
 @pytest.fixture
 def small_file(tmp_path: Any) -> str:
-    """Two workloads of about 100 MiB."""
+    """Workloads of about 100 MiB."""
     path = tmp_path / "small.py"
     path.write_text(
         """
@@ -106,6 +106,36 @@ images = Workload(
     ),
     make_batch=lambda batch_size, device: torch.randn(batch_size, 3, 112, 112, device=device),
     loss=mean_square, optimizer="sgd",
+)
+
+def layers():
+    return nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 1024))
+
+def adversaries():
+    parts = {"made": layers(), "average": layers().requires_grad_(False), "told": layers()}
+    return nn.ModuleDict(parts)
+
+def step(model, optimizers, batch):
+    made, told = optimizers
+    output = model.made(batch)
+    told.zero_grad()
+    mean_square(model.told, output.detach()).backward()
+    nn.utils.clip_grad_norm_(model.told.parameters(), 1.0)
+    told.step()
+    made.zero_grad()
+    mean_square(model.told, output).backward()
+    nn.utils.clip_grad_norm_(model.made.parameters(), 1.0)
+    made.step()
+    with torch.no_grad():
+        for average, weight in zip(model.average.parameters(), model.made.parameters()):
+            average.lerp_(weight, 0.01)
+
+adversaries = Workload(  # two optimizers, clipping and averaged weights in one step
+    build_model=adversaries,
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 1024, device=device),
+    loss=mean_square,
+    optimizer=lambda model: [torch.optim.Adam(part.parameters()) for part in (model.made, model.told)],
+    step=step,
 )
 """
     )

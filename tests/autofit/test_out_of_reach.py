@@ -112,7 +112,6 @@ def test_the_reason_says_what_takes_the_memory() -> None:
     knobs = Knobs(conv_algo="im2col")
     workload = api.refer("big-filter:135")
     blocks = Predictor(workload, workers.run, mode="infer", for_host=True).host_blocks(knobs)
-    assert blocks is not None
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)
     curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_digest=blocks.digest)

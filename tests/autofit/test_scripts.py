@@ -107,6 +107,8 @@ def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small)
             "decides by itself on precision",
         ),
         (("--script", "small.py", "--batch-arg", "-n", "--mode", "infer"), "decides by itself on mode infer"),
+        (("--script", "small.py", "--batch-arg", "-n", "--parallel", "ddp:2"), "by itself on its ranks"),
+        (("--script", "small.py", "--batch-arg", "-n", "--worst-case"), "by itself on its batches"),
         (("--script", "small.py", "--batch-arg", "-n", "--input", "3x8x8"), "makes its own batches"),
         (("--script", "small.py", "--batch-arg", "-n", "--conv-algo", "fft"), "not to be had from outside"),
         (("--script", "small.py", "--batch-arg", "-n", "--what-if"), "leave them out of --script"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -37,7 +38,15 @@ EXAMPLES = [
     ("optimizer-impl", "fused", "optimizer_impl", "fused"),
     ("set-to-none", "false", "set_to_none", False),
     ("checkpointing", "blocks", "checkpointing", "blocks"),
+    (
+        "search",
+        "precision=fp32,amp-bf16; checkpointing=none,blocks",
+        "searched",
+        (("precision", ("fp32", "amp-bf16")), ("checkpointing", ("none", "blocks"))),
+    ),
     ("mode", "infer", "mode", "infer"),
+    ("worst-case", "true", "worst_case", True),
+    ("parallel", "ddp:4", "num_ranks", 4),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
@@ -322,3 +331,36 @@ def test_several_cards_are_a_fleet(tmp_path: Path, line: str) -> None:
 def test_a_card_of_a_fleet_that_does_not_exist_is_named() -> None:
     with pytest.raises(UsageError, match=r"--gpu: no card named 'a101'"):
         chosen_cards({"gpu": "t4,a101"}, {}, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["set-to-none=true,false", "optimizer_impl=fused"],
+        {"set_to_none": [True, False], "optimizer-impl": ["fused"]},
+    ],
+)
+def test_what_is_searched_may_be_a_list_or_a_table(value: object) -> None:
+    assert settings({"search": value}).searched == (
+        ("set_to_none", (True, False)),
+        ("optimizer_impl", ("fused",)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"search": "precisoin=fp32"}, "'precisoin' is no knob to search"),
+        ({"search": "precision=fp31"}, "'fp31' is not one of"),
+        ({"search": "precision"}, "precision has no values: write each knob once, as precision=A,B"),
+        ({"search": "precision=fp32;precision=bf16"}, "precision is named twice"),
+        ({"search": "conv-algo=cudnn"}, "are those of --conv-algo A,B"),
+        (
+            {"search": "precision=fp32", "precision": "bf16"},
+            "--precision sets what --search precision=… chooses",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        settings(given)

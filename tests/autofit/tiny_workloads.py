@@ -116,3 +116,12 @@ def _scale():
 
 # Some 50 MiB a sample, quick to compute.
 grows = Workload(build_model=_scale, make_batch=_wide_vectors, loss=_scaled)
+
+
+def _outside_of_bfloat16(model, images):
+    if next(model.parameters()).dtype == torch.bfloat16:
+        raise TypeError("this loss is of fp32")
+    return model(images).mean()
+
+
+of_fp32 = Workload(build_model=_model, make_batch=_images, loss=_outside_of_bfloat16, optimizer="adam")

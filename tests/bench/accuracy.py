@@ -1,7 +1,8 @@
-"""How true predictions are: `python tests/bench/accuracy.py [--table xmem] [--family acceptance]`.
+"""How true predictions are: `python tests/bench/accuracy.py --all | [--table xmem] [--family acceptance]`.
 
 Reads tables of others' measurements (`--tables`, default `../shared/groundtruth` beside the project),
-predicts every row of them, and prints the errors per table and family as Markdown. Traces are kept
+predicts every row of them, and prints the errors per table and family as Markdown, beside what other
+predictors said of the same rows. Fails where a model could not be predicted, and names it. Traces are kept
 in `--cache`; a second run, after a change of what replays them, takes a fraction of the first one.
 Wants timm, torchvision and transformers beside the project.
 """
@@ -15,6 +16,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
@@ -37,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--table", action="append", choices=TABLES, help="one of them; default: all there are"
     )
+    parser.add_argument("--all", action="store_true", help="all tables, none of which may be missing")
     parser.add_argument("--family", action="append", help="a family, or a class of them such as `acceptance`")
     parser.add_argument("--model", action="append", help="a model as the table names it")
     parser.add_argument("--limit", type=int, help="at most so many models of each table")
@@ -87,15 +90,16 @@ def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[S
 
 
 def main() -> int:
-    """Prints the report; 1 if a table that was asked for is not there."""
+    """Prints the report; 1 if a table that was asked for is not there, or a row has no prediction."""
     options = arguments()
-    documents, every_row = [], []
+    documents: list[dict[str, Any]] = []
+    every_row: list[Scored] = []
     for table in TABLES.values():
         if options.table and table.name not in options.table:
             continue
         if not (options.tables / table.file).exists():
             print(f"no table {table.file} in {options.tables}", file=sys.stderr)
-            if options.table:
+            if options.table or options.all:
                 return 1
             continue
         rows = selected(table, options)
@@ -115,7 +119,10 @@ def main() -> int:
         options.json.write_text(json.dumps(documents, indent=1), encoding="utf-8")
     if options.rows is not None:
         accuracy_report.write_rows(options.rows, every_row)
-    return 0
+    failed = list(dict.fromkeys(f"{s.row.table}: {s.row.model}" for s in every_row if s.failed))
+    if failed:
+        print(f"{len(failed)} models could not be predicted: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
-from workers.optimizers import make_optimizer
+from workers.optimizers import each_of, make_optimizer, make_optimizers
 from workers.protocol import OPTIMIZERS
-from workers.workload import WorkloadError
+from workers.workload import Workload, WorkloadError
 
 # What each keeps per parameter: this is what memory depends on.
 STATE_TENSORS = {
@@ -93,3 +95,33 @@ def test_function_of_the_parameters_makes_its_own() -> None:
 def test_function_that_returns_something_else_is_refused() -> None:
     with pytest.raises(WorkloadError, match=r"returned list; return a torch\.optim\.Optimizer"):
         make_optimizer(list, [torch.nn.Parameter(torch.ones(1))])
+
+
+def _one_for_each(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model.children()]
+
+
+def test_a_workload_with_a_step_of_its_own_may_have_several_optimizers_made_of_its_model() -> None:
+    workload = Workload(
+        build_model=torch.nn.Identity,
+        make_batch=torch.zeros,
+        loss=torch.sum,
+        optimizer=_one_for_each,
+        step=lambda *_: None,
+    )
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    made = make_optimizers(workload, model)
+    assert [list(each.param_groups[0]["params"]) for each in each_of(made)] == [
+        list(layer.parameters()) for layer in model
+    ]
+    with pytest.raises(WorkloadError, match=r"returned 2 optimizers: give the workload a step\(model, opt"):
+        make_optimizers(dataclasses.replace(workload, step=None), model)
+    one = make_optimizers(dataclasses.replace(workload, step=None, optimizer="adam"), model)
+    assert isinstance(one, torch.optim.Adam)
+    assert each_of(one) == (one,)
+
+
+@pytest.mark.parametrize("made", [(), (1, 2)])
+def test_a_tuple_of_anything_else_is_refused(made: tuple[int, ...]) -> None:
+    with pytest.raises(WorkloadError, match="returned tuple; return a torch"):
+        make_optimizer(lambda params: made, [])  # type: ignore[arg-type, return-value]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.errors import InvalidTrialError
+from workers.errors import InvalidTrialError, NoBatchKindsError
 from workers.protocol import Knobs, WorkloadRef
 from workers.workload import (
     CloudpickleMissingError,
@@ -380,3 +380,27 @@ def test_loss_of_one_element_is_accepted_as_pytorch_does(shape: tuple[int, ...])
 def test_loss_that_cannot_be_differentiated_is_refused(loss: object, expected: str) -> None:
     with pytest.raises(InvalidLossError, match=expected):
         check_loss(loss)
+
+
+def _of_a_kind(batch_size: int, device: torch.device, kind: str = "typical") -> torch.Tensor:
+    return torch.zeros(batch_size, {"typical": 2, "worst": 9}[kind], device=device)
+
+
+def _batch_shape(workload: Workload, **options: bool) -> tuple[int, ...]:
+    batch = with_overrides(workload, Knobs(), **options).make_batch(3, torch.device("cpu"))
+    return tuple(batch.shape)
+
+
+def test_a_batch_is_typical_unless_the_worst_is_asked_for() -> None:
+    workload = local_workload(make_batch=_of_a_kind)
+    assert workload.has_batch_kinds
+    assert _batch_shape(workload) == (3, 2)
+    assert _batch_shape(workload, worst_case=True) == (3, 9)
+
+
+def test_only_a_parameter_of_that_name_is_a_kind() -> None:
+    assert not local_workload(make_batch=lambda batch_size, device, **options: options).has_batch_kinds
+    assert not local_workload(make_batch=print).has_batch_kinds
+    one_kind = local_workload(name="one kind")
+    with pytest.raises(NoBatchKindsError, match="one kind makes one kind of batch; let its make_batch take"):
+        with_overrides(one_kind, Knobs(), worst_case=True)

@@ -6,7 +6,7 @@ there hours later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,10 +22,11 @@ def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
             module.training = training
 
 
-def save_checkpoint(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Saves model and optimizer as a training does, to nowhere, and returns the file's size in bytes."""
+def save_checkpoint(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    """Saves model and optimizers as a training does, to nowhere, and returns the file's size in bytes."""
     sink = CountingSink()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, sink)  # type: ignore[arg-type]
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    torch.save({"model": model.state_dict(), "optimizers": states}, sink)  # type: ignore[arg-type]
     return sink.num_bytes
 
 

@@ -17,9 +17,9 @@ from workers.heart import Report, unheard
 from workers.knobs import apply
 from workers.lowerings.intercept import Rewriting
 from workers.measure import after_steps, process_state
-from workers.optimizers import make_optimizer
+from workers.optimizers import each_of, make_optimizers
 from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
-from workers.workload import Workload, check_batch, check_loss, with_overrides
+from workers.workload import Optimizers, Workload, check_batch, check_loss, with_overrides
 
 PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
@@ -34,7 +34,7 @@ def no_phase(_name: str) -> None:
 def train_step(
     workload: Workload,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     batch: Any,
     *,
     autocast: AutocastFactory = nullcontext,
@@ -54,6 +54,7 @@ def train_step(
         with autocast():
             workload.step(model, optimizer, batch)
         return
+    assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
     optimizer.zero_grad(set_to_none=set_to_none)
     with autocast():
         loss = workload.loss(model, batch)
@@ -198,7 +199,7 @@ class Trial:
         *,
         rewriting: Rewriting | None,
     ) -> None:
-        workload = with_overrides(workload, spec.knobs, spec.mode)
+        workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
@@ -209,11 +210,9 @@ class Trial:
         self._model = model.to(device).train(training)
         if rewriting is not None:
             rewriting.follow(self._model)
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizer: Optimizers | None = None
         if training:
-            self._optimizer = make_optimizer(
-                workload.optimizer, self._model.parameters(), spec.knobs.optimizer_impl
-            )
+            self._optimizer = make_optimizers(workload, self._model, spec.knobs.optimizer_impl)
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.
@@ -268,7 +267,8 @@ class Trial:
     def drop_gradients(self) -> None:
         """Drops what a training step would drop first, so that what the next one keeps can be told."""
         if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=self._spec.knobs.set_to_none)
+            for each in each_of(self._optimizer):
+                each.zero_grad(set_to_none=self._spec.knobs.set_to_none)
 
     def _run_steps(self) -> None:
         spec, meter, progress = self._spec, self._meter, self._progress
@@ -303,7 +303,7 @@ class Trial:
 
     def _save(self) -> None:
         assert self._optimizer is not None
-        num_bytes = after_steps.save_checkpoint(self._model, self._optimizer)
+        num_bytes = after_steps.save_checkpoint(self._model, each_of(self._optimizer))
         self._progress.remarks["checkpoint_bytes"] = str(num_bytes)
 
     def _batch(self) -> Any:

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes  # fake tensors import it with their first operator
 
-from workers.errors import UnsupportedError
+from workers.errors import InapplicableError, UnsupportedError
 from workers.heart import LastWord, unsaid
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import make_optimizer
+from workers.optimizers import make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
+from workers.predict.data_parallel import DataParallel
 from workers.predict.explaining import explained
 from workers.predict.fake_cpu import FakeCpuMode
 from workers.predict.fake_device import FakeDeviceMode
@@ -26,9 +27,9 @@ from workers.predict.owners import gradients, owned, states
 from workers.predict.recorder import Recorder
 from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
+from workers.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -119,7 +120,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
-    workload = with_overrides(workload, spec.knobs, spec.mode)
+    kind = None if not workload.has_batch_kinds else WORST if spec.worst_case else TYPICAL
+    workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
     training = workload.mode == "train"
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
@@ -135,9 +137,10 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model = apply.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)
         model.train(training)
+        parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
-            optimizer = make_optimizer(workload.optimizer, model.parameters(), spec.knobs.optimizer_impl)
+            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -150,12 +153,16 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         with recorder.following(model):
             for number in range(1, NUM_TRACED_STEPS + 1):
                 step.run(number)
+                if number == 1 and parallel is not None:
+                    parallel.check_step()
         recorder.close()
     return Trace(
         workload=spec.workload.name,
         batch_size=spec.batch_size,
         mode="train" if training else "infer",
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
+        batch_kind=kind,
+        num_ranks=spec.num_ranks,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -165,6 +172,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
     )
+
+
+def _parallel(
+    spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
+) -> DataParallel | None:
+    if spec.num_ranks == 1:
+        return None
+    if not training:
+        raise InapplicableError(
+            "--parallel ddp is of training: ranks exchange gradients, and inference has none; leave it out"
+        )
+    with mode.in_step():
+        return DataParallel(model, recorder)
 
 
 class _TracedStep:
@@ -179,7 +199,7 @@ class _TracedStep:
         tensors: TensorList | None,
         workload: Workload,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Optimizers | None,
     ) -> None:
         self._spec = spec
         self._mode = mode

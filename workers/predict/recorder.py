@@ -347,6 +347,15 @@ class Recorder:
         return origin
 
     @contextmanager
+    def within(self, module: str) -> Iterator[None]:
+        """Says that a module runs which is not the model's own, such as a wrapper around it."""
+        self._modules.append(module)
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @contextmanager
     def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
         """Follows which module runs, and when the engine runs backward, for this process.
 

@@ -102,4 +102,5 @@ def _identity(spec: TrialSpec) -> tuple[object, ...] | None:
     workload = spec.workload
     if workload.kind in ("file", "import") and workload.source_sha256 is None:
         return None
-    return workload, traced_knobs(spec.knobs, for_host=spec.is_for_host), spec.mode, spec.seed
+    knobs = traced_knobs(spec.knobs, for_host=spec.is_for_host)
+    return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.result import FrontierEntry, TuneResult
-from autofit.report.words import rate
+from autofit.report.words import outside_allocator, rate
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 
@@ -15,12 +15,13 @@ def frontier_table(result: TuneResult) -> Table:
     """A row for every setting, the largest batch first: what fits, what does not, why, how that is known."""
     entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
     timed = any(entry.samples_per_second is not None for entry in entries)
+    names = result.setting_names
     is_cpu = result.device.kind == "cpu"
     peak = "resident peak" if is_cpu else "reserved peak"
     columns = ("setting", "largest batch", peak, *(("samples a second",) if timed else ()), "fails at")
     rows = [
         (
-            entry.knobs.conv_algo + (" — the best" if _is_best(entry, result) else ""),
+            names[entry.knobs] + (" — the best" if _is_best(entry, result) else ""),
             "none" if entry.largest_batch is None else str(entry.largest_batch),
             size_or_dash(entry.device_peak_bytes if is_cpu else entry.peak_reserved_bytes),
             *((_rate(entry),) if timed else ()),
@@ -37,7 +38,9 @@ def frontier_table(result: TuneResult) -> Table:
     )
 
 
-def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int) -> Table:
+def breakdown_table(
+    categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int, num_ranks: int
+) -> Table:
     """What is alive at the allocated peak, and what comes on top of it up to the device peak.
 
     Args:
@@ -51,7 +54,7 @@ def breakdown_table(categories: Mapping[Category, int], *, reserved_bytes: int, 
         ("= allocated peak", allocated),
         ("+ held by the allocator, not in use", reserved_bytes - allocated),
         ("= reserved peak", reserved_bytes),
-        ("+ CUDA context, assumed", context_bytes),
+        (f"+ {outside_allocator(num_ranks)}, assumed", context_bytes),
         ("= device peak, what nvidia-smi would show", reserved_bytes + context_bytes),
     ]
     return Table(

@@ -28,6 +28,7 @@ def search(autofit, model: str, *options: str):
         ("davenet", ("--gpu-mem", "2G", "--conv-algo", "winograd"), ("usage", "is not one of cudnn")),
         ("davenet", ("--gpu-mem", "2G", "--input", "3x8x8"), ("usage", "brings its own input")),
         ("davenet", ("--device", "cpu", "--gpu", "t4"), ("usage", "--device cpu uses none")),
+        ("davenet", ("--gpu", "t4", "--parallel", "fsdp:4"), ("usage", "fsdp is not predicted")),
     ],
 )
 def test_wrong_options_exit_with_2_before_anything_is_started(
@@ -40,6 +41,12 @@ def test_wrong_options_exit_with_2_before_anything_is_started(
     assert (finished.document["kind"], finished.document["exit_code"]) == (kind, 2)
     assert said in finished.document["message"]
     assert not state_dir.exists()
+
+
+def test_a_workload_with_one_kind_of_batch_has_no_worst_case(autofit):
+    finished = search(autofit, "davenet-audio", *MEMORY, "--worst-case")
+    assert (finished.code, finished.document["kind"]) == (2, "usage")
+    assert "davenet-audio makes one kind of batch; let its make_batch take" in finished.document["message"]
 
 
 def test_a_module_that_does_not_import_shows_the_users_traceback(autofit, tmp_path):

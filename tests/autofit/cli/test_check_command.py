@@ -117,6 +117,15 @@ def test_where_no_card_is_named_the_line_says_what_is_spanned_and_how_to_narrow_
     assert "narrows" not in autofit(*CHECK, check=checked(architectures=("sm_75",))).out
 
 
+def test_the_line_says_of_which_batch_and_of_how_many_ranks_it_is(autofit, checked):
+    options = ("--worst-case", "--parallel", "ddp:4")
+    result = checked(batch_kind="worst", num_ranks=4)
+    line = autofit(*CHECK, *options, check=result).out
+    assert "with cudnn, the worst its data can make, on each of 4 ranks, 376 samples a step, is" in line
+    assert "--worst-case --parallel ddp:4` finds how far it goes" in line
+    assert "ranks" not in autofit(*CHECK, check=checked()).out
+
+
 @pytest.mark.parametrize(
     ("verdict", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)]
 )
@@ -141,6 +150,8 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "calibration",
         "workspace_bytes",
         "architectures",
+        "batch_kind",
+        "num_ranks",
         "versions",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)

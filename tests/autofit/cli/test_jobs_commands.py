@@ -253,11 +253,12 @@ def test_what_answers_has_to_be_the_dashboard_of_a_usable_ray(
 
 
 def test_a_driver_is_told_all_but_secrets(queue: JobQueue, tmp_path: Path) -> None:
-    spec = JobSpec(options={"model": "train.py:w", "gpu-mem": "16 G", "fresh": "true"}, workload="train.py:w")
-    job, _ = queue.enqueue("a", spec)
+    options = {"model": "train.py:w", "gpu-mem": "16 G", "worst-case": "true", "fresh": "true"}
+    job, _ = queue.enqueue("a", JobSpec(options=options, workload="train.py:w"))
     command = entrypoint(job, storage_url=None, first_attempt=True)
     assert command == (
-        "python -P -m autofit.cli tune --model=train.py:w '--gpu-mem=16 G' --fresh --address=auto --job=a"
+        "python -P -m autofit.cli tune --model=train.py:w '--gpu-mem=16 G' --worst-case --fresh "
+        "--address=auto --job=a"
     )
     assert "--fresh" not in entrypoint(job, storage_url=None, first_attempt=False)
     assert storage_for_driver("postgresql://me:secret@db/x") is None

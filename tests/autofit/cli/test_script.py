@@ -12,8 +12,9 @@ from workers.knobs import apply
 from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Knobs
 
 
-def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True) -> list[str]:
-    return list(script_lines(knobs, batch_size=118, device_kind=device_kind, training=training))
+def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
+    options = {"device_kind": device_kind, "training": training, "num_ranks": num_ranks}
+    return list(script_lines(knobs, batch_size=118, **options))
 
 
 def flags():
@@ -107,3 +108,11 @@ def test_inference_needs_neither_optimizer_nor_scaler():
 )
 def test_the_lines_are_python(knobs):
     compile("\n".join(lines(knobs)), "lines", "exec")
+
+
+def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
+    text = lines(Knobs(optimizer="adam"), num_ranks=4)
+    wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))
+    assert wrapped < made
+    assert "of 4 ranks" in text[wrapped]
+    assert not any("Parallel" in line for line in lines(Knobs()))

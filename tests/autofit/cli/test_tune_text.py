@@ -17,6 +17,7 @@ from autofit.report.answer import needed_at_least
 from autofit.report.estimate import Interval
 from autofit.report.result import TuneResult
 from autofit.search.choice import Knee
+from autofit.search.pruning import PrunedSetting
 from autofit.settings import TuneSettings
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
 
@@ -504,3 +505,26 @@ def test_an_earlier_answer_reads_as_it_did_and_says_when_it_was_found(rendered, 
     *said, last = rendered(again).splitlines()
     assert rendered(first).splitlines()[: len(said)] == said
     assert last == "An earlier answer, of 2026-11-18 11:06 UTC: nothing was run. --fresh runs it."
+
+
+def test_a_search_over_several_knobs_names_them_marks_the_front_and_tells_what_was_not_searched(
+    rendered, results
+):
+    fast, slow = Knobs(precision="amp-bf16"), Knobs(checkpointing="blocks")
+    text = flat(
+        rendered(
+            results.answer(
+                best=dataclasses.replace(results.answer().best, knobs=fast),
+                frontier=(
+                    results.entry("cudnn", 90, 91, dominated_by=fast),
+                    results.entry("cudnn", 118, 119, knobs=fast),
+                ),
+                pruned=(PrunedSetting(knobs=slow, at_most=111, failing_batch=112, faster=fast),),
+            )
+        )
+    )
+    assert "davenet · the workload's optimizer · train" in text, "what was searched is not fixed"
+    assert "with cudnn · amp-bf16 · no checkpointing: a reserved peak" in text
+    assert "Pareto" in text
+    assert text.count("◆") == 2, "the mark and what it means"
+    assert "111 batch 112, which" in text

@@ -424,8 +424,8 @@ def test_a_checkpoint_writes_every_tensor_and_keeps_none():
     model(torch.ones(1, 1000)).sum().backward()
     optimizer.step()
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    assert after_steps.save_checkpoint(model, optimizer) == file.getbuffer().nbytes
+    torch.save({"model": model.state_dict(), "optimizers": [optimizer.state_dict()]}, file)
+    assert after_steps.save_checkpoint(model, [optimizer]) == file.getbuffer().nbytes
 
 
 def test_a_plan_of_convolutions_is_applied_to_the_layers_it_names():

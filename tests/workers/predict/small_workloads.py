@@ -187,6 +187,62 @@ def _accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Ten
 accumulating = _workload(_perceptron, step=_accumulating)
 
 
+class Averaged(nn.Module):
+    """A model and the moving average of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = _perceptron()
+        self.average = _perceptron().requires_grad_(False)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = (self.trained if self.training else self.average)(batch)
+        return output
+
+
+def _averaging(model: Averaged, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
+    optimizer.zero_grad()
+    _mean_square(model, batch).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for average, weight in zip(model.average.parameters(), model.trained.parameters(), strict=True):
+            average.mul_(0.99).add_(weight * 0.01)
+
+
+averaged = _workload(Averaged, step=_averaging, optimizer=functools.partial(torch.optim.Adam, foreach=False))
+
+
+class Adversaries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = _perceptron()
+        self.discriminator = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 1))
+
+
+def _both(model: Adversaries) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    return (
+        torch.optim.Adam(model.generator.parameters(), foreach=False),
+        torch.optim.RMSprop(model.discriminator.parameters(), foreach=False),
+    )
+
+
+def _alternating(
+    model: Adversaries, optimizers: tuple[torch.optim.Optimizer, torch.optim.Optimizer], batch: Tensor
+) -> None:
+    of_generator, of_discriminator = optimizers
+    made = model.generator(batch)
+    of_discriminator.zero_grad()
+    told = model.discriminator(made.detach()) - model.discriminator(batch[:, :2])
+    functional.softplus(told).mean().backward()
+    of_discriminator.step()
+    of_generator.zero_grad()
+    functional.softplus(-model.discriminator(made)).mean().backward()
+    of_generator.step()
+
+
+adversarial = _workload(Adversaries, step=_alternating, optimizer=_both)
+
+
 def _scaling(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
     scaler = torch.amp.GradScaler("cuda")
     optimizer.zero_grad()

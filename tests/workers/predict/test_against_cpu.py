@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from workers.knobs import apply
 from workers.measure.steps import train_step
-from workers.optimizers import make_optimizer
+from workers.optimizers import make_optimizers
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
 from workers.protocol import OPTIMIZERS, Knobs
@@ -35,7 +35,7 @@ def allocator_events_on_cpu(workload: Workload, knobs: Knobs = DEFAULT) -> list[
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
     workload = with_overrides(workload, knobs)
     model = apply.converted_model(workload.build_model(), knobs)
-    optimizer = make_optimizer(workload.optimizer, model.parameters(), knobs.optimizer_impl)
+    optimizer = make_optimizers(workload, model, knobs.optimizer_impl)
 
     def step() -> None:
         batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
@@ -85,6 +85,8 @@ def canonical(sizes: list[int]) -> list[int]:
         "checkpointed",
         "reentrant",
         "accumulating",
+        "averaged",
+        "adversarial",
         "language",
         "weight_norm",
         pytest.param(

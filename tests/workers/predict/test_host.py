@@ -51,7 +51,18 @@ def peak_of(changes: list[int]) -> int:
 
 @pytest.mark.parametrize(
     "attribute",
-    ["perceptron", "silu", "rms_norm", "dropout", "checkpointed", "accumulating", "language", "gru"],
+    [
+        "perceptron",
+        "silu",
+        "rms_norm",
+        "dropout",
+        "checkpointed",
+        "accumulating",
+        "averaged",
+        "adversarial",
+        "language",
+        "gru",
+    ],
 )
 def test_allocations_and_frees_are_those_of_a_real_run(attribute, host_trace):
     assert predicted_events(Steps(host_trace(attribute))) == allocator_events_on_cpu(load(attribute))

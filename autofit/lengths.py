@@ -1,0 +1,207 @@
+"""How long batches of variable-length data become: at worst, and typically."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.errors import UsageError, did_you_mean
+from workers.protocol import TYPICAL, WORST
+
+_KINDS = (TYPICAL, WORST)
+_PROGRESS_SAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLengths:
+    """To what length the batches of a dataset are padded; made by `worst_case_lengths`.
+
+    Lengths are in the dataset's own unit: tokens, frames, points.
+
+    Attributes:
+        lengths: the different lengths that occur, ascending.
+        num_up_to: how many samples are of each of these lengths or shorter.
+        num_left_out: samples that the quantile left out, all longer than the longest here.
+        multiple: what batches are padded to a multiple of.
+    """
+
+    lengths: tuple[int, ...]
+    num_up_to: tuple[int, ...]
+    num_left_out: int = 0
+    multiple: int = 1
+
+    @property
+    def num_samples(self) -> int:
+        """The samples that batches are made of."""
+        return self.num_up_to[-1]
+
+    def worst(self, batch_size: int) -> int:
+        """The padded length of a batch that has the longest sample in it, whatever its size.
+
+        Such a batch comes in every epoch, and takes `batch_size` times this length.
+        """
+        _require_batch_size(batch_size)
+        return self._padded(self.lengths[-1])
+
+    def typical(self, batch_size: int) -> int:
+        """The padded length that a batch of so many samples has on average, in a shuffled epoch.
+
+        The expected maximum of draws without replacement, from the order statistics of the lengths
+        themselves (David and Nagaraja 2003, Order Statistics, section 3.7): no random numbers, and
+        the same answer every time. A batch larger than the dataset has all of it.
+        """
+        _require_batch_size(batch_size)
+        num_drawn = min(batch_size, self.num_samples)
+        within = [_share_within(count, self.num_samples, num_drawn) for count in self.num_up_to]
+        shares = (upper - lower for lower, upper in itertools.pairwise([0.0, *within]))
+        expected = math.fsum(length * share for length, share in zip(self.lengths, shares, strict=True))
+        return self._padded(math.ceil(round(expected, 6)))  # before a rounding error adds one
+
+    def of(self, kind: str, batch_size: int) -> int:
+        """`worst` or `typical`, by the `kind` that a `make_batch` is given.
+
+        Raises:
+            UsageError: there is no such kind.
+        """
+        if kind not in _KINDS:
+            raise UsageError(
+                f"kind is one of {', '.join(_KINDS)}; got {kind!r}.{did_you_mean(str(kind), _KINDS)}"
+            )
+        return self.worst(batch_size) if kind == WORST else self.typical(batch_size)
+
+    def _padded(self, length: int) -> int:
+        return -(-length // self.multiple) * self.multiple
+
+
+def worst_case_lengths(
+    dataset: Iterable[Any],
+    *,
+    length: Callable[[Any], int] | None = None,
+    quantile: float = 1.0,
+    multiple: int = 1,
+    on_progress: Callable[[int], None] | None = None,
+) -> BatchLengths:
+    """Reads how long the samples of a dataset are, for a `make_batch` of typical and of worst batches.
+
+        >>> import autofit
+        >>> lengths = autofit.worst_case_lengths([12, 7, 7, 9, 31, 8, 10, 11])
+        >>> lengths.worst(4), lengths.typical(4)
+        (31, 22)
+        >>> lengths.typical(1), lengths.typical(8)
+        (12, 31)
+
+    Four samples of these eight have a longest of 22 on average, rounded up, and of 31 at worst. A
+    workload pads to them:
+
+        >>> def make_batch(batch_size, device, *, kind="typical"):
+        ...     num_tokens = lengths.of(kind, batch_size)
+        ...     return torch.randint(50_000, (batch_size, num_tokens), device=device)
+
+    Trials import the workload anew: where reading the dataset takes long, read it once, and write the
+    lengths that matter into the workload. The dataset is read once, from its beginning, and no sample is
+    kept; a column of a dataset of Hugging Face is `dataset["input_ids"]`, or
+    `length=lambda sample: len(sample["input_ids"])` of its samples.
+
+    Args:
+        dataset: samples, or their lengths; any iterable that ends, or anything with `__len__` and
+            `__getitem__`.
+        length: of a sample; a number is its own length, and a list or tensor of tokens has that of its
+            first dimension, unless this says otherwise.
+        quantile: the share of the samples, the shortest first, that batches are made of, where the
+            longest are dropped: 0.99 leaves out one in a hundred.
+        multiple: what batches are padded to a multiple of, as collators do for tensor cores.
+        on_progress: is told after every ten thousand samples how many were read.
+
+    Raises:
+        UsageError: the dataset is empty, a length is no whole number, or an argument makes no sense.
+    """
+    if not 0 < quantile <= 1:
+        raise UsageError(f"quantile is a share of the samples above 0 and up to 1; got {quantile}")
+    if multiple < 1:
+        raise UsageError(f"multiple is a whole number of 1 or more; got {multiple}")
+    measure = _own_length if length is None else length
+    counts: Counter[int] = Counter()
+    for number, sample in enumerate(_samples(dataset)):
+        counts[_whole(measure(sample), number)] += 1
+        if on_progress is not None and (number + 1) % _PROGRESS_SAMPLES == 0:
+            on_progress(number + 1)
+    if not counts:
+        raise UsageError("the dataset is empty: give samples, or their lengths")
+    return _lengths(counts, quantile, multiple)
+
+
+def _lengths(counts: Mapping[int, int], quantile: float, multiple: int) -> BatchLengths:
+    lengths = sorted(counts)
+    num_up_to = list(itertools.accumulate(counts[each] for each in lengths))
+    num_samples = num_up_to[-1]
+    num_kept = max(1, math.floor(quantile * num_samples + 1e-9))
+    last = bisect.bisect_left(num_up_to, num_kept)
+    return BatchLengths(
+        lengths=tuple(lengths[: last + 1]),
+        num_up_to=(*num_up_to[:last], num_kept),
+        num_left_out=num_samples - num_kept,
+        multiple=multiple,
+    )
+
+
+def _samples(dataset: Any) -> Iterator[Any]:
+    """The samples; datasets of PyTorch need have no iterator, and raise no `IndexError` at their end."""
+    if isinstance(dataset, Mapping):
+        raise UsageError(
+            f"a dataset is a sequence of samples, got a {type(dataset).__name__} of "
+            f"{', '.join(map(str, dataset))}: give one of them"
+        )
+    if hasattr(dataset, "__iter__"):
+        return iter(dataset)
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return (dataset[index] for index in range(len(dataset)))
+    raise UsageError(f"a dataset is a sequence of samples or of lengths; got {type(dataset).__name__}")
+
+
+def _own_length(sample: Any) -> Any:
+    try:
+        return operator.index(sample)
+    except TypeError:
+        pass
+    if isinstance(sample, str | bytes | tuple | Mapping) or not isinstance(sample, Sized):
+        raise UsageError(
+            f"a sample is a {type(sample).__name__}, whose length says nothing of its size on the GPU: say "
+            'what does, such as length=lambda sample: len(sample["input_ids"])'
+        )
+    return len(sample)
+
+
+def _whole(length: Any, number: int) -> int:
+    try:
+        whole = -1 if isinstance(length, bool) else operator.index(length)
+    except TypeError:
+        whole = -1
+    if whole < 0:
+        raise UsageError(f"sample {number} has the length {length!r}: lengths are whole numbers of 0 or more")
+    return whole
+
+
+def _share_within(num_within: int, num_samples: int, num_drawn: int) -> float:
+    """How likely all samples drawn are among so many: C(within, drawn) / C(samples, drawn)."""
+    if num_within < num_drawn:
+        return 0.0
+    if num_within == num_samples:
+        return 1.0
+    logarithm = (
+        math.lgamma(num_within + 1)
+        - math.lgamma(num_within - num_drawn + 1)
+        - math.lgamma(num_samples + 1)
+        + math.lgamma(num_samples - num_drawn + 1)
+    )
+    return math.exp(min(0.0, logarithm))
+
+
+def _require_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")

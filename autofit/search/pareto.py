@@ -1,0 +1,56 @@
+"""The Pareto front of batch against time: the settings that none beats in one and equals in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autofit.search.pace import Pace
+from workers.protocol import Knobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A setting at its largest batch.
+
+    Attributes:
+        samples_per_second: measured; None where it was not.
+        pace: what stands for it then.
+    """
+
+    largest_batch: int
+    samples_per_second: float | None
+    pace: Pace
+
+
+def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
+    """For every setting that is not on the front one that is, and fits as much and is no slower.
+
+    Of settings that are equal in both the first is on the front. Without measured rates settings
+    compare by pace, which leaves some uncompared: all of those may be on the front.
+    """
+    names = list(points)
+    beaten = {
+        knobs: [
+            other
+            for index, other in enumerate(names)
+            if other != knobs
+            and _is_as_good(points[other], points[knobs])
+            and (index < place or not _is_as_good(points[knobs], points[other]))
+        ]
+        for place, knobs in enumerate(names)
+    }
+    front = [knobs for knobs in names if not beaten[knobs]]
+    return {
+        knobs: next((other for other in better if other in front), better[0])
+        for knobs, better in beaten.items()
+        if better
+    }
+
+
+def _is_as_good(a: Point, b: Point) -> bool:
+    if a.largest_batch < b.largest_batch:
+        return False
+    if a.samples_per_second is not None and b.samples_per_second is not None:
+        return a.samples_per_second >= b.samples_per_second
+    return a.pace.is_no_slower_than(b.pace)

@@ -1,0 +1,115 @@
+"""Settings of a product that need no trials: another is no slower and fits all that they could.
+
+    setting  at most  a settled rival that is no slower      then
+    A          160    –                                      searched first
+    B           90    A fits 138                             pruned
+    C          150    A fits 138                             139 is tried: if it fails, pruned
+
+What a setting could fit at most is what the low end of its prediction allows, or one less than a
+size that failed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit.search.pace import Pace
+from workers.protocol import Knobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedSetting:
+    """A setting whose boundary was not searched to its end.
+
+    Attributes:
+        at_most: the largest batch that it could fit; 0 for none.
+        failing_batch: the size that was tried and failed and says so; None where the prediction does.
+        faster: the setting that fits as much and is no slower.
+    """
+
+    knobs: Knobs
+    at_most: int
+    failing_batch: int | None
+    faster: Knobs
+
+
+class Pruning:
+    """Says which settings of a product another makes pointless.
+
+    Args:
+        settings: in the order of the space; of two that are alike in all the first counts.
+        paces: of every setting.
+        at_most: the largest batch that a setting could fit at best, 0 for none; None where nothing
+            predicts it. Asked of a setting only where it has rivals.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[Knobs],
+        *,
+        paces: Mapping[Knobs, Pace],
+        at_most: Callable[[Knobs], int | None],
+    ) -> None:
+        self.at_most = functools.cache(at_most)
+        self._index = {knobs: number for number, knobs in enumerate(settings)}
+        alike: dict[tuple[object, ...], list[Knobs]] = {}
+        for knobs in settings:
+            alike.setdefault(paces[knobs].alike, []).append(knobs)
+        self._rivals = {
+            knobs: tuple(
+                other
+                for other in alike[paces[knobs].alike]
+                if other != knobs and paces[other].is_no_slower_than(paces[knobs])
+            )
+            for knobs in settings
+        }
+
+    def pruned(
+        self, knobs: Knobs, largest: Mapping[Knobs, int], failing_batch: int | None
+    ) -> PrunedSetting | None:
+        """Why a setting is pointless; None where it may not be.
+
+        Args:
+            largest: the largest batch of the settings whose boundary is known; 0 for none.
+            failing_batch: the smallest of its own sizes, beyond those that fit, that failed.
+        """
+        rival = self.best_rival(knobs, largest)
+        if rival is None:
+            return None
+        if failing_batch is not None and failing_batch <= largest[rival] + 1:
+            return PrunedSetting(
+                knobs=knobs, at_most=failing_batch - 1, failing_batch=failing_batch, faster=rival
+            )
+        at_most = self.at_most(knobs)
+        if at_most is None or at_most > largest[rival]:
+            return None
+        return PrunedSetting(knobs=knobs, at_most=at_most, failing_batch=None, faster=rival)
+
+    def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
+        """Of the settings that are known and no slower the one that fits most; None where nothing fits."""
+        rivals = [rival for rival in self._rivals[knobs] if largest.get(rival)]
+        return max(rivals, key=lambda rival: (largest[rival], -self._index[rival]), default=None)
+
+    def leading(self, open_settings: Sequence[Knobs], unsettled: Collection[Knobs]) -> list[Knobs]:
+        """Those of the open settings that no rival is predicted to make pointless; all where each waits."""
+        leading = [
+            knobs
+            for knobs in open_settings
+            if not any(self._comes_first(r, knobs) for r in self._rivals[knobs] if r in unsettled)
+        ]
+        return leading or list(open_settings)
+
+    def affected_by(self, knobs: Knobs) -> Iterable[Knobs]:
+        """The settings that this one may make pointless."""
+        return (other for other, rivals in self._rivals.items() if knobs in rivals)
+
+    def _comes_first(self, rival: Knobs, knobs: Knobs) -> bool:
+        theirs, own = self.at_most(rival), self.at_most(knobs)
+        if theirs is None or own is None:
+            return False
+        if theirs != own:
+            return theirs > own
+        is_mutual = knobs in self._rivals[rival]
+        return not is_mutual or self._index[rival] < self._index[knobs]

@@ -1,0 +1,128 @@
+"""What a search is over: the settings that apply to the workload, and those that others make pointless."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autofit.curve_set import CurveSet
+from autofit.errors import AutofitError, UsageError, WorkloadFailedError
+from autofit.prediction import UNPREDICTABLE, Predictor
+from autofit.report.words import in_words
+from autofit.search.pace import Pace
+from autofit.search.pruning import Pruning
+from autofit.settings import ALL_CONV_ALGOS, TuneSettings
+from autofit.target import Target
+from workers.knobs import conv
+from workers.protocol import HOST_ARCHITECTURE, Knobs
+
+if TYPE_CHECKING:
+    from autofit.search.space import SearchSpace
+
+
+def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = False) -> tuple[str, ...]:
+    """The algorithms to search; unless told, of a script the one that it has if it sets nothing."""
+    kind = target.device.kind
+    if settings.conv_algos is None:
+        return conv.defaults(kind)[: 1 if of_script else None]
+    if settings.conv_algos == ALL_CONV_ALGOS:
+        return conv.applicable(kind)
+    misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
+    if misplaced:
+        raise UsageError(
+            f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
+            f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
+        )
+    return settings.conv_algos
+
+
+def search_space(
+    settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
+) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space, and what is left out of it, a sentence each.
+
+    Raises:
+        UsageError: an algorithm that was named applies to nothing in the workload.
+        WorkloadFailedError: the workload fails with every combination of the knobs.
+    """
+    from autofit.search.space import SearchSpace
+
+    fixed, searched = settings.knobs(), dict(settings.searched)
+    min_batch, failing = _smallest_batch(predictor, list(_combinations(fixed, searched)), settings.max_batch)
+    runs = next(knobs for knobs in _combinations(fixed, searched) if knobs not in failing)
+    reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
+    inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
+    if inapplicable and settings.conv_algos != ALL_CONV_ALGOS:
+        raise UsageError(next(iter(inapplicable.values())))
+    kept = tuple(name for name in algos if name not in inapplicable)
+    space = SearchSpace(
+        choices={"conv_algo": kept, **searched},
+        fixed=fixed,
+        min_batch=min_batch,
+        max_batch=settings.max_batch,
+        left_out=frozenset(dataclasses.replace(knobs, conv_algo=name) for knobs in failing for name in kept),
+    )
+    notes = [f"left out: {reason.rpartition(':')[0]}" for reason in inapplicable.values()]
+    for knobs, error in failing.items():
+        name = " · ".join(in_words(knob, getattr(knobs, knob)) for knob in searched)
+        notes.append(f"left out: {name}: {error.message}")
+    return space, tuple(notes)
+
+
+def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) -> Iterator[Knobs]:
+    """The settings but for the convolution algorithm."""
+    for values in itertools.product(*searched.values()):
+        changed: dict[str, Any] = dict(zip(searched, values, strict=True))
+        yield dataclasses.replace(fixed, **changed)
+
+
+def _smallest_batch(
+    predictor: Predictor, settings: Sequence[Knobs], max_batch: int
+) -> tuple[int, dict[Knobs, WorkloadFailedError]]:
+    """1, or 2 where no step can do with one sample (a contrastive loss, some batch norms); and what fails.
+
+    Raises:
+        WorkloadFailedError: the workload fails with all of the settings.
+    """
+    for batch_size in range(1, min(2, max_batch) + 1):
+        failing = {
+            knobs: error
+            for knobs in settings
+            if (error := _failure(predictor, knobs, batch_size)) is not None
+        }
+        if len(failing) < len(settings):
+            return batch_size, failing
+    raise failing[settings[0]]
+
+
+def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> WorkloadFailedError | None:
+    try:
+        predictor.trace(knobs, batch_size)
+    except AutofitError as error:
+        if error.kind in UNPREDICTABLE:
+            return None  # which says nothing of whether it runs
+        if not isinstance(error, WorkloadFailedError):
+            raise
+        return error
+    return None
+
+
+def pruning_of(
+    settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
+) -> Pruning | None:
+    """What need not be tried; None where nothing is.
+
+    That is where predictions answer, which cost no trial, and where the convolution algorithm alone is
+    searched, whose speed is not known.
+    """
+    if not settings.searched or target.probe is None:
+        return None
+    architecture = HOST_ARCHITECTURE if target.device.kind == "cpu" else target.card.architecture
+    sizes = range(space.min_batch, space.max_batch + 1)
+    return Pruning(
+        space.settings,
+        paces={knobs: Pace.of(knobs, architecture) for knobs in space.settings},
+        at_most=lambda knobs: curves.at_most(knobs, target.budget.usable_bytes, sizes),
+    )

@@ -1,0 +1,117 @@
+"""`--parallel ddp:N`: the answer is one rank's, with its buckets and NCCL's memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autofit
+from autofit.budget import make_budget
+from autofit.communicator import communicator_interval
+from autofit.errors import UsageError
+from autofit.gpus import LocalGpu
+from autofit.report.answer import answer_in_words
+from autofit.report.result import TuneResult
+from autofit.settings import resolve_settings
+from autofit.target import resolve_target
+
+MODEL = "davenet-audio"
+GIB = 1024**3
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        return autofit.tune(MODEL, gpu="t4", conv_algo="native", parallel="ddp:4")
+
+
+def test_the_answer_is_one_ranks_and_the_samples_are_those_of_all(tuned: TuneResult) -> None:
+    assert tuned.best is not None
+    batch_size = tuned.best.batch_size
+    sentences = answer_in_words(tuned)
+    assert sentences[1] == (
+        f"That is 4 ranks with a batch of {batch_size} each: {4 * batch_size} samples a step."
+    )
+    document = json.loads(tuned.to_json())
+    assert (document["num_ranks"], document["samples_per_step"]) == (4, 4 * batch_size)
+    assert document["estimate"]["num_ranks"] == 4
+    assert TuneResult.from_dict(document).num_ranks == 4
+    assert any("one of 4 ranks is predicted" in note for note in tuned.notes)
+
+
+def test_the_budget_leaves_room_for_nccl(tuned: TuneResult) -> None:
+    alone = make_budget(15 * GIB, architecture="sm_75", card="t4")
+    ranks = make_budget(15 * GIB, architecture="sm_75", card="t4", num_ranks=4)
+    nccl = communicator_interval(4)
+    assert ranks.context_bytes - alone.context_bytes == nccl.high_bytes
+    assert alone.usable_bytes - ranks.usable_bytes == nccl.high_bytes
+    assert tuned.budget.context_bytes == ranks.context_bytes
+    assert any(
+        said.startswith("NCCL's memory of 1638 MiB assumed for one of 4") for said in ranks.assumptions
+    )
+    assert nccl.low_bytes < communicator_interval(2).likely_bytes < nccl.likely_bytes < nccl.high_bytes
+
+
+def test_a_rank_takes_its_gradients_once_more(state_dir: Path) -> None:
+    alone, rank, many = (
+        autofit.estimate(MODEL, batch_size=8, gpu="t4", parallel=parallel)
+        for parallel in ("ddp:1", "ddp:2", "ddp:64")
+    )
+    assert alone == autofit.estimate(MODEL, batch_size=8, gpu="t4")
+    assert rank.peak_reserved_bytes == many.peak_reserved_bytes > alone.peak_reserved_bytes
+    assert rank.breakdown.gradients > alone.breakdown.gradients
+    assert (rank.samples_per_step, many.to_dict()["samples_per_step"]) == (16, 512)
+    curve = autofit.peak_curve(MODEL, gpu="t4", parallel="ddp:2")
+    assert curve(8).peak_reserved_bytes == rank.peak_reserved_bytes
+
+
+def test_a_check_is_of_one_rank(state_dir: Path) -> None:
+    result = autofit.check(MODEL, batch_size=8, gpu="t4", parallel="ddp:4")
+    assert (result.verdict, result.num_ranks) == ("fits", 4)
+
+
+def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
+    card = LocalGpu(
+        name="Tesla T4",
+        uuid="a",
+        architecture="sm_75",
+        total_bytes=15 * GIB,
+        used_bytes=0,
+        driver_version="1",
+    )
+
+    def nothing_is_asked() -> Any:
+        raise AssertionError
+
+    settings = resolve_settings({"model": MODEL, "parallel": "ddp:4"}, {}, None)
+    target = resolve_target(settings, local_gpus=lambda: (card,), reachable=nothing_is_asked)
+    assert target.probe is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parallel": "fsdp"}, "--parallel: fsdp is not predicted: wrap the model in your own script and"),
+        ({"parallel": "fsdp:4"}, "fsdp is not predicted"),
+        ({"parallel": "ddp"}, "'ddp' is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4"),
+        ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
+        ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
+        ({"parallel": "ddp:2", "probe": "measure"}, "--probe measure measures one alone: leave out either"),
+        ({"parallel": "ddp:2", "device": "cpu"}, "--device cpu measures one alone"),
+        ({"parallel": "ddp:2", "objective": "throughput"}, "--objective throughput measures one alone"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_settings({"model": MODEL, "gpu_mem": "8G", **options}, {}, None)
+
+
+def test_the_python_call_refuses_alike() -> None:
+    with pytest.raises(UsageError, match="parallel: fsdp is not predicted"):
+        autofit.estimate(MODEL, batch_size=1, parallel="fsdp:2")
+    with pytest.raises(UsageError, match="is of training: ranks exchange gradients"):
+        autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")
