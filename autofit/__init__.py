@@ -8,6 +8,10 @@ A workload is a built-in's name, `package.module:attribute`, `path/file.py:attri
 
     >>> workload = autofit.Workload(build_model=..., make_batch=..., loss=..., optimizer="adam")
     >>> autofit.estimate(workload, batch_size=128).peak_reserved_bytes
+
+or a training script as it is, which says how it takes its batch size:
+
+    >>> script = autofit.Script(path="train.py", batch_argument="--batch-size")
 """
 
 from autofit import errors
@@ -16,10 +20,12 @@ from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
 from autofit.lengths import BatchLengths, worst_case_lengths
 from autofit.predicted_curve import PredictedCurve
+from autofit.probing import StepPeak, probe_step
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
+from workers.scripts.reference import Script
 from workers.workload import Workload
 
 __all__ = [
@@ -32,6 +38,8 @@ __all__ = [
     "Interval",
     "Knobs",
     "PredictedCurve",
+    "Script",
+    "StepPeak",
     "TuneResult",
     "Workload",
     "apply_conv_algo",
@@ -41,6 +49,7 @@ __all__ = [
     "estimate",
     "find_executable_batch_size",
     "peak_curve",
+    "probe_step",
     "tune",
     "worst_case_lengths",
 ]

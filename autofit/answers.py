@@ -44,6 +44,7 @@ _QUESTION = "question"
 _NOT_DECIDING = frozenset(
     {
         "model",  # what it refers to decides
+        "script",
         "address",  # which devices it leads to decides
         "storage",
         "storage_wait_seconds",
@@ -115,7 +116,8 @@ def question(
     except DriverError:
         return None
     given = dataclasses.asdict(settings)
-    target = workload.target.rsplit("/", 1)[-1] if workload.kind == "file" else workload.target
+    is_file = workload.kind in ("file", "script")
+    target = workload.target.rsplit("/", 1)[-1] if is_file else workload.target
     parts = {
         "workload": [
             workload.kind,
@@ -123,6 +125,7 @@ def question(
             workload.source_sha256,
             workload.input_shape,
             workload.num_classes,
+            None if workload.script is None else dataclasses.asdict(workload.script),
         ],
         "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
         "devices": devices,
@@ -138,7 +141,9 @@ def question(
     return Question(
         parts=json.loads(json.dumps(parts, default=str)),
         roots=roots,
-        own_file=workload.target.rpartition(":")[0] if workload.kind == "file" else None,
+        own_file=(workload.target if workload.script else workload.target.rpartition(":")[0])
+        if is_file
+        else None,
         storage=settings.storage,
         wait_seconds=settings.storage_wait_seconds,
     )

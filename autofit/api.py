@@ -26,7 +26,8 @@ from autofit.report.result import TuneResult
 from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor, run
 from autofit.settings import TuneSettings, parse_parallel, resolve_settings
-from workers.protocol import Knobs, WorkloadRef
+from workers.protocol import Knobs, ScriptCall, WorkloadRef
+from workers.scripts.reference import Script
 from workers.workload import UnknownWorkloadError, Workload, WorkloadError, parse_reference
 
 
@@ -45,11 +46,13 @@ class KnobOptions(TypedDict, total=False):
     global_batch: int | None
 
 
-def tune(workload: Workload | str, *, on_event: EventSink | None = None, **options: Any) -> TuneResult:
+def tune(
+    workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any
+) -> TuneResult:
     """Finds the largest batch that fits, for every convolution algorithm asked for.
 
     Args:
-        workload: a `Workload`, or what `Workload.load` takes.
+        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
@@ -73,7 +76,7 @@ def tune(workload: Workload | str, *, on_event: EventSink | None = None, **optio
 
 
 def estimate(
-    workload: Workload | str,
+    workload: Workload | Script | str,
     *,
     batch_size: int,
     gpu: str | None = None,
@@ -85,6 +88,7 @@ def estimate(
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
+        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
             architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
@@ -104,11 +108,11 @@ def estimate(
     return predictor.estimate(setting, card_named(gpu, num_ranks), batch_size)
 
 
-def check(workload: Workload | str, *, batch_size: int, **options: Any) -> CheckResult:
+def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
     """Says whether one configuration fits: surely, surely not, or neither; from one trace.
 
     Args:
-        workload: a `Workload`, or what `Workload.load` takes.
+        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         options: those of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
             the local card; `conv_algo`, `precision`, `optimizer`, `mode`, `margin`, `reserve`, …
 
@@ -126,7 +130,7 @@ def check(workload: Workload | str, *, batch_size: int, **options: Any) -> Check
 
 
 def peak_curve(
-    workload: Workload | str,
+    workload: Workload | Script | str,
     *,
     gpu: str | None = None,
     mode: str | None = None,
@@ -155,6 +159,8 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
     try:
         if settings is None:
             return parse_reference(text, cwd=Path.cwd())
+        if settings.script is not None:
+            return _script_of(settings).reference()
         return parse_reference(
             text,
             input_shape=settings.input_shape,
@@ -168,11 +174,35 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
         raise UsageError(str(error)) from error
 
 
-def _referred(workload: Workload | str, settings: TuneSettings | None = None) -> WorkloadRef:
+def _script_of(settings: TuneSettings) -> Script:
+    """The script that settings name; raises `UsageError` for what it decides by itself."""
+    assert settings.script is not None
+    if settings.says_of_a_sample:
+        raise UsageError("a script makes its own batches: leave out --input, --classes and --seq-len")
+    _require_its_own(settings)
+    return Script(
+        path=settings.script,
+        arguments=settings.script_arguments,
+        batch_argument=settings.batch_argument,
+        batch_variable=settings.batch_variable,
+    )
+
+
+def _require_its_own(settings: TuneSettings) -> None:
+    why = ScriptCall.why_not(
+        settings.knobs(), settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
+    )
+    if why is not None:
+        raise UsageError(why)
+
+
+def _referred(workload: Workload | Script | str, settings: TuneSettings | None = None) -> WorkloadRef:
     if isinstance(workload, str):
         return refer(workload, settings)
     if settings is not None and settings.says_of_a_sample:
         raise UsageError("a Workload makes its own batches: leave out input, classes and seq_len")
+    if settings is not None and isinstance(workload, Script):
+        _require_its_own(settings)
     try:
         return workload.reference()
     except WorkloadError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from autofit import api
 from autofit.errors import UsageError
+from workers.scripts.reference import Script
 from workers.workload import Workload
 
 
@@ -16,7 +17,7 @@ def find_executable_batch_size(
     starting_batch_size: int = 128,
     reduce_batch_size_fn: Callable[[], int] | None = None,
     *,
-    workload: Workload | str | None = None,
+    workload: Workload | Script | str | None = None,
     **options: Any,
 ) -> Any:
     """Decorates a function so that it is called with a batch size that does not run out of memory.
@@ -33,7 +34,7 @@ def find_executable_batch_size(
         function: whose first parameter is the batch size.
         starting_batch_size: the first try, without a workload.
         reduce_batch_size_fn: gives the next size, without arguments; a tenth less unless given.
-        workload: what the function trains: a `Workload`, or what `Workload.load` takes.
+        workload: what the function trains: a `Workload`, a `Script`, or what `Workload.load` takes.
         options: those of `autofit.tune` for the prediction: `gpu_mem`, `gpu`, `conv_algo` (`cudnn` unless
             given), `precision`, `risk` (`likely`: a size too large costs one try more), …; the card is
             this machine's unless named.
@@ -62,7 +63,7 @@ def find_executable_batch_size(
     return with_executable_batch_size(function, first, reduce_batch_size_fn)
 
 
-def _predicted(workload: Workload | str, options: dict[str, Any]) -> int:
+def _predicted(workload: Workload | Script | str, options: dict[str, Any]) -> int:
     best = api.tune(workload, **{"probe": "predict", "conv_algo": "cudnn", "risk": "likely"} | options).best
     if best is None:
         raise UsageError(

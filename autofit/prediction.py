@@ -180,6 +180,11 @@ class Predictor:
         """
         if batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        script = self._workload.script
+        if script is not None:
+            why = script.why_not(knobs, self._mode, worst_case=self._worst_case, num_ranks=self._num_ranks)
+            if why is not None:
+                raise UsageError(why)
         key = (self._traced(knobs, batch_size), batch_size)
         if key not in self._traces:
             try:
@@ -206,6 +211,7 @@ class Predictor:
             assert outcome.trace_json is not None
             self._traces[key] = Trace.from_json(outcome.trace_json)
             _keep(outcome.trace_json)
+        _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
 
     @property
@@ -295,6 +301,15 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
     reasons = [rewrite.leaves(call) for call in calls]
     if None not in reasons:
         raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
+
+
+def _require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
+    """Raises `UsageError` where a script chooses cuDNN's plans in another way than is asked for."""
+    own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
+    if own is not None and own not in (default, knobs.conv_algo):
+        raise UsageError(
+            f"{trace.workload} sets flags of PyTorch that make its convolutions {own}: say --conv-algo {own}"
+        )
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:

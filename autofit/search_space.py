@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
 
 
-def conv_algos(settings: TuneSettings, target: Target) -> tuple[str, ...]:
-    """The algorithms to search."""
+def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = False) -> tuple[str, ...]:
+    """The algorithms to search; unless told, of a script the one that it has if it sets nothing."""
     kind = target.device.kind
     if settings.conv_algos is None:
-        return conv.defaults(kind)
+        return conv.defaults(kind)[: 1 if of_script else None]
     if settings.conv_algos == ALL_CONV_ALGOS:
         return conv.applicable(kind)
     misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]

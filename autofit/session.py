@@ -120,9 +120,11 @@ def _search(
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
-    algos = conv_algos(settings, target)
-    with suppress(OSError):  # the first prediction says it in words
-        start_predictor(for_host=target.probe is Probe.CPU)
+    of_script = workload.script is not None
+    algos = conv_algos(settings, target, of_script=of_script)
+    if not of_script:  # which gets processes of its own
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor(for_host=target.probe is Probe.CPU)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +60,8 @@ _Convert = Callable[[Any], Any]
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
-_MEMORY_OPTIONS = frozenset({"gpu", "gpu-mem"})
+# Of each of these one is chosen: the first place that gives any puts the others aside.
+_CHOICES = (frozenset({"gpu", "gpu-mem"}), frozenset({"model", "script"}))
 
 
 # ── converters: from an option's text or a TOML value to what a field holds ─────────────────────
@@ -88,6 +90,15 @@ def _items(value: Any, separator: str) -> list[Any]:
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"{value!r} is not a list of values")
     return list(value)
+
+
+def _arguments(value: Any) -> tuple[str, ...]:
+    """Arguments of a command line: one after the other, or in one text as a shell reads it."""
+    if isinstance(value, str):
+        return tuple(shlex.split(value))
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{value!r} is no list of arguments")
+    return tuple(value)
 
 
 def _conv_algos(value: Any) -> tuple[str, ...]:
@@ -265,7 +276,10 @@ class TuneSettings:
 
     Attributes:
         model: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
-            `path/file.py:attribute`.
+            `path/file.py:attribute`; the path of a script.
+        script: the path of a training script that is run as it is, in place of a model.
+        script_arguments: those of its command line.
+        batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
         sequence_length: tokens a sample, of a library's language model.
@@ -307,6 +321,10 @@ class TuneSettings:
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
     sequence_length: int | None = None
+    script: str | None = None
+    script_arguments: tuple[str, ...] = ()
+    batch_argument: str | None = None
+    batch_variable: str | None = None
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
     device: str = "auto"
@@ -346,6 +364,10 @@ class TuneSettings:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
+        if self.script is None and (self.script_arguments or self.batch_argument or self.batch_variable):
+            raise UsageError(
+                "--script-arg, --batch-arg and --batch-env say how a script is called: name it with --script"
+            )
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
                 "--gpu and --gpu-mem contradict each other: the card's name says its memory; give one"
@@ -429,8 +451,8 @@ class TuneSettings:
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
     """Reads the settings from where they were given, the first of them first.
 
-    `--gpu` and `--gpu-mem` are one choice: either of them puts both aside where they were given
-    further down. Given together in one place they are refused.
+    `--gpu` and `--gpu-mem` are one choice, `--model` and `--script` another: either of them puts both
+    aside where they were given further down. Given together in one place they are refused.
 
     Args:
         cli: the command line's or the call's, by option name with `_` for `-`; None is not given.
@@ -442,9 +464,14 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             or parsed; it says where.
     """
     chosen = _chosen(cli, env, file)
+    if {"model", "script"} <= chosen.keys():
+        raise UsageError("--model and --script contradict each other: a script brings its model; give one")
+    if "script" in chosen:
+        chosen["model"] = chosen["script"]
     if "model" not in chosen:
         raise UsageError(
-            "no model: name one with --model, such as --model davenet (`autofit models` lists them)"
+            "no model: name one with --model, such as --model davenet (`autofit models` lists them), or a "
+            "training script with --script"
         )
     if len(cards := _cards_in(chosen)) > 1:
         raise UsageError(
@@ -484,7 +511,7 @@ def _chosen(
     """By option: the value of the first place that gives it, raw and converted."""
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
-        put_aside = _MEMORY_OPTIONS if _MEMORY_OPTIONS & chosen.keys() else frozenset()
+        put_aside = frozenset[str]().union(*(choice for choice in _CHOICES if choice & chosen.keys()))
         for option, (label, raw) in given.items():
             converted = _converted(option, raw, label)
             if option not in put_aside:
@@ -497,6 +524,10 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "input": ("input_shape", _shape),
     "classes": ("num_classes", _whole_number(minimum=1)),
     "seq-len": ("sequence_length", _whole_number(minimum=1)),
+    "script": ("script", _text),
+    "script-arg": ("script_arguments", _arguments),
+    "batch-arg": ("batch_argument", _text),
+    "batch-env": ("batch_variable", _text),
     "gpu-mem": ("gpu_mem_bytes", _size),
     "gpu": ("gpu", _cards),
     "device": ("device", _one_of(DEVICES)),
@@ -549,7 +580,8 @@ def _converted(option: str, raw: Any, label: str) -> Any:
 
 def _given_in_call(cli: Mapping[str, object]) -> _Given:
     labels = {option.replace("-", "_"): (option, f"--{option}") for option in _OPTIONS}
-    return _labelled({key: value for key, value in cli.items() if value is not None}, labels, "", "setting")
+    given = {key: value for key, value in cli.items() if value is not None and value != ()}
+    return _labelled(given, labels, "", "setting")
 
 
 def _given_in_environment(env: Mapping[str, str]) -> _Given:

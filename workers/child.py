@@ -12,14 +12,15 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from workers.errors import InvalidTrialError, WorkerError
 from workers.garbage import importing
-from workers.heart import Heart, Report, unheard
+from workers.heart import Heart, LastWord, Report, unheard
 from workers.outcomes import UNKNOWN, without_answer
 from workers.protocol import (
     Device,
@@ -46,7 +47,13 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
         import torch  # noqa: F401 - imported while the supervisor prepares
     heart = Heart(outcomes_fd)
     while spec := specs.get():
-        heart.answer(answer(spec, heart.report).to_json())
+        heart.answer(answer(spec, heart.report, partial(_leave_behind, heart)).to_json())
+
+
+def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
+    """Answers while a script still runs, and ends the process with it."""
+    heart.answer(outcome.to_json())
+    os._exit(0)
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
@@ -72,10 +79,14 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def answer(text: str, report: Report = unheard) -> TrialOutcome:
+def answer(
+    text: str, report: Report = unheard, conclude: Callable[[TrialOutcome], None] | None = None
+) -> TrialOutcome:
     """Runs the trial that a spec's JSON describes; every error of its workload is an outcome.
 
-    `report` is told of every phase of it.
+    Args:
+        report: is told of every phase of it.
+        conclude: takes, instead, the outcome of a script that does not let itself be ended.
     """
     try:
         spec = TrialSpec.from_json(text)
@@ -93,31 +104,42 @@ def answer(text: str, report: Report = unheard) -> TrialOutcome:
         last_beat = beat
         report(beat)
 
+    def caught(run: Callable[[], TrialOutcome]) -> TrialOutcome:
+        try:
+            outcome = run()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
+            failed = _failed(spec, error)
+            outcome = dataclasses.replace(
+                failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done
+            )
+        if spec.probe is not Probe.PREDICT:
+            return outcome
+        return dataclasses.replace(outcome, sources=used_files())
+
+    def last_word(run: Callable[[], TrialOutcome]) -> None:
+        if conclude is not None:
+            conclude(caught(run))
+
     if spec.probe is Probe.PREDICT:
         watch()
-    try:
-        outcome = _run(spec, listened)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
-        failed = _failed(spec, error)
-        outcome = dataclasses.replace(failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done)
-    return outcome if spec.probe is not Probe.PREDICT else dataclasses.replace(outcome, sources=used_files())
+    return caught(lambda: _run(spec, listened, last_word))
 
 
-def _run(spec: TrialSpec, report: Report) -> TrialOutcome:
+def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:
     # Imported here because a prediction must not touch CUDA's modules before its hooks are in.
     if spec.probe is Probe.PREDICT:
         with importing():
             from workers.predict import probe
 
         report(Heartbeat(phase="prediction"))
-        return probe.predict(spec)
+        return probe.predict(spec, last_word)
     if spec.probe is Probe.CUDA:
         from workers.measure import cuda
 
-        return cuda.measure(spec, report)
+        return cuda.measure(spec, report, last_word)
     from workers.measure import cpu
 
-    return cpu.measure(spec, report)
+    return cpu.measure(spec, report, last_word)
 
 
 def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:

@@ -6,15 +6,21 @@ import os
 import threading
 from collections.abc import Callable
 
-from workers.protocol import Heartbeat
+from workers.protocol import Heartbeat, TrialOutcome
 
 BEAT_SECONDS = 0.5
 
 Report = Callable[[Heartbeat], None]
+# Sends an outcome, or what making it raises, for a script that goes on after it was ended.
+LastWord = Callable[[Callable[[], TrialOutcome]], None]
 
 
 def unheard(_beat: Heartbeat) -> None:
     """The report of a trial that nobody supervises."""
+
+
+def unsaid(_outcome: Callable[[], TrialOutcome]) -> None:
+    """The last word of a trial that nobody supervises."""
 
 
 class Heart:

@@ -182,13 +182,60 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCall:
+    """How a training script is called.
+
+    Attributes:
+        arguments: those of its command line, before that of the batch size.
+        batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
+            joined with it.
+        batch_variable: the environment variable that takes it.
+        folder: the current folder of the call.
+    """
+
+    arguments: tuple[str, ...] = ()
+    batch_argument: str | None = None
+    batch_variable: str | None = None
+    folder: str = ""
+
+    def arguments_at(self, batch_size: int) -> list[str]:
+        """All arguments of the command line for a batch size."""
+        argument, size = self.batch_argument, str(batch_size)
+        if argument is None:
+            return [*self.arguments]
+        return [*self.arguments, *([argument + size] if argument.endswith("=") else [argument, size])]
+
+    @staticmethod
+    def why_not(
+        knobs: Knobs, mode: str | None, *, worst_case: bool = False, num_ranks: int = 1
+    ) -> str | None:
+        """Why a script cannot be run under these knobs and this mode; None where it can."""
+        own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo).to_dict()
+        misplaced = [f"{name} {value}" for name, value in knobs.to_dict().items() if own[name] != value]
+        misplaced += [] if mode is None else [f"mode {mode}"]
+        misplaced += (["its batches"] if worst_case else []) + (["its ranks"] if num_ranks > 1 else [])
+        if misplaced:
+            return f"a script decides by itself on {', '.join(misplaced)}: change it there, or leave it out"
+        if knobs.conv_algo not in (*CUDA_POLICIES, "onednn") and not knobs.conv_algo.startswith("cudnn-"):
+            return (
+                f"conv_algo {knobs.conv_algo} is not to be had from outside a script: choose from "
+                f"{', '.join(CUDA_POLICIES)}, cudnn-capped:N, or apply it there with autofit.apply_conv_algo"
+            )
+        return None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(**{**data, "arguments": tuple(data["arguments"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRef:
     """How a workload crosses processes: by reference, or as pickled bytes.
 
     Attributes:
-        kind: `builtin`, `library`, `import`, `file` or `pickle`.
+        kind: `builtin`, `library`, `import`, `file`, `script` or `pickle`.
         target: the built-in's name; `timm:resnet50`; `package.module:attribute`;
-            `/abs/file.py:attribute`; for a pickle, a name for reports.
+            `/abs/file.py:attribute`; `/abs/train.py` of a script; for a pickle, a name for reports.
         source_sha256: digest of the source file or of the pickle, where it is known; a worker
             whose copy differs refuses to run.
         input_shape: shape of one sample, when the attribute is a module rather than a Workload.
@@ -196,6 +243,7 @@ class WorkloadRef:
         sequence_length: tokens a sample, of a language model of a library.
         search_path: folders appended to the worker's import path.
         payload_base64: the cloudpickle bytes of a `pickle` reference.
+        script: how a `script` is called.
     """
 
     kind: str
@@ -206,10 +254,13 @@ class WorkloadRef:
     sequence_length: int | None = None
     search_path: tuple[str, ...] = ()
     payload_base64: str | None = None
+    script: ScriptCall | None = None
 
     @property
     def name(self) -> str:
         """A short name for tables and metric labels."""
+        if self.kind == "script":
+            return self.target.rsplit("/", 1)[-1]
         if self.kind == "file":
             path, _, attribute = self.target.rpartition(":")
             return f"{path.rsplit('/', 1)[-1]}:{attribute}"
@@ -217,12 +268,13 @@ class WorkloadRef:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        shape = data.get("input_shape")
+        shape, script = data.get("input_shape"), data.get("script")
         return cls(
             **{
                 **data,
                 "input_shape": None if shape is None else tuple(shape),
                 "search_path": tuple(data.get("search_path", ())),
+                "script": None if script is None else ScriptCall.from_dict(script),
             }
         )
 

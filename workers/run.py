@@ -16,17 +16,20 @@ _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
 # How running out of memory looks where the code that ran out does not say so: oneDNN's "could
 # not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
-# crash. Never SIGKILL: a limit of this kind makes requests fail, it kills nobody.
-_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError")
+# crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
+# fail, it kills nobody.
+_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
 _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 
 
 def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
-    A measured trial gets a fresh process; predictions share one, which lives until this process
-    ends. Only an interruption of this process raises.
+    A measured trial gets a fresh process, and so does a script; other predictions share one, which
+    lives until this process ends. Only an interruption of this process raises.
     """
+    if spec.probe is Probe.PREDICT and spec.workload.kind == "script":
+        return run_fresh(spec)  # a script may leave anything behind in its process
     if spec.probe is Probe.PREDICT:
         return (_host_predictor if spec.is_for_host else _predictor).run(spec)
     outcome = run_fresh(spec)

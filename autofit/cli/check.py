@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -21,6 +22,7 @@ from autofit.cli.options import (
     KNOBS,
     MODEL,
     QUIET,
+    SCRIPT,
 )
 from autofit.errors import ExitCode
 from autofit.gpus import oldest_first
@@ -38,6 +40,7 @@ _LIKELY = {
 
 @click.command()
 @MODEL
+@SCRIPT
 @BATCH_SIZE
 @GPU_MEM
 @GPU
@@ -47,9 +50,7 @@ _LIKELY = {
 @QUIET
 @JSON
 @click.pass_obj
-def check(
-    backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: str | bool | None
-) -> ExitCode:
+def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
     """Say whether one configuration fits.
 
     Prints one line. No GPU is needed: the answer is predicted. Without --gpu-mem and --gpu it is about
@@ -59,7 +60,7 @@ def check(
     not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
     with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
     """
-    options = {name: value for name, value in given.items() if value not in (None, False)}
+    options = {name: value for name, value in given.items() if value not in (None, False, ())}
     settings = check_settings(options)
     workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
@@ -73,7 +74,7 @@ def check(
     return result.verdict.exit_code
 
 
-def _line(result: CheckResult, options: Mapping[str, str | bool]) -> str:
+def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
@@ -108,10 +109,11 @@ def _next_step(result: CheckResult, tune: str) -> str:
             return f"{likely}: measure it on the card, or take a batch that {tune} calls safe"
 
 
-def _tune(options: Mapping[str, str | bool]) -> str:
+def _tune(options: Mapping[str, Any]) -> str:
     """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
     asked = {"conv_algo": "cudnn", **options}
     words = []
     for name, value in asked.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
     return f"`{shlex.join(['autofit', 'tune', *words])}`"

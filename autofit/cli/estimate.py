@@ -10,8 +10,8 @@ import click
 
 from autofit import api
 from autofit.cli.backend import Backend
-from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT
-from autofit.errors import ExitCode
+from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT, SCRIPT
+from autofit.errors import ExitCode, UsageError
 from autofit.paths import require_writable
 from autofit.report.estimate import Estimate
 from autofit.report.summary import SummarizedEstimate
@@ -23,6 +23,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
 
 @click.command()
 @MODEL
+@SCRIPT
 @BATCH_SIZE
 @CONV_ALGO
 @KNOBS
@@ -49,7 +50,7 @@ def estimate(
     report: Path | None,
     quiet: bool,
     as_json: bool,
-    **given: str | None,
+    **given: str | tuple[str, ...] | None,
 ) -> ExitCode | None:
     """Predict what one configuration needs.
 
@@ -57,6 +58,10 @@ def estimate(
     """
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
+    if settings.script is not None and (asks_what_if or method == _SUMMARY):
+        raise UsageError(
+            "--what-if and --method summary change or look into a Workload: leave them out of --script"
+        )
     if report is not None:
         require_writable(report)
     workload = api.refer(settings.model, settings)

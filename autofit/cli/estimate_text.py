@@ -18,7 +18,13 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     """Prints the three peaks, what they are made of, and what was assumed."""
     console = stdout()
     workload = styled(estimate.workload, "bold")
-    knobs = configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks)
+    knobs = configuration(
+        estimate.knobs,
+        estimate.mode,
+        estimate.batch_kind,
+        estimate.num_ranks,
+        of_script=settings.script is not None,
+    )
     console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
     console.print()
     table = grid("left", "right", "right", "left")

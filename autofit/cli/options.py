@@ -77,6 +77,10 @@ def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str
     return names or [CompletionItem(incomplete, type="file")]
 
 
+def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
 def gpu_completions(incomplete: str) -> list[CompletionItem]:
     """The catalogue's cards that begin like this."""
     return [
@@ -115,6 +119,22 @@ MODEL = combined(
         complete=complete_model,
     ),
     SAMPLE,
+)
+
+SCRIPT = combined(
+    click.option(
+        "--script",
+        metavar="FILE",
+        help="A training script, run as it is until some optimizer steps are done, instead of --model.",
+        shell_complete=_complete_file,
+    ),
+    click.option("--script-arg", multiple=True, metavar="ARG", help="An argument of its; may be repeated."),
+    setting(
+        "batch-arg",
+        "The script's argument that takes the batch size, such as --batch-size; joined if it ends in =.",
+        metavar="ARG",
+    ),
+    setting("batch-env", "The environment variable that takes it, instead.", metavar="NAME"),
 )
 
 GPU = setting(

@@ -11,7 +11,7 @@ import click
 
 from autofit import api, paths
 from autofit.cli.backend import Backend
-from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, combined
+from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined
 from autofit.cli.profile_views import EXPORTS, VIEWS
 from autofit.errors import UsageError
 from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
@@ -70,6 +70,7 @@ _OUTPUTS = combined(
 
 @click.command()
 @MODEL
+@SCRIPT
 @_VIEW
 @_FILTERS
 @_OUTPUTS
@@ -135,8 +136,10 @@ def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str,
 def _predicted(
     backend: Backend, batch_size: int | None, given: dict[str, str | None], *, quiet: bool
 ) -> Profile:
-    if given["model"] is None or batch_size is None:
-        raise UsageError("a profile is of --model M at --batch-size N, or of --trace FILE: name them")
+    if (given["model"] or given["script"]) is None or batch_size is None:
+        raise UsageError(
+            "a profile is of --script FILE or --model M at --batch-size N, or of --trace FILE: name them"
+        )
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
     workload = api.refer(settings.model, settings)
@@ -150,7 +153,7 @@ def _predicted(
 
 
 def _require_nothing_beside_trace(**given: object) -> None:
-    misplaced = [name for name, value in given.items() if value is not None]
+    misplaced = [name for name, value in given.items() if value not in (None, ())]
     if misplaced:
         raise UsageError(
             f"--trace is of a configuration already: leave out --{misplaced[0].replace('_', '-')}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
+from autofit.report.result import Best
+from autofit.settings import TuneSettings
 from workers.knobs import conv
-from workers.protocol import Knobs, allocator_conf
+from workers.protocol import Knobs, ScriptCall, allocator_conf
 
 _TF32_LINES = {
     "ieee-fp32": (
@@ -33,6 +36,18 @@ _IMPLEMENTATIONS = {
     "fused": ", fused=True",
     "loop": ", foreach=False",
 }
+
+
+def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
+    """How a script is called with its answer, and what to set in it first."""
+    assert settings.script is not None
+    if best.knobs.conv_algo not in (Knobs().conv_algo, "onednn"):
+        for line in conv.find(best.knobs.conv_algo).lines_on("cuda"):
+            yield f"# in it: {line}"
+    call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
+    before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]
+    words = ["python", settings.script, *call.arguments_at(best.batch_size)]
+    yield " ".join((*before, shlex.join(words)))
 
 
 def script_lines(

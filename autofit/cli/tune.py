@@ -25,6 +25,7 @@ from autofit.cli.options import (
     MODEL,
     QUIET,
     REPORT,
+    SCRIPT,
     SEARCH_KNOBS,
     combined,
     setting,
@@ -122,6 +123,7 @@ class SearchInterruptedError(AutofitError):
 
 @click.command()
 @MODEL
+@SCRIPT
 @GPU_MEM
 @GPU
 @SEARCH
@@ -152,7 +154,7 @@ def tune(
     conv_plan: Path | None,
     report: Path | None,
     job: str | None,
-    **given: str | bool | None,
+    **given: str | tuple[str, ...] | bool | None,
 ) -> ExitCode:
     """Find the largest batch that fits.
 
@@ -211,7 +213,7 @@ def _write_report(
 
 
 def _driving(
-    job_id: str, given: Mapping[str, str | bool | None]
+    job_id: str, given: Mapping[str, str | tuple[str, ...] | bool | None]
 ) -> contextlib.AbstractContextManager[JobDriver]:
     from autofit.service.driver import driving
     from autofit.service.submission import STORAGE_VARIABLE

@@ -16,7 +16,7 @@ from autofit.cli.measured_text import print_measured
 from autofit.cli.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.pruned_text import print_pruned
 from autofit.cli.risks_text import print_risks
-from autofit.cli.script import script_lines
+from autofit.cli.script import call_lines, script_lines
 from autofit.report.answer import answer_in_words
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.report.words import configuration, outside_allocator, unnamed_card
@@ -53,7 +53,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
         heading(console, "Assumed and noted")
         bullets(console, said)
     if result.best is not None:
-        _apply(console, result, result.best)
+        _apply(console, result, result.best, settings)
     _record(console, result)
 
 
@@ -66,12 +66,10 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     if result.estimate is not None:
         mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
-    console.print(
-        Text.assemble(
-            (result.workload, "bold"),
-            f" · {configuration(knobs, mode, kind, result.num_ranks, searched=result.searched)}",
-        )
+    setting = configuration(
+        knobs, mode, kind, result.num_ranks, searched=result.searched, of_script=settings.script is not None
     )
+    console.print(Text.assemble((result.workload, "bold"), f" · {setting}"))
     console.print()
     table = grid("left", "right", "left")
     total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"
@@ -268,8 +266,11 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 # ── how to go on ────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply(console: Console, result: TuneResult, best: Best) -> None:
+def _apply(console: Console, result: TuneResult, best: Best, settings: TuneSettings) -> None:
     heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
+    if settings.script is not None:
+        code(console, call_lines(settings, best))
+        return
     lines = script_lines(
         best.knobs,
         batch_size=best.batch_size,

@@ -66,16 +66,18 @@ def configuration(
     num_ranks: int = 1,
     *,
     searched: Container[str] = (),
+    of_script: bool = False,
 ) -> str:
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Beside precision and optimizer they are named where they are not the default, those that were searched are
-    not. The kind of the batches and the ranks are named where there are several.
+    not. The kind of the batches and the ranks are named where there are several. A script has none of them:
+    it decides by itself.
     """
+    if of_script:
+        return "the script's own precision and optimizer"
     default = Knobs()
-    others = (
-        field.name for field in dataclasses.fields(Knobs) if field.name not in ("conv_algo", "optimizer_impl")
-    )
+    others = [name for name in _knob_names() if name not in ("conv_algo", "optimizer_impl")]
     parts = {
         name: in_words(name, getattr(knobs, name))
         for name in others

@@ -75,6 +75,11 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     Raises:
         UsageError: a built-in of that name does not exist, or the file would not be on the cluster.
     """
+    if settings.script is not None:
+        raise UsageError(
+            "a script is not submitted as a job: call `autofit tune --script … --address ADDRESS`, or give "
+            "a Workload with --model"
+        )
     model = settings.model
     location, _, attribute = model.rpartition(":")
     if not _is_file(model):

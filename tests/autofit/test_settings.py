@@ -23,6 +23,10 @@ EXAMPLES = [
     ("input", "3x224x224", "input_shape", (3, 224, 224)),
     ("classes", "1000", "num_classes", 1000),
     ("seq-len", "128", "sequence_length", 128),
+    ("script", "train.py", "script", "train.py"),
+    ("script-arg", "--epochs 1 'a b'", "script_arguments", ("--epochs", "1", "a b")),
+    ("batch-arg", "--batch-size", "batch_argument", "--batch-size"),
+    ("batch-env", "BATCH", "batch_variable", "BATCH"),
     ("gpu-mem", "16G", "gpu_mem_bytes", 16 * GIB),
     ("gpu", "RTX 3090", "gpu", find_gpu("rtx-3090")),
     ("device", "cuda", "device", "cuda"),
@@ -107,10 +111,12 @@ def test_a_setting_converts_alike_from_call_environment_and_file(
     toml: Any, option: str, text: str, field: str, value: object
 ) -> None:
     variable = "AUTOFIT_" + option.upper().replace("-", "_")
-    model = {} if option == "model" else {"model": "davenet"}
+    of_script = option in ("script-arg", "batch-arg", "batch-env")
+    model = {"script": "train.py"} if of_script else {"model": "davenet"}
+    model = {} if option in ("model", "script") else model
     from_call = resolve_settings({**model, option.replace("-", "_"): text}, {}, None)
     from_environment = resolve_settings(model, {variable: text}, None)
-    from_file = resolve_settings(model, {}, toml(f"[tune]\n{option} = '{text}'\n"))
+    from_file = resolve_settings(model, {}, toml(f'[tune]\n{option} = "{text}"\n'))
     assert getattr(from_call, field) == value
     assert type(getattr(from_call, field)) is type(value)
     assert from_call == from_environment == from_file

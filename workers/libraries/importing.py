@@ -27,7 +27,7 @@ def imported(package: str, wanted: str) -> ModuleType:
         DeviceError: it is not installed here.
     """
     try:
-        with _without_missing_operators():
+        with without_missing_operators():
             # Other libraries import it later, at its first use.
             if importlib.util.find_spec("torchvision"):
                 importlib.import_module("torchvision")
@@ -53,7 +53,7 @@ def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> 
 
 
 @contextmanager
-def _without_missing_operators() -> Iterator[None]:
+def without_missing_operators() -> Iterator[None]:
     """Lets torchvision be imported beside a PyTorch without its compiled operators.
 
     Its wheels are built for CUDA; beside a CPU wheel its import stops where it describes `nms` and

@@ -17,9 +17,10 @@ import torch
 
 from workers import host_memory
 from workers.errors import InvalidTrialError
-from workers.heart import Report, unheard
+from workers.heart import LastWord, Report, unheard, unsaid
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
+from workers.measure.script import ScriptTrial
 from workers.outcomes import evidence_sought, processor_name
 from workers.protocol import (
     ALLOCATOR_PEAK,
@@ -40,7 +41,7 @@ _STEPS_OF_TIME = 3.0
 _START_SECONDS = 10.0
 
 
-def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
+def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
     """Runs the trial's steps in this process.
 
     The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
@@ -48,15 +49,27 @@ def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
     the libraries' code, stayed within the budget. This process serves for one trial only: the
     peak of an earlier one would stay in its heap.
     """
-    workload = resolve(spec.workload)
     meter = ResidentSet()
     progress = steps.Progress(device=Device(kind="cpu", name=processor_name()), report=report)
+
+    def give_up() -> None:
+        last_word(lambda: _outcome(spec, meter, progress, beyond(spec.budget_bytes, progress)))
+
     try:
-        out_of_memory = _run(workload, spec, meter, progress)
+        if spec.workload.kind == "script":
+            out_of_memory = _run_script(spec, meter, progress, give_up)
+        else:
+            out_of_memory = _run(resolve(spec.workload), spec, meter, progress)
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         out_of_memory = f"{steps.in_one_line(error)} (in {progress.phase})"
+    return _outcome(spec, meter, progress, out_of_memory)
+
+
+def _outcome(
+    spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, out_of_memory: str | None
+) -> TrialOutcome:
     fits = out_of_memory is None
     environment = {
         "torch": torch.__version__,
@@ -101,6 +114,18 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
         if excess is None and spec.with_follow_up:
             _note_allocator_peak(trial, spec, progress)
     return excess
+
+
+def _run_script(
+    spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
+) -> str | None:
+    """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
+    if spec.num_threads is not None:
+        torch.set_num_threads(spec.num_threads)
+    progress.remarks["threads"] = str(torch.get_num_threads())
+    with data_limit(spec.budget_bytes):
+        ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
+    return beyond(spec.budget_bytes, progress)
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from workers.errors import DeviceError, InvalidTrialError
-from workers.heart import Report, unheard
+from workers.heart import LastWord, Report, unheard, unsaid
 from workers.measure import steps
 from workers.measure.card import Card
+from workers.measure.script import ScriptTrial
 from workers.outcomes import evidence_sought
 from workers.protocol import Device, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.workload import Workload, resolve
@@ -42,7 +43,7 @@ _new_event: Any = torch.cuda.Event
 _cudnn: Any = torch.backends.cudnn
 
 
-def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
+def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
     """Runs the trial's steps on the first visible card.
 
     The allocator may reserve no more than the budget. Retries of the allocator, which release
@@ -55,17 +56,40 @@ def measure(spec: TrialSpec, report: Report = unheard) -> TrialOutcome:
     card = Card.at_hand()
     if card.occupancy is not None:
         card.occupancy.demand(spec.budget_bytes, card.device.name)
-    workload = resolve(spec.workload)
+    workload = None if spec.workload.kind == "script" else resolve(spec.workload)
     _cap(spec.budget_bytes, card)
     meter = AllocatorMeter(card, keeps_stacks=spec.snapshot_path is not None)
     progress = steps.Progress(device=card.device, report=report)
     learned = _Learned()
+
+    def give_up() -> None:
+        last_word(lambda: _outcome(spec, card, meter, progress, learned, _swallowed_out_of_memory()))
+
     try:
-        out_of_memory = _run(workload, spec, meter, progress, learned)
+        out_of_memory = _run(workload, spec, meter, progress, learned, give_up)
     finally:
         if spec.snapshot_path is not None:
             progress.enter("snapshot")
             learned.environment |= _snapshot(spec.snapshot_path)
+    if out_of_memory is None and workload is None:
+        out_of_memory = _swallowed_out_of_memory()
+    return _outcome(spec, card, meter, progress, learned, out_of_memory)
+
+
+def _swallowed_out_of_memory() -> str | None:
+    """How memory ran out where a script caught it, and so went on with something else."""
+    num_ooms = torch.cuda.memory_stats(0).get("num_ooms", 0)
+    return f"the script caught that memory ran out, {num_ooms} times" if num_ooms else None
+
+
+def _outcome(  # noqa: PLR0917 - what a trial has learned
+    spec: TrialSpec,
+    card: Card,
+    meter: AllocatorMeter,
+    progress: steps.Progress,
+    learned: _Learned,
+    out_of_memory: str | None,
+) -> TrialOutcome:
     counters = torch.cuda.memory_stats(0)
     num_retries = counters.get("num_alloc_retries", 0)
     if out_of_memory is not None:
@@ -107,14 +131,23 @@ class _Learned:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def _run(
-    workload: Workload, spec: TrialSpec, meter: AllocatorMeter, progress: steps.Progress, learned: _Learned
+def _run(  # noqa: PLR0917 - as above
+    workload: Workload | None,
+    spec: TrialSpec,
+    meter: AllocatorMeter,
+    progress: steps.Progress,
+    learned: _Learned,
+    give_up: Callable[[], None],
 ) -> str | None:
-    """Runs the trial and returns how memory ran out, None where it did not."""
+    """Runs the trial, a script's without a workload; returns how memory ran out, None if it did not."""
     device = torch.device("cuda", 0)
     try:
         with steps.conditions(spec, device, progress.remarks) as rewriting:
-            trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
+            trial: steps.Trial | ScriptTrial
+            if workload is None:
+                trial = ScriptTrial(spec, device, meter, progress, give_up=give_up)
+            else:
+                trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
             trial.take_steps()
             learned.environment |= history_digest(meter.history())
             learned.context_bytes = meter.context_bytes()

@@ -31,17 +31,22 @@ class FakeDeviceMode(TorchDispatchMode):
             and its result.
         device: where the fake tensors are.
         finish: see `ShapeCache`.
+        devices: answers calls before they become operators.
     """
 
     def __init__(
-        self, observer: OperatorObserver, device: torch.device, finish: Callable[..., Any] = as_computed
+        self,
+        observer: OperatorObserver,
+        device: torch.device,
+        finish: Callable[..., Any] = as_computed,
+        devices: NamedDevices | None = None,
     ) -> None:
         super().__init__()
         self.device = device
         self.fake_mode = FakeTensorMode()
         self._shapes = ShapeCache(self.fake_mode, device, finish)
         self._observer = observer
-        self._named_devices = NamedDevices()
+        self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workers.predict import composites, fake_device
-from workers.predict.devices import GPU
+from workers.predict.devices import GPU, NamedDevices
 from workers.predict.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.layouts import as_cudnn_returns
 
@@ -44,8 +44,8 @@ class FakeGpuMode(FakeDeviceMode):
     CPU tensors stay real so that constructors and data preparation that read values work.
     """
 
-    def __init__(self, observer: OperatorObserver) -> None:
-        super().__init__(observer, GPU, as_cudnn_returns)
+    def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
+        super().__init__(observer, GPU, as_cudnn_returns, devices)
 
     def __torch_dispatch__(
         self,

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # fake tensors import it with their first operator
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 
 from workers.allocator import AllocatorSettings
-from workers.errors import DataDependentError, InapplicableError, UnsupportedError
+from workers.errors import InapplicableError, UnsupportedError
+from workers.heart import LastWord, unsaid
 from workers.knobs import apply, conv
 from workers.measure import steps
-from workers.optimizers import EIGHT_BIT, each_of, eight_bit_library, make_optimizers
+from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
-from workers.predict.call_sites import is_users
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.data_parallel import DataParallel
+from workers.predict.explaining import explained
 from workers.predict.fake_cpu import FakeCpuMode
 from workers.predict.fake_device import FakeDeviceMode
 from workers.predict.host_blocks import HostBlocks
 from workers.predict.host_recorder import HostRecorder
 from workers.predict.offline_plans import offline_source
+from workers.predict.owners import gradients, owned, states
 from workers.predict.recorder import Recorder
 from workers.predict.tensor_list import TensorList
 from workers.predict.warm_curves import WarmCurves
@@ -49,16 +42,33 @@ _CATEGORIES = {
 }
 
 
-def predict(spec: TrialSpec) -> TrialOutcome:
+def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     """Predicts one configuration, with the trace that it was predicted from where that is asked for.
 
-    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own.
+    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; of a script, in
+    one that does nothing else.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
         UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU.
     """
-    curve = PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec)
+    if spec.workload.kind == "script":
+        return _predict_script(spec, last_word)
+    return _outcome(PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec), spec)
+
+
+def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
+    from workers.predict.script import ScriptTracer
+
+    if spec.is_for_host:
+        raise UnsupportedError("what a script takes on the CPU is not predicted: it is measured")
+    _install(spec)
+    tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
+    trace = tracer.run(lambda: last_word(lambda: _outcome(PeakCurve([tracer.trace()]), spec)))
+    return _outcome(PeakCurve([trace]), spec)
+
+
+def _outcome(curve: PeakCurve, spec: TrialSpec) -> TrialOutcome:
     peaks, verdict = _of_host(curve, spec) if spec.is_for_host else _of_card(curve, spec)
     return TrialOutcome(
         verdict=verdict,
@@ -118,7 +128,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     steps.seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
     with (
-        _explained(),
+        explained(),
         apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
         mode,
         torch.autograd.set_multithreading_enabled(False),
@@ -215,12 +225,12 @@ class _TracedStep:
             self._part = part
             self._run_part()
         if self._spec.with_calls:
-            recorder.name(_owned(model, optimizer))
+            recorder.name(owned(model, optimizer))
         if optimizer is None:
             return
         recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
-        recorder.recategorize(_gradients(model), Category.GRADIENT)
-        recorder.recategorize(_states(optimizer), Category.OPTIMIZER_STATE)
+        recorder.recategorize(gradients(model.parameters()), Category.GRADIENT)
+        recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
 
     def _run_part(self) -> None:
         self._begin_phase("input")
@@ -260,33 +270,9 @@ class _TracedStep:
 
     def _begin_phase(self, name: str) -> None:
         if name == "optimizer":
-            self._recorder.recategorize(_gradients(self._model), Category.GRADIENT)
+            self._recorder.recategorize(gradients(self._model.parameters()), Category.GRADIENT)
         self._recorder.mark(f"step {self._number} {name}")
         self._recorder.category = _CATEGORIES[name]
-
-
-def _gradients(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    return (p.grad for p in model.parameters() if p.grad is not None)
-
-
-def _states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
-    for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
-        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
-
-
-def _owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """What model and optimizer hold: the path of the module, the name, the tensor."""
-    for name, buffer in model.named_buffers():
-        yield name.rpartition(".")[0], name, buffer
-    for name, parameter in model.named_parameters():
-        module = name.rpartition(".")[0]
-        yield module, name, parameter
-        if parameter.grad is not None:
-            yield module, f"{name}.grad", parameter.grad
-        for optimizer in () if optimizers is None else each_of(optimizers):
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    yield module, f"{name}.{key}", value
 
 
 def _install(spec: TrialSpec) -> None:
@@ -294,31 +280,3 @@ def _install(spec: TrialSpec) -> None:
         (fake_device if spec.is_for_host else fake_gpu).install()
     except RuntimeError as error:
         raise UnsupportedError(str(error)) from error
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Says in the user's words what a fake GPU cannot do."""
-    try:
-        yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise DataDependentError(
-            f"{error.func} at {_where(error)} depends on values, which a prediction does not "
-            "have: measure instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or "
-            "keep values out of the step"
-        ) from error
-    except UnsupportedOperatorException as error:
-        raise UnsupportedError(
-            f"{error.func} at {_where(error)} cannot be run without a GPU: measure instead"
-        ) from error
-
-
-def _where(error: BaseException) -> str:
-    """The innermost line of the user's code that the error passed."""
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [
-        f"{frame.f_code.co_filename}:{line}:{frame.f_code.co_name}"
-        for frame, line in frames
-        if is_users(frame.f_code)
-    ]
-    return lines[-1] if lines else "an unknown line"

@@ -81,6 +81,8 @@ class Recorder:
         self._closed = False
 
     def mark(self, name: str) -> None:
+        if self._closed:
+            return
         self._settle_pending()
         self.marks.append(Mark(position=len(self._events), name=name))
 
@@ -134,6 +136,8 @@ class Recorder:
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Records one operator; called by `FakeGpuMode` after each."""
+        if self._closed:
+            return
         self._settle_pending()
         origin = self._origin()
         operator = str(func).removesuffix(".default")
@@ -352,11 +356,16 @@ class Recorder:
             self._modules.pop()
 
     @contextmanager
-    def following(self, model: torch.nn.Module) -> Iterator[None]:
-        """Follows which module runs, and when the engine runs backward, for this process."""
-        names = {id(module): name for name, module in model.named_modules()}
+    def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
+        """Follows which module runs, and when the engine runs backward, for this process.
+
+        Modules have the names that they have in the model; without one, in what is called first.
+        """
+        names = {} if model is None else _module_names(model)
 
         def enter(module: torch.nn.Module, _args: object) -> None:
+            if not self._modules and id(module) not in names:
+                names.update(_module_names(module))
             self._modules.append(names.get(id(module), type(module).__name__))
 
         def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
@@ -385,6 +394,10 @@ class Recorder:
             engine._engine_run_backward = run_backward
             for handle in handles:
                 handle.remove()
+
+
+def _module_names(model: torch.nn.Module) -> dict[int, str]:
+    return {id(module): name for name, module in model.named_modules()}
 
 
 def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:

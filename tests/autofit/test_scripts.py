@@ -1,0 +1,160 @@
+"""A training script in place of a workload: `Script`, the options of the command line, and their errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import autofit
+from autofit import answers, api, session
+from autofit.cli import main
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.errors import UsageError
+from autofit.service.events import ignore
+from autofit.settings import resolve_settings
+from tests.commands import Finished
+from workers.protocol import Evidence, WorkloadRef
+from workers.references import WorkloadError
+
+PLAIN = Path(__file__).parents[1] / "workers" / "scripts" / "examples" / "plain.py"
+_SMALL = """
+import sys, torch
+batch_size = int(sys.argv[1])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.backends.cudnn.benchmark = "benchmark" in sys.argv
+model = torch.nn.Linear(1024, 1024).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(batch_size, 1024).to(device)).relu().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch) -> Path:
+    """A script whose batch size is its only argument, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.py"
+    path.write_text(_SMALL.replace("sys.argv[1]", "sys.argv[sys.argv.index('-n') + 1]"))
+    return path
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Calls the console entry with everything real behind it."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def called(*arguments: str) -> Finished:
+        code = main([*arguments, "--quiet"])
+        return Finished(code, *capsys.readouterr())
+
+    return called
+
+
+def test_a_search_predicts_a_script_and_says_how_to_call_it(small, call):
+    options = ("--script", "small.py", "--batch-arg", "-n", "--script-arg", "x", "--gpu-mem", "2G")
+    finished = call("tune", *options, "--max-batch", "64")
+    assert finished.code == 0, finished.err
+    assert "small.py · the script's own precision and optimizer" in finished.out
+    assert "small.py fits at batch 64" in finished.out
+    assert "python small.py x -n 64" in finished.out
+    again = call("tune", *options, "--max-batch", "64", "--json")
+    assert json.loads(again.out)["cached"]
+
+
+def test_a_search_measures_a_script_on_the_cpu(small):
+    options = {"script": str(small), "batch_arg": "-n", "device": "cpu", "gpu_mem": "4G", "max_batch": "1"}
+    settings = resolve_settings({**options, "soak_steps": "0"}, {}, None)
+    dispatcher = InlineDispatcher()
+    result = session.run(
+        settings, api.refer(settings.model, settings), emit=ignore, connect=lambda *_: dispatcher
+    )
+    assert result.best.batch_size == 1
+    assert result.best.evidence is Evidence.MEASURED_CPU
+    assert result.trials[-1].num_steps_done == 4
+    assert any("it is measured" in note for note in result.notes)
+
+
+def test_a_profile_shows_the_lines_and_the_layers_of_a_script(small, call):
+    options = ("--script", str(small), "--batch-arg", "-n", "--batch-size", "32")
+    finished = call("profile", *options, "--view", "tensors", "--json")
+    assert finished.code == 0, finished.err
+    assert '"weight"' in finished.out
+    assert "small.py:" in call("profile", *options, "--view", "code").out
+
+
+def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small):
+    script = autofit.Script(path=small, batch_argument="-n", arguments=["benchmark"])
+    with pytest.raises(UsageError, match=r"small\.py sets flags .*: say --conv-algo cudnn-benchmark"):
+        autofit.estimate(script, batch_size=8)
+    assert autofit.estimate(script, batch_size=8, conv_algo="cudnn-benchmark").peak_reserved_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--script", "small.py"), "in one way: name its argument"),
+        (("--script", "small.py", "--batch-arg", "-n", "--batch-env", "N"), "in one way: name its argument"),
+        (("--script", "small.py", "--batch-env", "a b"), "no name of an environment variable"),
+        (("--script", "smal.py", "--batch-arg", "-n"), "Did you mean small.py?"),
+        (("--script", "small.py", "--model", "davenet", "--batch-arg", "-n"), "contradict each other"),
+        (("--model", "davenet", "--batch-arg", "-n"), "name it with --script"),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--precision", "bf16"),
+            "decides by itself on precision",
+        ),
+        (("--script", "small.py", "--batch-arg", "-n", "--mode", "infer"), "decides by itself on mode infer"),
+        (("--script", "small.py", "--batch-arg", "-n", "--parallel", "ddp:2"), "by itself on its ranks"),
+        (("--script", "small.py", "--batch-arg", "-n", "--worst-case"), "by itself on its batches"),
+        (("--script", "small.py", "--batch-arg", "-n", "--input", "3x8x8"), "makes its own batches"),
+        (("--script", "small.py", "--batch-arg", "-n", "--conv-algo", "fft"), "not to be had from outside"),
+        (("--script", "small.py", "--batch-arg", "-n", "--what-if"), "leave them out of --script"),
+    ],
+)
+def test_what_a_script_cannot_be_given_is_refused_before_it_runs(small, call, options, words):
+    finished = call("estimate", *options, "--batch-size", "8")
+    assert finished.code == 2
+    assert words in finished.err
+    assert not finished.out
+
+
+def test_a_script_that_fails_exits_with_4_and_one_sentence(small, call):
+    small.write_text("import sys\nsys.exit('no such data')")
+    finished = call("estimate", "--script", "small.py", "--batch-arg", "-n", "--batch-size", "8", "--json")
+    assert finished.code == 4
+    message = json.loads(finished.out)["message"]
+    assert message == "small.py exited with an error after 0 optimizer steps: no such data"
+
+
+def test_settings_of_a_file_split_its_arguments_as_a_shell_does(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('[tune]\nscript = "train.py"\nscript-arg = "--name \'a b\' -x"\nbatch-env = "BATCH"\n')
+    settings = resolve_settings({}, {}, file)
+    assert (settings.model, settings.script) == ("train.py", "train.py")
+    assert settings.script_arguments == ("--name", "a b", "-x")
+    assert resolve_settings({"model": "davenet"}, {}, None).script is None
+
+
+def test_an_earlier_answer_is_of_the_same_call_alone(small):
+    settings = resolve_settings({"script": "small.py", "batch_arg": "-n", "probe": "predict"}, {}, None)
+
+    def study(*arguments: str) -> str:
+        ref = autofit.Script(path=small, arguments=arguments, batch_argument="-n").reference()
+        asked = answers.question(settings, ref, local_gpus=tuple, reachable=lambda: pytest.fail("asked"))
+        return asked.study
+
+    assert study("--wide") == study("--wide") != study("--deep")
+
+
+def test_a_reference_survives_its_way_to_a_worker(small):
+    ref = autofit.Script(path=small, arguments=["-x"], batch_argument="n=").reference()
+    from dataclasses import asdict
+
+    assert WorkloadRef.from_dict(json.loads(json.dumps(asdict(ref)))) == ref
+    assert ref.name == "small.py"
+    assert ref.script.arguments_at(8) == ["-x", "n=8"]
+    with pytest.raises(WorkloadError, match="in one way"):
+        autofit.Script(path=small)

@@ -1,0 +1,96 @@
+"""Training scripts measured as they are, on the CPU; and what they leave alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.run import run
+from workers.scripts.files import KeptFiles
+from workers.scripts.reference import Script
+
+PLAIN = Path(__file__).parent / "examples" / "plain.py"
+BATCH = 256
+GIB = 1024**3
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder, with what an earlier run of the script has left in it."""
+    shutil.copy(PLAIN, tmp_path / "train.py")
+    (tmp_path / "run").mkdir()
+    for name in ("run/args.json", "model.pt"):
+        (tmp_path / name).write_text("of an earlier run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def measured(script: Script, *, budget_bytes: int | None = None, probe: Probe = Probe.CPU) -> TrialOutcome:
+    ref = script.reference()
+    return run(TrialSpec(workload=ref, batch_size=BATCH, probe=probe, budget_bytes=budget_bytes))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_script_is_measured_over_its_steps_and_leaves_its_folder_as_it_was(folder):
+    """Four steps of two batches an epoch pass two checkpoints of the script's own."""
+    before = contents(folder)
+    outcome = measured(Script(path="train.py", arguments=["--out", "new"], batch_variable="BATCH"))
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.evidence is Evidence.MEASURED_CPU
+    assert outcome.num_steps_done == 4
+    assert outcome.peaks.device_bytes > 100 * 2**20
+    assert outcome.step_seconds > 0
+    assert contents(folder) == before
+    assert not (folder / "new").exists()
+
+
+def test_a_budget_that_the_script_passes_is_out_of_memory(folder):
+    outcome = measured(Script(path="train.py", batch_argument="--batch-size="), budget_bytes=GIB // 5)
+    assert outcome.verdict is Verdict.OOM, outcome.error
+
+
+def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
+    outcome = measured(Script(path="train.py", batch_argument="--bs"))
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.error.message == (
+        "train.py exited with code 2 after 0 optimizer steps: "
+        "train.py: error: unrecognized arguments: --bs 256"
+    )
+
+
+def test_safetensors_saves_nothing(folder):
+    from importlib.util import find_spec, module_from_spec
+
+    with KeptFiles(str(folder), saves=False):
+        spec = find_spec("safetensors.torch")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.save_file({}, str(folder / "weights.safetensors"))
+    assert not (folder / "weights.safetensors").exists()
+
+
+def test_what_is_written_can_be_read_again_and_is_gone_at_the_end(folder):
+    kept = folder / "kept.txt"
+    kept.write_text("old")
+    with KeptFiles(str(folder), saves=False):
+        with kept.open("a") as file:
+            file.write(" and new")
+        assert kept.read_text() == "old and new"
+        (folder / "other.tmp").write_text("moved")
+        (folder / "other.tmp").replace(folder / "other.txt")
+        assert (folder / "other.txt").read_text() == "moved"
+        (folder / "logs" / "deep").mkdir(parents=True)
+        with pytest.raises(PermissionError, match=r"the script would change .*kept\.txt \(os.remove\)"):
+            kept.unlink()
+        with pytest.raises(FileNotFoundError):
+            (folder / "nowhere" / "file.txt").open("w")
+    assert kept.read_text() == "old"
+    assert not (folder / "other.txt").exists()
+    assert not (folder / "logs").exists()
+    kept.unlink()

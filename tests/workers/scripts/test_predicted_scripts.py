@@ -1,0 +1,166 @@
+"""Training scripts that know nothing of autofit, predicted as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.run import run
+from workers.scripts.reference import Script
+from workers.trace import Category, Trace
+
+EXAMPLES = Path(__file__).parent / "examples"
+BATCH = 128
+
+_HEAD = """
+import os, torch
+from torch import nn
+BATCH = int(os.environ["BATCH"])
+model = nn.Linear(8, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def loss_of_step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(BATCH, 8).cuda()).square().mean()
+    loss.backward()
+    return loss
+"""
+
+
+def predicted(ref: WorkloadRef, batch_size: int = BATCH) -> TrialOutcome:
+    return run(TrialSpec(workload=ref, batch_size=batch_size, probe=Probe.PREDICT))
+
+
+def example(name: str) -> TrialOutcome:
+    return predicted(Script(path=EXAMPLES / f"{name}.py", batch_argument="--batch-size").reference())
+
+
+@pytest.fixture(scope="module")
+def plain() -> TrialOutcome:
+    return example("plain")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Predicts a script of these lines after the common head."""
+
+    def predict(*lines: str, batch_size: int = BATCH) -> TrialOutcome:
+        path = tmp_path / "train.py"
+        path.write_text(_HEAD + "\n".join(lines) + "\n")
+        return predicted(Script(path=path, batch_variable="BATCH").reference(), batch_size)
+
+    return predict
+
+
+def as_workload(name: str) -> TrialOutcome:
+    ref = WorkloadRef(kind="file", target=f"{EXAMPLES}/as_workloads.py:{name}", search_path=(str(EXAMPLES),))
+    return predicted(ref)
+
+
+def test_a_plain_loop_needs_to_the_byte_what_the_same_workload_needs(plain):
+    assert plain.verdict is Verdict.FITS, plain.error
+    assert plain.peaks == as_workload("plain").peaks
+
+
+@pytest.mark.parametrize("name", ["trainer", "lightning_fit", "accelerated"])
+def test_a_framework_needs_what_the_same_workload_needs(name):
+    """Up to what the framework itself keeps on the GPU: losses and metrics, a few blocks of 512 bytes."""
+    script, workload = example(name), as_workload(name)
+    assert script.verdict is Verdict.FITS, script.error
+    assert workload.verdict is Verdict.FITS, workload.error
+    assert script.peaks.reserved_bytes == workload.peaks.reserved_bytes
+    assert abs(script.peaks.allocated_bytes - workload.peaks.allocated_bytes) <= 16 * 512
+
+
+def test_the_phases_of_three_steps_are_marked_and_what_they_hold_is_told(plain):
+    trace = Trace.from_json(plain.trace_json)
+    names = [mark.name for mark in trace.marks]
+    phases = [f"step {number} {phase}" for number in (1, 2, 3) for phase in ("input", "forward", "backward")]
+    assert [name for name in names if name in phases] == phases
+    assert names[0] == "model" and names[-1] == "step 3 optimizer"
+    sizes = dict.fromkeys(Category, 0)
+    for allocation in trace.allocations[: trace.marks[1].position]:
+        sizes[allocation.category] += allocation.num_bytes
+    num_parameters = 16 * 27 + 16 + 2 * 16 + 1024 * 100 + 100 + 100 * 10 + 10
+    running_statistics = 2 * 16 * 4 + 8
+    assert sizes[Category.PARAMETER] == 4 * num_parameters + running_statistics
+    states = [a for a in trace.allocations if a.category is Category.OPTIMIZER_STATE]
+    assert sum(state.num_bytes for state in states) >= 8 * num_parameters
+    assert {a.module for a in trace.allocations} >= {"0", "1", "5", "7"}
+
+
+def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
+    assert str(EXAMPLES / "plain.py") in plain.sources
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "words"),
+    [
+        (["loss_of_step()"], "user", "train.py ended without an optimizer step"),
+        (["import sys", "sys.exit('no data')"], "user", "an error after 0 optimizer steps: no data"),
+        (["if loss_of_step() > 0: optimizer.step()"], "data-dependent", "a tensor decides a branch"),
+        (["best = 9.0", "if loss_of_step().item() < best: pass"], "data-dependent", "value is compared"),
+        (["n = (loss_of_step() > 0).sum().item()", "torch.zeros(n)"], "data-dependent", "train.py:13:"),
+        (["loss = loss_of_step()", "loss[loss > 0]"], "data-dependent", "depends on values"),
+        (["try: bool(loss_of_step())", "except Exception: pass"], "data-dependent", "train.py:12:"),
+        (["model.to('cuda:1')"], "unsupported", "asks for GPU 1"),
+        (["torch.distributed.init_process_group('nccl')"], "unsupported", "without torchrun"),
+        (["torch.compile(model)"], "unsupported", "leave torch.compile out"),
+    ],
+)
+def test_what_cannot_be_followed_is_said_in_one_sentence(written, lines, kind, words):
+    outcome = written(*lines)
+    assert outcome.verdict in (Verdict.FAILED, Verdict.INVALID)
+    assert outcome.error.kind == kind
+    assert words in outcome.error.message
+
+
+def test_a_batch_that_does_not_reach_the_model_is_invalid(written):
+    outcome = written("BATCH = 5", "loss_of_step()", "optimizer.step()")
+    assert outcome.verdict is Verdict.INVALID
+    assert "has 128 samples, only (5, 8)" in outcome.error.message
+
+
+def test_a_script_that_lets_nothing_end_it_is_left_behind(written):
+    outcome = written(
+        "while True:", "    try:", "        loss_of_step()", "        optimizer.step()", "    except:",
+        "        pass",
+    )  # fmt: skip
+    assert outcome.verdict is Verdict.FITS
+    assert outcome.num_steps_done == 3
+    assert [m.name for m in Trace.from_json(outcome.trace_json).marks][-1] == "step 3 optimizer"
+
+
+def test_values_that_a_script_put_on_the_gpu_itself_may_decide(written):
+    outcome = written(
+        "length = torch.tensor(4, device='cuda')",
+        "if length == 0 or torch.isnan(loss_of_step()).any(): raise SystemExit('refused')",
+        "scaler = torch.amp.GradScaler('cuda')",
+        "for _ in range(int(length)):",
+        "    scaler.scale(loss_of_step())",
+        "    scaler.step(optimizer)",
+        "    before = scaler.get_scale()",
+        "    scaler.update()",
+        "    assert before <= scaler.get_scale()",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
+    outcome = written(
+        "torch.cuda.set_device(0); torch.cuda.manual_seed_all(1); torch.cuda.reset_peak_memory_stats()",
+        "data = torch.utils.data.TensorDataset(torch.randn(BATCH * 4, 8))",
+        "loader = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=1, pin_memory=True)",
+        "with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):",
+        "    for batch, in loader:",
+        "        model(batch.cuda(non_blocking=True)).sum().backward()",
+        "        optimizer.step()",
+        "        torch.cuda.synchronize()",
+        "        print(torch.cuda.memory_allocated(), torch.cuda.mem_get_info())",
+        "        print(torch.cuda.get_device_name(), torch.cuda.memory_stats()['num_ooms'])",
+        "torch.save(model.state_dict(), 'never.pt')",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert not os.path.exists("never.pt")  # noqa: PTH110

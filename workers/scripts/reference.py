@@ -1,0 +1,94 @@
+"""A training script as a workload: what it is called with, and how another process finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.protocol import ScriptCall, WorkloadRef
+from workers.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A training script that is run unmodified; takes the place of a `Workload`.
+
+    Its optimizer steps are counted from outside, and it is ended after a few of them. It is called
+    with its own arguments, in the caller's current folder.
+
+    Attributes:
+        path: of the script.
+        arguments: of its command line, without that of the batch size.
+        batch_argument: the argument that takes the batch size, such as `--batch-size`; one that ends
+            in `=` is joined with it.
+        batch_variable: the environment variable that takes it, instead.
+
+    Raises:
+        WorkloadError: it is not said how the script takes its batch size.
+    """
+
+    path: str | Path
+    arguments: tuple[str, ...] | list[str] = ()
+    batch_argument: str | None = None
+    batch_variable: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.batch_argument is None) == (self.batch_variable is None):
+            raise WorkloadError(
+                "a script takes its batch size in one way: name its argument (--batch-arg --batch-size) or "
+                "the environment variable that it reads (--batch-env BATCH)"
+            )
+        if self.batch_variable is not None and not _VARIABLE.fullmatch(self.batch_variable):
+            raise WorkloadError(f"{self.batch_variable!r} is no name of an environment variable")
+
+    @property
+    def name(self) -> str:
+        """The script's file name."""
+        return Path(self.path).name
+
+    def reference(self) -> WorkloadRef:
+        """How to find the script again in another process, and how to call it.
+
+        Raises:
+            UnknownWorkloadError: there is no such file.
+        """
+        path = Path(self.path).resolve()
+        if not path.is_file():
+            near = names_like(path.name, [entry.name for entry in path.parent.glob("*.py")])
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise UnknownWorkloadError(f"there is no script {path}.{hint} Check the path")
+        return WorkloadRef(
+            kind="script",
+            target=str(path),
+            source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            search_path=(str(path.parent),),
+            script=ScriptCall(
+                arguments=tuple(self.arguments),
+                batch_argument=self.batch_argument,
+                batch_variable=self.batch_variable,
+                folder=str(Path.cwd()),
+            ),
+        )
+
+
+def read_script(ref: WorkloadRef) -> bytes:
+    """The script's source, once it is known to be the one that was referred to.
+
+    Raises:
+        SourceChangedError: it is missing here, or differs.
+    """
+    path = Path(ref.target)
+    if not path.is_file():
+        raise SourceChangedError(
+            f"{path} is not on this worker: copy it to the same place, or share the folder"
+        )
+    source = path.read_bytes()
+    if hashlib.sha256(source).hexdigest() != ref.source_sha256:
+        raise SourceChangedError(
+            f"{path} is not what was referred to: start again if it was edited meanwhile"
+        )
+    return source
