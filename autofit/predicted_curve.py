@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
+from workers.predict.indexing import MOST_ELEMENTS
 from workers.predict.mixed_convolutions import Option
 from workers.protocol import (
     Device,
@@ -234,6 +236,25 @@ class PredictedCurve:
             properties_for(self._card.architecture, self._card.name),
             dtype=dtypes[0] if dtypes else "float32",
             allow_tf32=self._knobs.tf32_in_convolutions,
+        )
+
+    def largest_indexed(self, max_batch: int) -> int:
+        """The largest batch up to a cap that PyTorch's kernels can index; 0 for none."""
+        if self.needs_traces:
+            return max_batch  # each size would cost a trace
+        sizes = range(1, max_batch + 1)
+        return bisect.bisect_left(sizes, True, key=lambda size: self.why_not_indexed(size) is not None)
+
+    def why_not_indexed(self, batch_size: int) -> str | None:
+        """Why a size cannot be run, whatever memory there is; None where it can."""
+        found = self._at(batch_size).not_indexed(batch_size, self._conditions)
+        if found is None:
+            return None
+        module, num_elements = found
+        return (
+            f"batch {batch_size} cannot be run: {module} convolves {num_elements:,} elements channel by "
+            f"channel, and PyTorch's kernel for that indexes up to {MOST_ELEMENTS:,}; with --memory-format "
+            "channels_last cuDNN does it"
         )
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:

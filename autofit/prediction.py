@@ -164,7 +164,10 @@ class Predictor:
         """
         trace = self.trace(knobs, batch_size)
         require_applicable(knobs, trace)
-        return self.curve_of(trace, knobs, card)
+        curve = self.curve_of(trace, knobs, card)
+        if (why := curve.why_not_indexed(batch_size)) is not None:
+            raise WorkloadFailedError(why)
+        return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
         """The curve of a trace, or of a part of it, which knows its batch size alone."""

@@ -116,6 +116,24 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> WorkloadFai
     return None
 
 
+def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, str]]:
+    """The space without the sizes that PyTorch cannot run whatever memory there is; and why, by setting.
+
+    Raises:
+        WorkloadFailedError: not even the smallest size of any setting can be run.
+    """
+    caps = {
+        knobs: largest
+        for knobs, curve in curves.by_knobs.items()
+        if (largest := curve.largest_indexed(space.max_batch)) < space.max_batch
+    }
+    reasons = {knobs: str(curves.of(knobs).why_not_indexed(cap + 1)) for knobs, cap in caps.items()}
+    beyond = frozenset(knobs for knobs, cap in caps.items() if cap < space.min_batch)
+    if beyond and not set(space.settings) - beyond:
+        raise WorkloadFailedError(reasons[space.settings[0]])
+    return dataclasses.replace(space, caps=caps, left_out=space.left_out | beyond), reasons
+
+
 def pruning_of(
     settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
 ) -> Pruning | None:

@@ -33,7 +33,7 @@ from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
-from autofit.search_space import conv_algos, pruning_of, search_space
+from autofit.search_space import capped, conv_algos, pruning_of, search_space
 from autofit.self_test import checked
 from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings
@@ -131,6 +131,7 @@ def _search(
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
     curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
+    space, caps = capped(space, curves)
     pruning = pruning_of(settings, target, space, curves)
     with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
         emit(
@@ -157,6 +158,7 @@ def _search(
             ),
             emit=emit,
             limits=_limits(settings, target, time.monotonic() - started),
+            caps=caps,
         ).run()
         trials = tuple(record.outcome for record in study.outcomes())
         pruned = study.pruned

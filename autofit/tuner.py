@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -80,6 +80,7 @@ class Tuner:
         trials: runs trials, several at once where it has the capacity.
         emit: takes the events.
         limits: when to end early.
+        caps: why no larger batch than the space has can be run, of settings where that is so.
         pause: waits so many seconds, where another process is running the last trials.
     """
 
@@ -92,6 +93,7 @@ class Tuner:
         trials: Trials,
         emit: EventSink,
         limits: Limits = Limits(),
+        caps: Mapping[Knobs, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -103,6 +105,7 @@ class Tuner:
         self._trials = trials
         self._emit = emit
         self._limits = limits
+        self._caps = caps or {}
         self._clock = clock
         self._pause = pause
         self._began = clock()
@@ -256,6 +259,7 @@ class Tuner:
             objective=self._study.goal.objective,
             verified=self._study.verified(),
             stopped_by=stopped_by,
+            caps=self._caps,
         )
 
     def _announce_found(self) -> None:

@@ -36,6 +36,7 @@ class Frontier:
         architecture: what the trials are on, see `Pace.of`.
         objective: what the best has most of.
         verified: the configurations that ran through a soak, and for how many steps.
+        caps: why no larger batch than those of interest can be run, of settings where that is so.
         stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
     """
 
@@ -50,6 +51,7 @@ class Frontier:
         objective: Objective = Objective.BATCH,
         verified: Mapping[Configuration, int] | None = None,
         stopped_by: str | None = None,
+        caps: Mapping[Knobs, str] | None = None,
     ) -> None:
         self._boundaries = boundaries
         self._outcomes = known
@@ -58,6 +60,7 @@ class Frontier:
         self._architecture = architecture
         self._objective = objective
         self._verified = verified or {}
+        self._caps = caps or {}
         self.stopped_by = stopped_by
 
     @property
@@ -136,7 +139,7 @@ class Frontier:
             largest_batch=largest,
             peak_reserved_bytes=peaks.reserved_bytes,
             device_peak_bytes=peaks.device_bytes,
-            first_failing_batch=failing,
+            first_failing_batch=self._beyond_the_cap(knobs) if failing is None else failing,
             reason=self._why_not_larger(knobs, fails),
             evidence=known.evidence,
             is_settled=boundary.is_settled,
@@ -145,6 +148,13 @@ class Frontier:
             predicted_bytes=predicted_bytes,
             prediction_error=_error(predicted_bytes, None if fits is None else fits.budgeted_bytes),
         )
+
+    def _beyond_the_cap(self, knobs: Knobs) -> int | None:
+        """The next size of a setting that reached its cap, where it is known that it cannot be run."""
+        boundary = self._boundaries[knobs]
+        if knobs not in self._caps or not boundary.is_settled or boundary.largest_fitting is None:
+            return None
+        return boundary.largest_fitting + 1
 
     def best(self) -> Best | None:
         """The best configuration that fits; see `best_of`."""
@@ -172,7 +182,8 @@ class Frontier:
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
         boundary = self._boundaries[knobs]
         if boundary.is_settled:
-            return _cap(knobs, boundary) if fails is None else self._reason(fails)
+            at_the_cap = self._caps.get(knobs) or _cap(knobs, boundary)
+            return at_the_cap if fails is None else self._reason(fails)
         low = boundary.largest_fitting
         what = f"stopped by {self.stopped_by} before the boundary was known: "
         if fails is None:

@@ -25,6 +25,7 @@ class SearchSpace:
     Attributes:
         choices: for each searched knob, the values it may take, in the order of the user.
         fixed: the values of the other knobs.
+        caps: of some settings the largest batch that may be tried, where it is not `max_batch`.
         left_out: combinations that the workload cannot be run with.
         settings: every other combination of the choices; knobs in the order of `Knobs`, so that the
             order of the settings does not depend on how `choices` was written.
@@ -38,6 +39,7 @@ class SearchSpace:
     min_batch: int = MIN_BATCH
     max_batch: int = MAX_BATCH
     left_out: frozenset[Knobs] = frozenset()
+    caps: Mapping[Knobs, int] = field(default_factory=dict)
     settings: tuple[Knobs, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +60,8 @@ class SearchSpace:
 
     def sizes(self, knobs: Knobs) -> Sequence[int]:
         """The batch sizes that a setting can be run with, ascending."""
-        return sizes_for(knobs, min_batch=self.min_batch, max_batch=self.max_batch)
+        max_batch = min(self.max_batch, self.caps.get(knobs, self.max_batch))
+        return sizes_for(knobs, min_batch=self.min_batch, max_batch=max_batch)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:

@@ -523,3 +523,23 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
     assert by_setting["amp-bf16", "loop"].dominated_by == fastest.knobs
     assert any("left out: bf16 · " in note and "of fp32" in note for note in result.notes)
     assert autofit.TuneResult.from_dict(json.loads(result.to_json())).frontier == result.frontier
+
+
+def test_what_a_kernel_cannot_index_ends_the_search_where_memory_would_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
+    workload = f"{WORKLOADS}:channel_by_channel"
+    result = autofit.tune(workload, gpu="a100-80g", conv_algo="cudnn")
+    (entry,) = result.frontier
+    assert (entry.largest_batch, entry.first_failing_batch) == (511, 512)
+    assert "batch 512 cannot be run" in entry.reason
+    assert "2,147,483,648 elements channel by channel" in entry.reason
+    with pytest.raises(WorkloadFailedError, match="--memory-format channels_last cuDNN does it"):
+        autofit.estimate(workload, batch_size=512)
+    assert autofit.estimate(workload, batch_size=511).peak_reserved_bytes > 4 * GIB
+    beyond = autofit.tune(
+        workload, gpu="a100-80g", conv_algo="cudnn", memory_format="channels_last", max_batch=600
+    )
+    assert beyond.best is not None
+    assert beyond.best.batch_size == 600

@@ -125,3 +125,16 @@ def _outside_of_bfloat16(model, images):
 
 
 of_fp32 = Workload(build_model=_model, make_batch=_images, loss=_outside_of_bfloat16, optimizer="adam")
+
+
+def _half_images(batch_size, device):
+    return torch.empty(batch_size, 64, 256, 256, device=device, dtype=torch.float16)
+
+
+# 4 Mi elements a sample: 512 samples are one more than PyTorch's kernel can index, and 4 GiB.
+channel_by_channel = Workload(
+    build_model=lambda: nn.Conv2d(64, 64, 3, stride=2, padding=1, groups=64).half(),
+    make_batch=_half_images,
+    loss=_mean,
+    mode="infer",
+)

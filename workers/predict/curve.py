@@ -15,6 +15,7 @@ from workers.allocator import Choices, Replay, live_peak_bytes, peak_of_blocks, 
 from workers.predict import mixed_convolutions
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
+from workers.predict.indexing import too_many_elements
 from workers.predict.plans import PlanSource
 from workers.predict.polynomials import NotPolynomialError, size_polynomial, value_at
 from workers.predict.versions import parse_release
@@ -312,8 +313,11 @@ class PeakCurve:
     ) -> bool:
         """Whether a size runs under a limit, retries and smaller plans allowed.
 
-        At the low end it is enough that it runs by one source of plans, else it has to by all.
+        At the low end it is enough that it runs by one source of plans, else it has to by all. What
+        PyTorch cannot index runs under no limit.
         """
+        if self.not_indexed(batch_size, conditions) is not None:
+            return False
         runs = (
             self.replay_within(batch_size, conditions, limit_bytes, level, source=source).completed
             for source in conditions.sources
@@ -328,6 +332,8 @@ class PeakCurve:
         level: Level = Level.HIGH,
     ) -> Verdict:
         """Whether a size fits a budget without a retry of the allocator, fits thrashing, or fails."""
+        if self.not_indexed(batch_size, conditions) is not None:
+            return Verdict.OOM
         if budget_bytes is None:
             return Verdict.FITS
         if self.reserved_bytes(batch_size, conditions, level, stop_above_bytes=budget_bytes) <= budget_bytes:
@@ -389,6 +395,17 @@ class PeakCurve:
         """The convolutions of the traced steps at a batch size, one for each call."""
         calls = self._shapes(batch_size)[1]
         return [call for _, number in self._called if isinstance(call := calls[number], Convolution)]
+
+    def not_indexed(self, batch_size: int, conditions: Conditions) -> tuple[str, int] | None:
+        """The module of a convolution that PyTorch refuses at a batch size, and its number of elements."""
+        calls = self._shapes(batch_size)[1]
+        for index, number in self._called:
+            call = calls[number]
+            if isinstance(call, Convolution):
+                num_elements = too_many_elements(call, conditions)
+                if num_elements is not None:
+                    return self._allocations[index].module, num_elements
+        return None
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
         """For each different layer at a batch size the modules that call it."""
