@@ -49,7 +49,7 @@ class KnobOptions(TypedDict, total=False):
 def tune(
     workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any
 ) -> TuneResult:
-    """Finds the largest batch that fits, for every convolution algorithm asked for.
+    """Finds the largest batch that fits, for every knob setting asked for.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.

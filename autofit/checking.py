@@ -27,6 +27,13 @@ _OF_A_SEARCH = frozenset(
         "metrics_port",
         "metrics_host",
         "deadline",
+        "objective",
+        "soak_steps",
+        "max_trials",
+        "max_seconds",
+        "storage_wait",
+        "resources",
+        "node_wait",
         "threads",
     }
 )

@@ -99,6 +99,10 @@ class StudyMismatchError(UsageError):
     kind = "study-mismatch"
 
 
+class InapplicableError(UsageError):
+    """A knob has nothing in the workload that it could be applied to."""
+
+
 class WorkloadFailedError(AutofitError):
     """The user's code fails for a reason that no smaller batch would cure.
 

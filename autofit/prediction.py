@@ -13,6 +13,7 @@ from autofit.dispatch.base import Runner
 from autofit.errors import (
     AutofitError,
     DispatchError,
+    InapplicableError,
     InfrastructureError,
     UnknownModelError,
     UsageError,
@@ -322,7 +323,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
-        UsageError: the convolution algorithm asked for applies to nothing in the workload.
+        InapplicableError: a knob that was asked for applies to nothing in the workload.
         UnknownModelError: the library that was named knows no such model.
     """
     if outcome.verdict.is_about_memory:
@@ -332,7 +333,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
     if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
         raise DispatchError(f"batch {outcome.batch_size}: {message}")
     if error is not None and error.kind == "inapplicable":
-        raise UsageError(message)
+        raise InapplicableError(message)
     if error is not None and error.kind == "unknown-model":
         raise UnknownModelError(message)
     if error is not None and error.kind in ("environment", "protocol"):

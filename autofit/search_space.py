@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autofit.curve_set import CurveSet
-from autofit.errors import AutofitError, UsageError, WorkloadFailedError
+from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
 from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.report.words import in_words
+from autofit.search.choice import Objective
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for
@@ -51,13 +52,8 @@ def search_space(
     from autofit.search.space import SearchSpace
 
     fixed, searched = settings.knobs(), dict(settings.searched)
-    min_batch, failing = _smallest_batch(predictor, list(_combinations(fixed, searched)), settings.max_batch)
-    sizes = sizes_for(fixed, min_batch=min_batch, max_batch=settings.max_batch)
-    if not sizes:
-        raise UsageError(
-            f"--global-batch {settings.global_batch} has no divisor from {min_batch} to "
-            f"{settings.max_batch}: choose one that has, or another --max-batch"
-        )
+    sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
+    min_batch, failing = _smallest_batch(predictor, list(_combinations(fixed, searched)), sizes[:2])
     runs = next(knobs for knobs in _combinations(fixed, searched) if knobs not in failing)
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -67,7 +63,7 @@ def search_space(
     space = SearchSpace(
         choices={"conv_algo": kept, **searched},
         fixed=fixed,
-        min_batch=sizes[0],
+        min_batch=min_batch,
         max_batch=sizes[-1],
         left_out=frozenset(dataclasses.replace(knobs, conv_algo=name) for knobs in failing for name in kept),
     )
@@ -86,14 +82,14 @@ def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) 
 
 
 def _smallest_batch(
-    predictor: Predictor, settings: Sequence[Knobs], max_batch: int
-) -> tuple[int, dict[Knobs, WorkloadFailedError]]:
-    """1, or 2 where no step can do with one sample (a contrastive loss, some batch norms); and what fails.
+    predictor: Predictor, settings: Sequence[Knobs], sizes: Sequence[int]
+) -> tuple[int, dict[Knobs, AutofitError]]:
+    """The first size, or the second where no step can do with one sample; and what fails with it.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
     """
-    for batch_size in range(1, min(2, max_batch) + 1):
+    for batch_size in sizes:
         failing = {
             knobs: error
             for knobs in settings
@@ -104,13 +100,13 @@ def _smallest_batch(
     raise failing[settings[0]]
 
 
-def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> WorkloadFailedError | None:
+def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitError | None:
     try:
         predictor.trace(knobs, batch_size)
     except AutofitError as error:
         if error.kind in UNPREDICTABLE:
             return None  # which says nothing of whether it runs
-        if not isinstance(error, WorkloadFailedError):
+        if not isinstance(error, WorkloadFailedError | InapplicableError):
             raise
         return error
     return None
@@ -140,9 +136,9 @@ def pruning_of(
     """What need not be tried; None where nothing is.
 
     That is where predictions answer, which cost no trial, and where the convolution algorithm alone is
-    searched, whose speed is not known.
+    searched, whose speed is not known; and where the fastest is wanted, which only trials tell.
     """
-    if not settings.searched or target.probe is None:
+    if not settings.searched or target.probe is None or settings.objective is Objective.THROUGHPUT:
         return None
     architecture = HOST_ARCHITECTURE if target.device.kind == "cpu" else target.card.architecture
     return Pruning(

@@ -18,7 +18,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -61,7 +61,12 @@ _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
 # Of each of these one is chosen: the first place that gives any puts the others aside.
-_CHOICES = (frozenset({"gpu", "gpu-mem"}), frozenset({"model", "script"}))
+_CHOICES = (
+    frozenset({"gpu", "gpu-mem"}),
+    frozenset({"model", "script"}),
+    frozenset({"global-batch", "grad-accumulation"}),
+)
+_OF_SCRIPTS = frozenset({"script-arg", "batch-arg", "batch-env"})
 
 
 # ── converters: from an option's text or a TOML value to what a field holds ─────────────────────
@@ -246,7 +251,7 @@ def _searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
             known = ", ".join(SEARCHABLE)
             raise ValueError(f"{name!r} is no knob to search: {known}.{did_you_mean(name, SEARCHABLE)}")
         field, convert = _OPTIONS[name]
-        if field in searched or not values:
+        if field in searched or values in ("", [], ()):
             why = "is named twice" if field in searched else "has no values"
             raise ValueError(f"{name} {why}: write each knob once, as {name}=A,B")
         searched[field] = tuple(dict.fromkeys(map(convert, _items(values, ","))))
@@ -383,12 +388,17 @@ class TuneSettings:
                 "--global-batch and --grad-accumulation contradict each other: the batch size decides how "
                 "often a global batch is accumulated; give one"
             )
+        if self.global_batch is not None and self.num_ranks > 1:
+            raise UsageError(
+                "--global-batch is of one process: with --parallel give --grad-accumulation, or leave "
+                "either out"
+            )
         if self.device != "cpu":
             return
         if self.allocator != Knobs().allocator or "allocator" in dict(self.searched):
             raise UsageError(
-                "--allocator is a setting of PyTorch's CUDA allocator, which the CPU has "
-                "not: leave it out, or --device cpu"
+                "the allocator's settings are of PyTorch's CUDA allocator, which the CPU has not: leave "
+                "--allocator and its --search out, or --device cpu"
             )
         if self.gpu is not None:
             raise UsageError(
@@ -511,12 +521,36 @@ def _chosen(
     """By option: the value of the first place that gives it, raw and converted."""
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
-        put_aside = frozenset[str]().union(*(choice for choice in _CHOICES if choice & chosen.keys()))
+        put_aside = _put_aside_by(chosen)
         for option, (label, raw) in given.items():
             converted = _converted(option, raw, label)
-            if option not in put_aside:
+            if option == "search":
+                converted = tuple(pair for pair in converted if _option_of(pair[0]) not in put_aside)
+                raw = _search_text(converted)  # noqa: PLW2901 - without what a higher place sets
+            if option not in put_aside and (converted or option != "search"):
                 chosen.setdefault(option, (raw, converted))
     return chosen
+
+
+def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
+    """The options that lower places give in vain: another way to say what is said already."""
+    put_aside = frozenset[str]().union(*(choice for choice in _CHOICES if choice & chosen.keys()))
+    if "model" in chosen:
+        put_aside |= _OF_SCRIPTS
+    _, searched = chosen.get("search", ("", ()))
+    return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(SEARCHABLE))
+
+
+def _option_of(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
+    """What `--search` says, as it could have been typed."""
+    return ";".join(
+        f"{_option_of(field)}={','.join(str(value).lower() for value in values)}"
+        for field, values in searched
+    )
 
 
 _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how its value is read

@@ -51,7 +51,12 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
     workspaces = f"convolution workspaces: {estimate.workspace_source}"
-    ranks = (samples_in_words(estimate.batch_size, estimate.num_ranks),) if estimate.num_ranks > 1 else ()
+    num_batches = estimate.knobs.num_batches(estimate.batch_size)
+    ranks = (
+        (samples_in_words(estimate.batch_size, estimate.num_ranks, num_batches),)
+        if estimate.num_ranks > 1
+        else ()
+    )
     said = (
         *ranks,
         card,

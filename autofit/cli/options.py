@@ -201,7 +201,7 @@ SEARCH_KNOBS = click.option(
     metavar="KNOB=A,B,…",
     help=f"Choose a knob too, one of {', '.join(SEARCHABLE)}; again for another: every combination is a "
     "setting, those that cannot win are pruned.",
-    callback=lambda _ctx, _param, values: ";".join(values) or None,
+    callback=lambda _ctx, _param, values: ";".join(values) if values else None,
     shell_complete=_complete_search,
 )
 

@@ -19,7 +19,9 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
         return (_nothing(result), *kinds)
     default = _default(result, result.best)
     if result.num_ranks > 1:
-        kinds = (f"That is {samples_in_words(result.best.batch_size, result.num_ranks)}.", *kinds)
+        best = result.best
+        samples = samples_in_words(best.batch_size, result.num_ranks, best.grad_accumulation)
+        kinds = (f"That is {samples}.", *kinds)
     return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 
 

@@ -158,7 +158,7 @@ class Frontier:
 
     def best(self) -> Best | None:
         """The best configuration that fits; see `best_of`."""
-        outcome = best_of(self._outcomes, self._boundaries, self._objective)
+        outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
         if outcome is None:
             return None
         peaks = self._peaks(outcome)
@@ -175,9 +175,14 @@ class Frontier:
             workspace_bytes=None if estimate is None else estimate.workspace_bytes,
             step_seconds=outcome.step_seconds,
             samples_per_second=outcome.samples_per_second,
-            soak_steps=self._verified.get((outcome.knobs, outcome.batch_size)),
+            soak_steps=self._steps_verified(outcome),
             grad_accumulation=outcome.knobs.num_batches(outcome.batch_size),
         )
+
+    def _steps_verified(self, outcome: TrialOutcome) -> int | None:
+        """Of the soak those that were done: a script may end before."""
+        asked = self._verified.get((outcome.knobs, outcome.batch_size))
+        return None if asked is None else min(asked, outcome.num_steps_done)
 
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
         boundary = self._boundaries[knobs]

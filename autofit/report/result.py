@@ -158,7 +158,8 @@ class TuneResult:
     @property
     def samples_per_step(self) -> int | None:
         """Of all ranks together, with the best; None where nothing fits."""
-        return None if self.best is None else self.num_ranks * self.best.batch_size
+        best = self.best
+        return None if best is None else self.num_ranks * best.grad_accumulation * best.batch_size
 
     @property
     def setting_names(self) -> dict[Knobs, str]:

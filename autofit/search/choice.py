@@ -50,9 +50,12 @@ def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutco
 
 
 def best_of(
-    known: Mapping[Configuration, TrialOutcome], boundaries: Mapping[Knobs, Boundary], objective: Objective
+    known: Mapping[Configuration, TrialOutcome],
+    boundaries: Mapping[Knobs, Boundary],
+    objective: Objective,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> TrialOutcome | None:
-    """The best configuration that fits; None where none does.
+    """The best configuration that fits, on cards of an architecture; None where none does.
 
     By batch: the largest, of equals the one with the shorter step, measured or else predicted or else
     known from its knobs, and of those the first algorithm.
@@ -72,7 +75,7 @@ def best_of(
             -o.batch_size,
             o.step_seconds or 0.0,
             o.conv_cost or 1.0,
-            Pace.of(o.knobs, DEFAULT_ARCHITECTURE).costs,
+            Pace.usually(o.knobs, architecture),
             conv.rank(o.knobs.conv_algo),
         ),
         default=None,

@@ -180,8 +180,8 @@ class Ledger:
         """What a trial tries; None where it is not of this space."""
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None
-        knobs = self._space.to_knobs(trial.params)
-        return self._space.settings[self._index[knobs]], trial.params[BATCH_SIZE]
+        index = self._index.get(self._space.to_knobs(trial.params))
+        return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
         """Of several outcomes the latest counts, and one that did not fit more than one that did."""

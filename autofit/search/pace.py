@@ -10,11 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
-from workers.protocol import HOST_ARCHITECTURE, Knobs
+from workers.protocol import HOST_ARCHITECTURE, Knobs, split_checkpointing
 
-# Steps that run part of the forward pass again, and how much of it: none, what is cheap, all of it.
-_RECOMPUTED = {"none": 0, "selective": 1}
-_ALL_RECOMPUTED = 2
+_ALL_RECOMPUTED = 3
 _BY_LAUNCHES = {"fused": 0, "default": 1, "foreach": 1, "loop": 2}  # of kernels per optimizer step
 
 # From tensor cores down to fp32 without them. Before Ampere bfloat16 has no tensor cores, and TF32 is
@@ -48,7 +46,7 @@ class Pace:
         left = dataclasses.asdict(knobs)
         costs: list[float] = [
             not left.pop("set_to_none"),
-            _RECOMPUTED.get(str(left.pop("checkpointing")).partition(":")[0], _ALL_RECOMPUTED),
+            _recomputed(left.pop("checkpointing")),
         ]
         if conv_cost is not None:
             del left["conv_algo"]
@@ -61,6 +59,23 @@ class Pace:
                 costs.append(by_type[left.pop("precision")])
         return cls(tuple(left.items()), tuple(costs))
 
+    @classmethod
+    def usually(cls, knobs: Knobs, architecture: str) -> tuple[float, ...]:
+        """Orders settings that fit as much by what they usually cost, whatever they differ in."""
+        pace = cls.of(knobs, architecture)
+        is_last_resort = architecture != HOST_ARCHITECTURE and any(
+            name == "precision" for name, _ in pace.alike
+        )
+        return (is_last_resort, *pace.costs)
+
     def is_no_slower_than(self, other: Pace) -> bool:
         """Whether a sample takes at most as long, as far as that is known."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
+
+
+def _recomputed(checkpointing: str) -> float:
+    """How much of the forward pass runs again: none, what is cheap and a part of the rest, all of it."""
+    kind, number = split_checkpointing(checkpointing)
+    if kind == "none":
+        return 0
+    return 1 + (100 - (number or 100)) / 100 if kind == "selective" else _ALL_RECOMPUTED

@@ -109,7 +109,9 @@ class BoundarySampler(BaseSampler):
         for trial in trials:
             if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
                 continue
-            boundary = boundaries[self._space.to_knobs(trial.params)]
+            boundary = boundaries.get(self._space.to_knobs(trial.params))
+            if boundary is None:  # of a setting that is left out now
+                continue
             batch_size = trial.params[BATCH_SIZE]
             constraint = trial.constraints.get(MEMORY_CONSTRAINT)
             if trial.state == TrialState.RUNNING:

@@ -509,7 +509,7 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
         f"{WORKLOADS}:of_fp32",
         gpu="rtx-3090",
         conv_algo="native",
-        search=["precision=fp32,bf16,amp-bf16", "optimizer_impl=loop,fused"],
+        search=["precision=fp32,bf16,amp-bf16", "optimizer_impl=loop,fused", "checkpointing=none,blocks"],
     )
     by_setting = {(entry.knobs.precision, entry.knobs.optimizer_impl): entry for entry in result.frontier}
     assert by_setting.keys() == {(p, o) for p in ("fp32", "amp-bf16") for o in ("loop", "fused")}
@@ -522,6 +522,7 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
     assert result.best.knobs == fastest.knobs
     assert by_setting["amp-bf16", "loop"].dominated_by == fastest.knobs
     assert any("left out: bf16 · " in note and "of fp32" in note for note in result.notes)
+    assert any("checkpointing blocks applies to no part" in note for note in result.notes)
     assert autofit.TuneResult.from_dict(json.loads(result.to_json())).frontier == result.frontier
 
 

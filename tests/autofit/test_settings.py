@@ -13,7 +13,7 @@ from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
 from autofit.search.choice import Objective
-from autofit.settings import ALL_CONV_ALGOS, TuneSettings, chosen_cards, resolve_settings
+from autofit.settings import ALL_CONV_ALGOS, TuneSettings, chosen_cards, chosen_options, resolve_settings
 
 GIB = 1024**3
 
@@ -301,7 +301,8 @@ def test_a_model_is_needed() -> None:
         ({"device": "cpu", "gpu": "t4"}, "--gpu names a card, --device cpu uses none"),
         ({"device": "cpu"}, "--device cpu needs a limit"),
         ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
-        ({"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"}, "--allocator is a setting of"),
+        ({"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"}, "the allocator's settings are"),
+        ({"global_batch": 64, "parallel": "ddp:2"}, "--global-batch is of one process"),
         ({"global_batch": 64, "grad_accumulation": 2}, "--global-batch and --grad-accumulation contradict"),
     ],
 )
@@ -357,6 +358,7 @@ def test_what_is_searched_may_be_a_list_or_a_table(value: object) -> None:
     [
         ({"search": "precisoin=fp32"}, "'precisoin' is no knob to search"),
         ({"search": "precision=fp31"}, "'fp31' is not one of"),
+        ({"search": ""}, "'' is no knob to search"),
         ({"search": "precision"}, "precision has no values: write each knob once, as precision=A,B"),
         ({"search": "precision=fp32;precision=bf16"}, "precision is named twice"),
         ({"search": "conv-algo=cudnn"}, "are those of --conv-algo A,B"),
@@ -369,3 +371,25 @@ def test_what_is_searched_may_be_a_list_or_a_table(value: object) -> None:
 def test_what_cannot_be_searched_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         settings(given)
+
+
+def test_a_higher_place_decides_whether_a_knob_is_set_or_searched(toml: Any) -> None:
+    file = toml("[tune]\nprecision = 'bf16'\nsearch = {optimizer-impl = ['fused', 'loop']}\n")
+    searching = settings({"search": "precision=fp32,bf16"}, file=file)
+    assert (searching.searched, searching.precision) == ((("precision", ("fp32", "bf16")),), "fp32")
+    setting = settings({"optimizer_impl": "fused"}, file=file)
+    assert (setting.searched, setting.optimizer_impl, setting.precision) == ((), "fused", "bf16")
+
+
+def test_a_higher_place_decides_how_a_batch_is_accumulated_and_what_is_run(toml: Any) -> None:
+    file = toml("[tune]\ngrad-accumulation = 2\nscript = 'train.py'\nbatch-arg = '--bs'\n")
+    found = settings({"global_batch": 64}, file=file)
+    assert (found.global_batch, found.grad_accumulation) == (64, 1)
+    assert (found.script, found.batch_argument) == (None, None)
+
+
+def test_what_is_searched_is_told_as_it_could_be_typed(toml: Any) -> None:
+    file = toml("[tune]\nsearch = {precision = ['fp32', 'bf16'], set-to-none = [true, false]}\n")
+    told = chosen_options({"model": "davenet"}, {}, file)["search"]
+    assert told == "precision=fp32,bf16;set-to-none=true,false"
+    assert settings({"search": told}).searched == settings(file=file).searched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -98,3 +99,13 @@ def test_settings_are_told_as_changed_once(outcome_of: Any, budget_bytes: int) -
     knobs = SPACE.settings[2]
     ledger.expect(0, (knobs, 1), OWNER)
     assert (ledger.take_changed(), ledger.take_changed()) == ([knobs], [])
+
+
+def test_trials_of_a_setting_that_is_left_out_now_are_passed_over(outcome_of: Any, budget_bytes: int) -> None:
+    left_out = SPACE.settings[1]
+    narrowed = dataclasses.replace(SPACE, left_out=frozenset([left_out]))
+    ledger = Ledger(narrowed, budget_bytes=budget_bytes, curves=no_curve)
+    ledger.take_in(_trial({0: (left_out, 3)}, 0))
+    sampler = BoundarySampler(narrowed, budget_bytes=budget_bytes)
+    assert left_out not in sampler.boundaries([_trial({0: (left_out, 3)}, 0)])
+    assert not ledger.running

@@ -22,6 +22,8 @@ def no_slower(faster: Knobs, slower: Knobs, architecture: str = "sm_80") -> tupl
         (Knobs(precision="tf32"), Knobs(precision="ieee-fp32")),
         (Knobs(optimizer="adam", optimizer_impl="fused"), Knobs(optimizer="adam", optimizer_impl="loop")),
         (Knobs(), Knobs(set_to_none=False)),
+        (Knobs(checkpointing="selective:90"), Knobs(checkpointing="selective:10")),
+        (Knobs(checkpointing="selective"), Knobs(checkpointing="every:2")),
     ],
 )
 def test_what_does_less_work_is_no_slower(faster: Knobs, slower: Knobs) -> None:
@@ -57,3 +59,9 @@ def test_with_their_cost_convolution_algorithms_compare() -> None:
     native = Pace.of(Knobs(conv_algo="native"), "sm_80", conv_cost=1.8)
     assert cudnn.is_no_slower_than(native)
     assert not native.is_no_slower_than(cudnn)
+
+
+def test_of_equals_bfloat16_comes_last_before_ampere() -> None:
+    fp32, bf16 = (Pace.usually(Knobs(precision=precision), "sm_75") for precision in ("fp32", "bf16"))
+    assert fp32 < bf16
+    assert Pace.usually(Knobs(precision="bf16"), "sm_80") < Pace.usually(Knobs(), "sm_80")
