@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from typing import Self
 _READY_SECONDS = 120.0
 _END_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
+_FIRST_PORT, _NUM_PORTS = 20_000, 12_000
 
 
 class Daemon:
@@ -82,9 +84,16 @@ class Daemon:
 
 
 def free_ports(num_ports: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on, all different."""
+    """Ports of the loopback interface that nobody listens on, all different.
+
+    Below those that the kernel hands out: a server that is started again later finds its own still free.
+    """
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(num_ports)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        while len(found) < num_ports:
+            port = _FIRST_PORT + secrets.randbelow(_NUM_PORTS)
+            each = stack.enter_context(socket.socket())
+            with suppress(OSError):  # taken
+                each.bind(("127.0.0.1", port))
+                found.append(port)
+        return found
