@@ -68,7 +68,7 @@ def test_that_one_is_no_none_and_no_string_decides_nothing(number, other):
         lambda: LOSS < 3, lambda: LOSS < 3, lambda: LOSS == 1.0, lambda: min(LOSS, 2.0), lambda: int(LOSS),
         lambda: bool(LOSS - 1), lambda: COUNT > 0, lambda: bool(COUNT), lambda: range(COUNT),
         lambda: [1, 2, 3][COUNT], lambda: int(COUNT), lambda: COUNT == 1, lambda: math.ceil(LOSS),
-        lambda: torch.ones(2) > LOSS, lambda: torch.ones(2) > COUNT,
+        lambda: operator.lt(LOSS, torch.ones(2)), lambda: operator.lt(COUNT, torch.ones(2)),
     ],
 )  # fmt: skip
 def test_none_of_them_decides_anything(decide):
