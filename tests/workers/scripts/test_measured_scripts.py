@@ -16,6 +16,21 @@ PLAIN = Path(__file__).parent / "examples" / "plain.py"
 BATCH = 256
 GIB = 1024**3
 
+# What it asks for passes the limit, and is not touched where there is none.
+_CAREFUL = """
+import sys, torch
+batch_size = int(sys.argv[2])
+try:
+    torch.empty(2 * 1024**3, dtype=torch.uint8)
+except RuntimeError as error:
+    DOES
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(batch_size, 4)).sum().backward()
+    optimizer.step()
+"""
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -53,6 +68,14 @@ def test_a_script_is_measured_over_its_steps_and_leaves_its_folder_as_it_was(fol
 def test_a_budget_that_the_script_passes_is_out_of_memory(folder):
     outcome = measured(Script(path="train.py", batch_argument="--batch-size="), budget_bytes=GIB // 5)
     assert outcome.verdict is Verdict.OOM, outcome.error
+
+
+@pytest.mark.parametrize("does", ["sys.exit('no memory left')", "batch_size //= 2"])
+def test_a_script_that_catches_that_memory_ran_out_is_out_of_memory_still(folder, does):
+    (folder / "careful.py").write_text(_CAREFUL.replace("DOES", does))
+    outcome = measured(Script(path="careful.py", batch_argument="-n"), budget_bytes=GIB)
+    assert outcome.verdict is Verdict.OOM, outcome.error
+    assert "without the limit the same size completes " in outcome.environment["out_of_memory"]
 
 
 def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
