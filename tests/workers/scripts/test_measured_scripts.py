@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 from pathlib import Path
 
@@ -117,3 +119,45 @@ def test_what_is_written_can_be_read_again_and_is_gone_at_the_end(folder):
     assert not (folder / "other.txt").exists()
     assert not (folder / "logs").exists()
     kept.unlink()
+
+
+def test_a_file_opened_by_its_descriptor_is_kept_too(folder):
+    kept = folder / "kept.txt"
+    kept.write_text("old")
+    with KeptFiles(str(folder), saves=False):
+        file = os.open(kept, os.O_WRONLY | os.O_TRUNC)
+        os.write(file, b"new")
+        os.close(file)
+        assert kept.read_text() == "new"
+        with pytest.raises(PermissionError, match=r"would change .*model\.pt \(open\)"):
+            io.FileIO(folder / "model.pt", "w")
+        (folder / "done").touch()
+        (folder / "done").replace(folder / "moved")
+        (folder / "moved").write_text("and written")
+    assert kept.read_text() == "old"
+    assert not (folder / "done").exists() and not (folder / "moved").exists()
+
+
+def test_a_file_that_libraries_lock_is_locked(folder):
+    lock = folder / ".lock"
+    lock.touch()
+    with KeptFiles(str(folder), saves=False):
+        os.close(os.open(lock, os.O_RDWR | os.O_TRUNC))
+    assert lock.exists()
+
+
+def test_a_script_may_remove_what_it_made_alone(folder):
+    (folder / "ckpt-best").mkdir()
+    (folder / "ckpt-best" / "model.pt").touch()
+    with KeptFiles(str(folder), saves=False):
+        (folder / "ckpt").mkdir()
+        for name in ("one", "two"):
+            (folder / name).write_text(name)
+        (folder / "one").unlink()
+        assert not (folder / "one").exists()
+        (folder / "three").write_text("three")
+        assert (folder / "two").read_text() == "two"
+        with pytest.raises(PermissionError, match=r"ckpt-best .*rmtree"):
+            shutil.rmtree(folder / "ckpt-best")
+        shutil.rmtree(folder / "ckpt")
+    assert (folder / "ckpt-best" / "model.pt").exists()
