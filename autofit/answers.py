@@ -105,18 +105,22 @@ def question(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Question | None:
-    """What these settings ask; None where the devices that decide it cannot be told.
+    """What these settings ask; None where what decides the answer cannot be told.
+
+    That is so of devices that do not answer, and of a script.
 
     Args:
         local_gpus: the cards of this machine, asked where one may be measured.
         reachable: those of the cluster that the settings name, asked likewise.
     """
+    if workload.script is not None:
+        return None  # it may read any variable of the environment, and any file
     try:
         devices = _devices(settings, local_gpus, reachable)
     except DriverError:
         return None
     given = dataclasses.asdict(settings)
-    is_file = workload.kind in ("file", "script")
+    is_file = workload.kind == "file"
     target = workload.target.rsplit("/", 1)[-1] if is_file else workload.target
     parts = {
         "workload": [
@@ -125,7 +129,6 @@ def question(
             workload.source_sha256,
             workload.input_shape,
             workload.num_classes,
-            None if workload.script is None else dataclasses.asdict(workload.script),
         ],
         "settings": {name: value for name, value in given.items() if name not in _NOT_DECIDING},
         "devices": devices,
@@ -141,9 +144,7 @@ def question(
     return Question(
         parts=json.loads(json.dumps(parts, default=str)),
         roots=roots,
-        own_file=(workload.target if workload.script else workload.target.rpartition(":")[0])
-        if is_file
-        else None,
+        own_file=workload.target.rpartition(":")[0] if is_file else None,
         storage=settings.storage,
         wait_seconds=settings.storage_wait_seconds,
     )

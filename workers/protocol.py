@@ -211,9 +211,13 @@ class ScriptCall:
     ) -> str | None:
         """Why a script cannot be run under these knobs and this mode; None where it can."""
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo).to_dict()
-        misplaced = [f"{name} {value}" for name, value in knobs.to_dict().items() if own[name] != value]
+        misplaced = [
+            f"{name} {value}"
+            for name, value in knobs.to_dict().items()
+            if own[name] != value and value is not None  # grad_accumulation, where global_batch decides it
+        ]
         misplaced += [] if mode is None else [f"mode {mode}"]
-        misplaced += (["its batches"] if worst_case else []) + (["its ranks"] if num_ranks > 1 else [])
+        misplaced += (["--worst-case"] if worst_case else []) + (["--parallel"] if num_ranks > 1 else [])
         if misplaced:
             return f"a script decides by itself on {', '.join(misplaced)}: change it there, or leave it out"
         if knobs.conv_algo not in (*CUDA_POLICIES, "onednn") and not knobs.conv_algo.startswith("cudnn-"):

@@ -33,7 +33,11 @@ def run(spec: TrialSpec) -> TrialOutcome:
     if spec.probe is Probe.PREDICT:
         return (_host_predictor if spec.is_for_host else _predictor).run(spec)
     outcome = run_fresh(spec)
-    if spec.probe is Probe.CPU and spec.budget_bytes is not None and may_be_memory(outcome):
+    if (
+        spec.probe is Probe.CPU
+        and spec.budget_bytes is not None
+        and may_be_memory(outcome, of_script=spec.workload.kind == "script")
+    ):
         return _decided_without_limit(spec, outcome)
     return outcome
 
@@ -57,10 +61,17 @@ def close_predictor() -> None:
     _host_predictor.close()
 
 
-def may_be_memory(outcome: TrialOutcome) -> bool:
-    """Whether a trial under a limit failed in a way that may be running out of memory, unnamed."""
+def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
+    """Whether a trial under a limit failed in a way that may be running out of memory, unnamed.
+
+    Args:
+        of_script: whether it is a script's, which may catch that memory ran out, and then exit, go on
+            with a smaller batch, or raise what it likes.
+    """
     if outcome.verdict is Verdict.LOST:
         return outcome.environment.get("exit") in _UNNAMED_DEATHS
+    if of_script and outcome.verdict in (Verdict.FAILED, Verdict.INVALID):
+        return outcome.error is not None and outcome.error.kind == "user"
     return outcome.verdict is Verdict.FAILED and outcome.environment.get("exception") in _UNNAMED_EXCEPTIONS
 
 

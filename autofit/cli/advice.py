@@ -26,11 +26,13 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
         yield f"a smaller --margin or --reserve, which keep {format_bytes(kept_bytes)} free"
-    if settings.precision in ("fp32", "ieee-fp32", "tf32"):
-        yield "--precision amp-bf16, which keeps most activations in half the bytes"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
-    if state_bytes and settings.optimizer != "sgd":
-        yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
+    if settings.script is None:
+        yield from _settings_to_change(settings, _trains(result, settings), state_bytes, on_cpu=on_cpu)
+    else:
+        state = f" (its state is {format_bytes(state_bytes)} now)" if state_bytes else ""
+        yield f"another precision or optimizer{state} in the script, which decides on them"
+        yield "autofit.checkpoint_blocks(model) in the script, where the model repeats blocks"
     if not on_cpu and "native" not in (settings.conv_algos or conv.defaults("cuda")):
         yield "--conv-algo native, whose workspace does not grow with the batch; it is slow"
     if on_cpu:
@@ -39,6 +41,26 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield "a larger card (`autofit gpus` lists them)"
     else:
         yield _larger_card(needed_bytes, settings)
+
+
+def _settings_to_change(
+    settings: TuneSettings, trains: bool, state_bytes: int, *, on_cpu: bool
+) -> Iterator[str]:
+    searched = dict(settings.searched)
+    if settings.precision in ("fp32", "ieee-fp32", "tf32") and "precision" not in searched:
+        yield "--precision amp-bf16, which keeps most activations in half the bytes"
+    if state_bytes and settings.optimizer != "sgd" and "optimizer" not in searched:
+        yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
+    if trains and settings.checkpointing == "none" and "checkpointing" not in searched:
+        yield "--checkpointing blocks, where the model repeats blocks: they run again in backward"
+    if not on_cpu and settings.allocator == "default" and "allocator" not in searched:
+        yield "--allocator expandable_segments, which leaves fewer gaps between what is allocated"
+
+
+def _trains(result: TuneResult, settings: TuneSettings) -> bool:
+    """Whether steps are a training's, as they are where neither setting nor estimate says otherwise."""
+    mode = settings.mode if result.estimate is None else result.estimate.mode
+    return mode != "infer"
 
 
 def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:

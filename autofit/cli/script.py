@@ -63,7 +63,8 @@ def script_lines(
         yield f'os.environ["PYTORCH_ALLOC_CONF"] = "{settings}"  # before torch is imported'
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
     yield from _TF32_LINES.get(knobs.precision, ())
-    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size})"
+    sampler = ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)" if num_ranks > 1 else ""
+    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
     if training and knobs.checkpointing != "none":
         how = "" if knobs.checkpointing == "blocks" else f', "{knobs.checkpointing}"'
         yield f"autofit.checkpoint_blocks(model{how})  # repeated blocks run again in backward"
@@ -76,9 +77,13 @@ def script_lines(
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":
         yield f'scaler = torch.amp.GradScaler("{device_kind}")'
-    yield from _step_lines(knobs, device_kind, conversions, training=training)
-    if training and (num_batches := knobs.num_batches(batch_size)) > 1:
-        yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
+    if conversions:
+        yield f"inputs = inputs.to({conversions})"
+    if training:
+        yield from _training_lines(knobs, device_kind, knobs.num_batches(batch_size))
+    elif dtype := _AUTOCAST_TYPES.get(knobs.precision):
+        yield _autocast(device_kind, dtype)
+        yield "    output = ..."
 
 
 def _conversions(knobs: Knobs) -> str:
@@ -100,17 +105,30 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
         yield f"optimizer = ...(model.parameters(){implementation})"
 
 
-def _step_lines(knobs: Knobs, device_kind: str, conversions: str, *, training: bool) -> Iterator[str]:
-    if conversions:
-        yield f"inputs = inputs.to({conversions})"
-    if training and not knobs.set_to_none:
-        yield "optimizer.zero_grad(set_to_none=False)"
+def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterator[str]:
+    """Those of a step, as far as its precision or its being made of several batches changes them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
-    if dtype is None:
-        return
-    yield f'with torch.autocast("{device_kind}", dtype=torch.{dtype}):'
-    yield "    loss = ...  # forward pass and loss; backward outside" if training else "    output = ..."
-    if training and dtype == "float16":
+    accumulates, scales = num_batches > 1, dtype == "float16"
+    zero = "optimizer.zero_grad()" if knobs.set_to_none else "optimizer.zero_grad(set_to_none=False)"
+    if not (accumulates or knobs.set_to_none):
+        yield zero
+    if dtype is not None:
+        yield _autocast(device_kind, dtype)
+        share = f" / {num_batches}" if accumulates else ""
+        yield f"    loss = ...{share}  # forward pass and loss; backward outside"
+    elif accumulates:
+        yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
+    if scales:
         yield "scaler.scale(loss).backward()"
-        yield "scaler.step(optimizer)"
-        yield "scaler.update()"
+    elif accumulates:
+        yield "loss.backward()"
+    step = ["scaler.step(optimizer)", "scaler.update()"] if scales else ["optimizer.step()"]
+    if accumulates:
+        yield f"if (number + 1) % {num_batches} == 0:  # of the batches, counted from 0"
+        yield from (f"    {line}" for line in (*step, zero))
+    elif scales:
+        yield from step
+
+
+def _autocast(device_kind: str, dtype: str) -> str:
+    return f'with torch.autocast("{device_kind}", dtype=torch.{dtype}):'

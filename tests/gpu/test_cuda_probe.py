@@ -20,6 +20,7 @@ from workers.protocol import (
     WorkloadRef,
 )
 from workers.run import run
+from workers.scripts.reference import Script
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,6 +83,33 @@ def test_a_budget_is_enforced_and_running_out_is_oom():
     assert fails.environment["out_of_memory"].endswith("(in warm-up step 1)")
     assert fails.phase == "warm-up step 1"
     assert fails.num_ooms >= 1
+
+
+_CAREFUL = """
+import sys, torch
+batch_size = int(sys.argv[2])
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    torch.empty(2**30, dtype=torch.uint8, device="cuda")
+except RuntimeError as error:
+    DOES
+while True:
+    model(torch.randn(batch_size, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "does", ["pass", "sys.exit('no memory left')", "batch_size //= 2", "raise ValueError(1) from error"]
+)
+def test_a_script_that_catches_that_memory_ran_out_is_oom_still(tmp_path, does):
+    (tmp_path / "careful.py").write_text(_CAREFUL.replace("DOES", does))
+    script = Script(path=str(tmp_path / "careful.py"), batch_argument="-n")
+    spec = TrialSpec(workload=script.reference(), batch_size=8, probe=Probe.CUDA, budget_bytes=512 * MIB)
+    outcome = run(spec)
+    assert outcome.verdict is Verdict.OOM, outcome.error
+    assert "the script caught that memory ran out, once" in outcome.environment["out_of_memory"]
 
 
 def test_running_out_in_the_evaluation_alone_is_oom_too():

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from workers.protocol import Device, Evidence, Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import (
+    Device,
+    Evidence,
+    Knobs,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from workers.run import close_predictor, may_be_memory, run, start_predictor
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
@@ -83,3 +94,13 @@ def test_what_does_not_name_its_cause_may_be_memory(outcome):
 )
 def test_what_has_a_cause_of_its_own_is_never_taken_for_memory(outcome):
     assert not may_be_memory(outcome)
+
+
+def test_what_a_script_says_itself_may_be_that_it_caught_memory_running_out():
+    for verdict in (Verdict.FAILED, Verdict.INVALID):
+        said = replace(outcome_of(verdict), error=TrialError(kind="user", message="no memory left"))
+        assert may_be_memory(said, of_script=True)
+        assert not may_be_memory(said)
+    ours = replace(outcome_of(Verdict.FAILED), error=TrialError(kind="environment", message="no such card"))
+    assert not may_be_memory(ours, of_script=True)
+    assert not may_be_memory(outcome_of(Verdict.TIMEOUT), of_script=True)

@@ -71,15 +71,14 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
         if spec.snapshot_path is not None:
             progress.enter("snapshot")
             learned.environment |= _snapshot(spec.snapshot_path)
-    if out_of_memory is None and workload is None:
-        out_of_memory = _swallowed_out_of_memory()
     return _outcome(spec, card, meter, progress, learned, out_of_memory)
 
 
 def _swallowed_out_of_memory() -> str | None:
-    """How memory ran out where a script caught it, and so went on with something else."""
+    """How memory ran out where a script caught it, and then did, or raised, something else."""
     num_ooms = torch.cuda.memory_stats(0).get("num_ooms", 0)
-    return f"the script caught that memory ran out, {num_ooms} times" if num_ooms else None
+    times = "once" if num_ooms == 1 else f"{num_ooms} times"
+    return f"the script caught that memory ran out, {times}" if num_ooms else None
 
 
 def _outcome(  # noqa: PLR0917 - what a trial has learned
@@ -152,12 +151,15 @@ def _run(  # noqa: PLR0917 - as above
             learned.environment |= history_digest(meter.history())
             learned.context_bytes = meter.context_bytes()
             trial.follow_up()
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        out_of_memory = steps.in_one_line(error) if is_out_of_memory(error) else None
+        if out_of_memory is None and workload is None:
+            out_of_memory = _swallowed_out_of_memory()
+        if out_of_memory is None:
             raise
         learned.phase = progress.phase
-        return f"{steps.in_one_line(error)} (in {progress.phase})"
-    return None
+        return f"{out_of_memory} (in {progress.phase})"
+    return None if workload is not None else _swallowed_out_of_memory()
 
 
 def _cap(budget_bytes: int | None, card: Card) -> None:

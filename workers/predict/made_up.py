@@ -1,7 +1,8 @@
 """Numbers that stand for values of tensors on a GPU that is not there.
 
 A script that only logs them runs on. One that compares them, counts with them or takes them for a
-shape lets data decide what it does, which a prediction cannot follow: that is refused.
+shape lets data decide what it does, which a prediction cannot follow: that is refused. What `math.exp`
+and its like make of one is a plain number, which nothing watches any more.
 """
 
 from __future__ import annotations
@@ -26,8 +27,15 @@ def refused(what: str) -> Any:
     return _refuse[0](what)
 
 
+def _holds_numbers(other: object) -> bool:
+    """Whether it is a number, or a tensor or array of some."""
+    return isinstance(other, numbers.Number) or hasattr(other, "__array__")
+
+
 def _compared(name: str) -> Callable[[Any, Any], Any]:
     def compare(self: MadeUpFloat, other: Any) -> Any:
+        if not _holds_numbers(other):
+            return NotImplemented  # None or a string: the answer is the same for all values
         plain = float(self)
         if other is self or (isinstance(other, float | int) and not math.isfinite(other)):
             return getattr(plain, name)(other)  # so it is for all finite values
@@ -124,8 +132,8 @@ class MadeUpInt:
 
     __int__ = __index__
 
-    def _compare(self, _other: object) -> Any:
-        return refused("compared")
+    def _compare(self, other: object) -> Any:
+        return refused("compared") if _holds_numbers(other) else NotImplemented
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compare
 

@@ -1,6 +1,8 @@
 """What a script writes while it is tried: kept out of its user's files.
 
     open(path, "w")          goes to a folder of ours; reading that path again finds it there
+    os.open(path, …)         likewise where a file is there; a new one is gone at the end
+    other ways to write      to what was there before are refused, as far as Python sees them
     torch.save, safetensors  are serialized to nowhere, or not at all where tensors have no data
     mkdir                    is done, and undone at the end where the folder stayed empty
     remove, rename, rmtree   of what was there before is refused
@@ -13,8 +15,10 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -30,6 +34,7 @@ import torch
 from workers.measure.after_steps import CountingSink
 
 _WRITING = frozenset("wax+")
+_WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
 _REMOVALS = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
@@ -49,7 +54,9 @@ class KeptFiles:
         self._stack = ExitStack()
         self._folder = ""
         self._copies: dict[str, str] = {}  # path → where it is written instead
+        self._names = itertools.count()
         self._made: list[str] = []
+        self._created: set[str] = set()  # files that were not there, and are written where the script says
         self._own: tuple[str, ...] = ()
         self._is_entered = False
         self._open: Callable[..., Any] = io.open
@@ -63,9 +70,12 @@ class KeptFiles:
         self._guarded = tuple(f for f in deeper if f.startswith(self._own) and f not in self._own)
         self._replace(builtins, "open", self._opened)
         self._replace(io, "open", self._opened)
+        self._replace(os, "open", self._opened_descriptor(os.open))
         self._replace(os, "mkdir", self._with_folder_noted(os.mkdir))
         for name in ("rename", "replace"):
             self._replace(os, name, self._renamed(getattr(os, name)))
+        for name in ("remove", "unlink"):
+            self._replace(os, name, self._removed(getattr(os, name)))
         self._replace(torch, "save", self._saved(torch.save))
         finder = _WithoutSaves()
         sys.meta_path.insert(0, finder)
@@ -78,6 +88,9 @@ class KeptFiles:
         self._is_entered = False
         self._stack.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        for path in self._created:
+            with suppress(OSError):  # it is gone already, or was never made
+                Path(path).unlink()
         for folder in reversed(self._made):
             with suppress(OSError):  # something was put into it
                 Path(folder).rmdir()
@@ -92,6 +105,22 @@ class KeptFiles:
         if real.startswith(f"{self._folder}/"):
             return True
         return real.startswith(self._own) and not real.startswith(self._guarded)
+
+    def _is_made(self, path: str) -> bool:
+        """Whether the script has made the file, or a folder that it is in."""
+        return path in self._created or any(
+            path == folder or path.startswith(f"{folder}/") for folder in self._made
+        )
+
+    def _has_contents_of_users(self, path: str) -> bool:
+        """Whether there is something to lose; the files that libraries lock are empty."""
+        if self._is_free(path) or _is_of_python(path) or self._is_made(path):
+            return False
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
     def _opened(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if not isinstance(file, str | os.PathLike):
@@ -109,10 +138,21 @@ class KeptFiles:
         is_refused = "x" in mode and exists
         if is_refused or not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
             return  # opening it raises what the script is used to
-        copy = f"{self._folder}/{len(self._copies)}"
+        copy = f"{self._folder}/{next(self._names)}"
         if exists and not {"w", "x"}.intersection(mode):
             shutil.copyfile(path, copy)
         self._copies[path] = copy
+
+    def _opened_descriptor(self, open_: Callable[..., int]) -> Callable[..., int]:
+        def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if dir_fd is not None:
+                return open_(path, flags, mode, dir_fd=dir_fd)
+            full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+            if _writes_existing(flags) and self._has_contents_of_users(full):
+                self._divert(full, "a")
+            return open_(self._copies.get(full, path), flags, mode)
+
+        return opened
 
     def _with_folder_noted(self, make: Callable[..., None]) -> Callable[..., None]:
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -128,10 +168,30 @@ class KeptFiles:
                 copy = self._copies.pop(os.path.abspath(os.fsdecode(source)), None)  # noqa: PTH100
             if copy is None:
                 rename(source, target, **kwargs)
+                self._follow(source, target)
             else:
                 self._copies[os.path.abspath(os.fsdecode(target))] = copy  # noqa: PTH100
 
         return renamed
+
+    def _follow(self, source: Any, target: Any) -> None:
+        """Knows a file that the script created under its new name."""
+        old, new = (os.path.abspath(os.fsdecode(path)) for path in (source, target))  # noqa: PTH100
+        if old in self._created:
+            self._created.remove(old)
+            self._created.add(new)
+
+    def _removed(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def removed(path: Any, *, dir_fd: int | None = None) -> None:
+            if dir_fd is not None:
+                return remove(path, dir_fd=dir_fd)
+            full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+            if full not in self._copies or os.path.lexists(full):
+                remove(path)
+            self._copies.pop(full, None)
+            return None
+
+        return removed
 
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
         def saved(obj: Any, _file: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,16 +201,27 @@ class KeptFiles:
         return saved
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_entered or event not in _REMOVALS:
+        if not self._is_entered:
             return
-        paths = [argument for argument in arguments[:2] if isinstance(argument, str | bytes | os.PathLike)]
-        for path in map(os.fsdecode, paths):
-            made = any(os.path.abspath(path).startswith(folder) for folder in self._made)  # noqa: PTH100
-            if os.path.lexists(path) and not (made or self._is_free(path) or _is_of_python(path)):
-                raise PermissionError(
-                    f"the script would change {path} ({event}), which autofit does not let it do while it is "
-                    "tried"
-                )
+        if event == "open":
+            self._audit_open(*arguments)
+        elif event in _REMOVALS:
+            named = (each for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike))
+            for path in map(os.path.abspath, map(os.fsdecode, named)):
+                if os.path.lexists(path) and not (
+                    self._is_made(path) or self._is_free(path) or _is_of_python(path)
+                ):
+                    raise _refusal(path, event)
+
+    def _audit_open(self, file: Any, _mode: str | None, flags: int) -> None:
+        """Sees what was not opened by the functions that are replaced, too."""
+        if not flags & _WRITING_FLAGS or not isinstance(file, str | bytes | os.PathLike):
+            return
+        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
+        if _writes_existing(flags) and self._has_contents_of_users(path):
+            raise _refusal(path, "open")
+        if flags & os.O_CREAT and not (os.path.lexists(path) or self._is_free(path) or _is_of_python(path)):
+            self._created.add(path)
 
 
 class _WithoutSaves(MetaPathFinder):
@@ -176,6 +247,17 @@ class _WithoutSaves(MetaPathFinder):
 def _is_of_python(path: str) -> bool:
     """Whether Python itself keeps compiled modules there."""
     return "/__pycache__/" in path
+
+
+def _writes_existing(flags: int) -> bool:
+    """Whether a file opened with these flags, which may be there already, may change."""
+    return bool(flags & _WRITING_FLAGS) and not flags & os.O_EXCL
+
+
+def _refusal(path: str, event: str) -> PermissionError:
+    return PermissionError(
+        f"the script would change {path} ({event}), which autofit does not let it do while it is tried"
+    )
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:

@@ -95,7 +95,21 @@ def test_levers_of_the_allocator_and_of_accumulation_are_lines_too():
     made = lines(Knobs(allocator="expandable_segments", global_batch=472, checkpointing="every:2"))
     assert made[0].startswith('os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"')
     assert any(line.startswith('autofit.checkpoint_blocks(model, "every:2")') for line in made)
-    assert made[-1].startswith("loss = loss / 4 ")
+    loss = next(number for number, line in enumerate(made) if line.startswith("loss = loss / 4 "))
+    assert made[loss + 1] == "loss.backward()"
+
+
+def test_float16_divides_the_loss_before_it_is_scaled_and_steps_after_the_last_batch():
+    made = lines(Knobs(precision="amp-fp16", global_batch=472, set_to_none=False))
+    assert made[-7:] == [
+        'with torch.autocast("cuda", dtype=torch.float16):',
+        "    loss = ... / 4  # forward pass and loss; backward outside",
+        "scaler.scale(loss).backward()",
+        "if (number + 1) % 4 == 0:  # of the batches, counted from 0",
+        "    scaler.step(optimizer)",
+        "    scaler.update()",
+        "    optimizer.zero_grad(set_to_none=False)",
+    ]
 
 
 def test_inference_needs_neither_optimizer_nor_scaler():
@@ -110,10 +124,8 @@ def test_inference_needs_neither_optimizer_nor_scaler():
 @pytest.mark.parametrize(
     "knobs",
     [
-        Knobs(precision=precision, memory_format=memory_format, set_to_none=set_to_none)
-        for precision, memory_format, set_to_none in itertools.product(
-            PRECISIONS, MEMORY_FORMATS, (True, False)
-        )
+        Knobs(precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches)
+        for precision, set_to_none, num_batches in itertools.product(PRECISIONS, (True, False), (1, 4))
     ],
     ids=str,
 )
@@ -126,4 +138,9 @@ def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
     wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))
     assert wrapped < made
     assert "of 4 ranks" in text[wrapped]
-    assert not any("Parallel" in line for line in lines(Knobs()))
+    sampler = "sampler=torch.utils.data.distributed.DistributedSampler(dataset)"
+    loader = "loader = torch.utils.data.DataLoader(dataset, batch_size=118"
+    assert f"{loader}, {sampler})" in text
+    alone = lines(Knobs())
+    assert f"{loader})" in alone
+    assert not any("Parallel" in line for line in alone)

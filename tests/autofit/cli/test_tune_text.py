@@ -402,6 +402,9 @@ def test_what_ran_out_of_memory_is_not_said_to_need_what_it_had_reached(rendered
     assert "a larger card (`autofit gpus` lists them)" in text
 
 
+OPTIONS = ("--precision", "--optimizer", "--conv-algo", "--checkpointing", "--allocator")
+
+
 def advice(result, **changes) -> str:
     given = {"model": "davenet", "gpu_mem_bytes": 16 * GIB, **changes}
     return "\n".join(what_may_help(result, TuneSettings(**given)))
@@ -413,8 +416,36 @@ def test_the_advice_names_only_what_was_not_asked_for_already(results):
     assert "--precision amp-bf16" in everything
     assert "--optimizer sgd, which keeps no state (now 1.00 GiB)" in everything
     assert "--conv-algo native" in everything
-    done = advice(nothing, precision="amp-bf16", optimizer="sgd", conv_algos=("cudnn", "native"))
-    assert not any(option in done for option in ("--precision", "--optimizer", "--conv-algo"))
+    assert "--checkpointing blocks, where the model repeats blocks" in everything
+    assert "--allocator expandable_segments" in everything
+    done = advice(
+        nothing,
+        precision="amp-bf16",
+        optimizer="sgd",
+        conv_algos=("cudnn", "native"),
+        checkpointing="every:2",
+        allocator="expandable_segments",
+    )
+    assert not any(option in done for option in OPTIONS)
+    knobs = {
+        "precision": ("fp32", "bf16"),
+        "optimizer": ("sgd", "adam"),
+        "checkpointing": ("none", "blocks"),
+        "allocator": ("default", "max_split:64"),
+    }
+    searched = advice(nothing, conv_algos=("native",), searched=tuple(knobs.items()))
+    assert not any(option in searched for option in OPTIONS)
+
+
+def test_a_script_is_given_no_advice_that_it_refuses(results):
+    text = advice(results.nothing_fits(), script="train.py", batch_argument="-n")
+    assert "another precision or optimizer (its state is 1.00 GiB now) in the script" in text
+    assert "autofit.checkpoint_blocks(model) in the script" in text
+    assert not any(option in text for option in OPTIONS if option != "--conv-algo")
+
+
+def test_inference_is_given_no_advice_on_its_backward(results):
+    assert "--checkpointing" not in advice(results.nothing_fits(estimate=None), mode="infer")
 
 
 def test_the_advice_names_the_smallest_whole_cards_that_hold_it(results):
@@ -451,7 +482,7 @@ def test_a_margin_that_would_hold_it_is_named(results):
 
 def test_on_the_cpu_the_advice_is_more_memory(results):
     result = results.nothing_fits(device=Device(kind="cpu", name="cpu"), estimate=None, trials=())
-    text = advice(result, device="cpu", precision="amp-bf16")
+    text = advice(result, device="cpu", precision="amp-bf16", checkpointing="blocks")
     assert text == "a larger --gpu-mem"
 
 

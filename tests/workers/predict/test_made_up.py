@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
+import torch
 
 from workers.predict.made_up import MadeUpFloat, MadeUpInt, refuse_by
 
@@ -51,12 +53,22 @@ def test_they_can_be_printed_and_are_finite():
     assert math.exp(LOSS) > 0
 
 
+@pytest.mark.parametrize("other", [None, "nan"])
+@pytest.mark.parametrize("number", [LOSS, COUNT])
+def test_that_one_is_no_none_and_no_string_decides_nothing(number, other):
+    assert operator.ne(number, other)
+    assert not operator.eq(other, number)
+    with pytest.raises(TypeError, match="not supported between"):
+        operator.lt(number, other)
+
+
 @pytest.mark.parametrize(
     "decide",
     [
         lambda: LOSS < 3, lambda: LOSS < 3, lambda: LOSS == 1.0, lambda: min(LOSS, 2.0), lambda: int(LOSS),
         lambda: bool(LOSS - 1), lambda: COUNT > 0, lambda: bool(COUNT), lambda: range(COUNT),
         lambda: [1, 2, 3][COUNT], lambda: int(COUNT), lambda: COUNT == 1, lambda: math.ceil(LOSS),
+        lambda: operator.lt(LOSS, torch.ones(2)), lambda: operator.lt(COUNT, torch.ones(2)),
     ],
 )  # fmt: skip
 def test_none_of_them_decides_anything(decide):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +17,21 @@ from workers.scripts.reference import Script
 PLAIN = Path(__file__).parent / "examples" / "plain.py"
 BATCH = 256
 GIB = 1024**3
+
+# What it asks for passes the limit, and is not touched where there is none.
+_CAREFUL = """
+import sys, torch
+batch_size = int(sys.argv[2])
+try:
+    torch.empty(2 * 1024**3, dtype=torch.uint8)
+except RuntimeError as error:
+    DOES
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(batch_size, 4)).sum().backward()
+    optimizer.step()
+"""
 
 
 @pytest.fixture
@@ -53,6 +70,14 @@ def test_a_script_is_measured_over_its_steps_and_leaves_its_folder_as_it_was(fol
 def test_a_budget_that_the_script_passes_is_out_of_memory(folder):
     outcome = measured(Script(path="train.py", batch_argument="--batch-size="), budget_bytes=GIB // 5)
     assert outcome.verdict is Verdict.OOM, outcome.error
+
+
+@pytest.mark.parametrize("does", ["sys.exit('no memory left')", "batch_size //= 2"])
+def test_a_script_that_catches_that_memory_ran_out_is_out_of_memory_still(folder, does):
+    (folder / "careful.py").write_text(_CAREFUL.replace("DOES", does))
+    outcome = measured(Script(path="careful.py", batch_argument="-n"), budget_bytes=GIB)
+    assert outcome.verdict is Verdict.OOM, outcome.error
+    assert "without the limit the same size completes " in outcome.environment["out_of_memory"]
 
 
 def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
@@ -94,3 +119,45 @@ def test_what_is_written_can_be_read_again_and_is_gone_at_the_end(folder):
     assert not (folder / "other.txt").exists()
     assert not (folder / "logs").exists()
     kept.unlink()
+
+
+def test_a_file_opened_by_its_descriptor_is_kept_too(folder):
+    kept = folder / "kept.txt"
+    kept.write_text("old")
+    with KeptFiles(str(folder), saves=False):
+        file = os.open(kept, os.O_WRONLY | os.O_TRUNC)
+        os.write(file, b"new")
+        os.close(file)
+        assert kept.read_text() == "new"
+        with pytest.raises(PermissionError, match=r"would change .*model\.pt \(open\)"):
+            io.FileIO(folder / "model.pt", "w")
+        (folder / "done").touch()
+        (folder / "done").replace(folder / "moved")
+        (folder / "moved").write_text("and written")
+    assert kept.read_text() == "old"
+    assert not (folder / "done").exists() and not (folder / "moved").exists()
+
+
+def test_a_file_that_libraries_lock_is_locked(folder):
+    lock = folder / ".lock"
+    lock.touch()
+    with KeptFiles(str(folder), saves=False):
+        os.close(os.open(lock, os.O_RDWR | os.O_TRUNC))
+    assert lock.exists()
+
+
+def test_a_script_may_remove_what_it_made_alone(folder):
+    (folder / "ckpt-best").mkdir()
+    (folder / "ckpt-best" / "model.pt").touch()
+    with KeptFiles(str(folder), saves=False):
+        (folder / "ckpt").mkdir()
+        for name in ("one", "two"):
+            (folder / name).write_text(name)
+        (folder / "one").unlink()
+        assert not (folder / "one").exists()
+        (folder / "three").write_text("three")
+        assert (folder / "two").read_text() == "two"
+        with pytest.raises(PermissionError, match=r"ckpt-best .*rmtree"):
+            shutil.rmtree(folder / "ckpt-best")
+        shutil.rmtree(folder / "ckpt")
+    assert (folder / "ckpt-best" / "model.pt").exists()
