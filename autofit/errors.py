@@ -4,6 +4,7 @@
     ├── UsageError                 2   the call or its settings are wrong
     │   ├── UnknownGpuError        2   no such card in the catalogue
     │   ├── UnknownModelError      2   no such model
+    │   ├── InapplicableError      2   a knob has nothing in the workload to be applied to
     │   ├── BudgetError            2   nothing is left of the device's memory
     │   └── StudyMismatchError     2   the study was begun with other settings
     ├── WorkloadFailedError        4   the user's own code fails, whatever the batch
@@ -101,6 +102,8 @@ class StudyMismatchError(UsageError):
 
 class InapplicableError(UsageError):
     """A knob has nothing in the workload that it could be applied to."""
+
+    kind = "inapplicable"
 
 
 class WorkloadFailedError(AutofitError):

@@ -185,6 +185,7 @@ class FakeCard:
             batch_size=spec.batch_size,
             knobs=spec.knobs,
             steady=Peaks(peak_bytes // 2, peak_bytes, peak_bytes + 400 * MIB) if fits else Peaks(),
+            num_steps_done=spec.num_steps if fits else 0,
             step_seconds=spec.batch_size / self.samples_per_second(spec.batch_size) if fits else None,
             wall_seconds=7.0,
             error=error,
