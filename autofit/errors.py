@@ -103,8 +103,6 @@ class StudyMismatchError(UsageError):
 class InapplicableError(UsageError):
     """A knob has nothing in the workload that it could be applied to."""
 
-    kind = "inapplicable"
-
 
 class WorkloadFailedError(AutofitError):
     """The user's code fails for a reason that no smaller batch would cure.

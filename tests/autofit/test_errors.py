@@ -54,7 +54,7 @@ def test_the_tree_in_the_docstring_names_every_error_with_its_exit_code() -> Non
 
 
 def test_kinds_are_distinct_words() -> None:
-    kinds = [error.kind for error in ALL_ERRORS]
+    kinds = [error.kind for error in ALL_ERRORS if "kind" in vars(error)]  # or it is that of its base
     assert len(set(kinds)) == len(kinds)
 
 
