@@ -186,6 +186,19 @@ def onednn(*, enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Gives operators so many threads on the CPU; None leaves them what they have."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def _matmul_precision(precision: str) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     if precision == before:  # setting it would fix flags that PyTorch leaves open by default

@@ -18,6 +18,7 @@ import torch
 from workers import host_memory
 from workers.errors import InvalidTrialError
 from workers.heart import LastWord, Report, unheard, unsaid
+from workers.knobs import apply
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
 from workers.measure.script import ScriptTrial
@@ -101,9 +102,7 @@ def _outcome(
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
-    with steps.conditions(spec, device, progress.remarks) as rewriting:
-        if spec.num_threads is not None:
-            torch.set_num_threads(spec.num_threads)
+    with steps.conditions(spec, device, progress.remarks) as rewriting, apply.threads(spec.num_threads):
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
             trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
@@ -120,11 +119,10 @@ def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
     """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
-    if spec.num_threads is not None:
-        torch.set_num_threads(spec.num_threads)
-    progress.remarks["threads"] = str(torch.get_num_threads())
-    with data_limit(spec.budget_bytes):
-        ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
+    with apply.threads(spec.num_threads):
+        progress.remarks["threads"] = str(torch.get_num_threads())
+        with data_limit(spec.budget_bytes):
+            ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
     return beyond(spec.budget_bytes, progress)
 
 

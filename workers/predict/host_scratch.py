@@ -148,6 +148,7 @@ def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int
         func,
         torch.is_grad_enabled(),
         torch.backends.mkldnn.enabled,
+        torch.get_num_threads(),
         tuple(_described(arg, dimensions.get(index)) for index, arg in enumerate(args)),
     )
     if key not in _known:

@@ -114,8 +114,6 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
-    if spec.is_for_host and spec.num_threads is not None:
-        torch.set_num_threads(spec.num_threads)
     algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
     log = CallLog() if spec.with_calls else None
     recorder = HostRecorder(algorithm, log) if spec.is_for_host else Recorder(log)
@@ -130,6 +128,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     with (
         explained(),
         apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
+        apply.threads(spec.num_threads if spec.is_for_host else None),
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):

@@ -106,4 +106,5 @@ def _identity(spec: TrialSpec) -> tuple[object, ...] | None:
         return None
     num_passes = spec.knobs.num_passes(spec.batch_size)
     knobs = traced_knobs(spec.knobs, num_passes=num_passes, for_host=spec.is_for_host)
-    return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed
+    num_threads = spec.num_threads if spec.is_for_host else None
+    return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed, num_threads

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,9 @@ class TracedSteps:
         return sum(a.num_bytes for a in self.live(mark) if not categories or a.category in categories)
 
 
-def predict_spec(workload: str, batch_size: int, **settings: str) -> TrialSpec:
+def predict_spec(
+    workload: str, batch_size: int, *, num_threads: int | None = None, **settings: str
+) -> TrialSpec:
     """A prediction of a workload of `small_workloads.py`, or else of a built-in one."""
     mode = settings.pop("mode", None)
     architecture = settings.pop("architecture", DEFAULT_ARCHITECTURE)
@@ -75,6 +78,7 @@ def predict_spec(workload: str, batch_size: int, **settings: str) -> TrialSpec:
         knobs=knobs,
         mode=mode,
         architecture=architecture,
+        num_threads=num_threads,
     )
 
 
@@ -82,7 +86,7 @@ def predict_spec(workload: str, batch_size: int, **settings: str) -> TrialSpec:
 def outcome_of() -> Callable[..., TrialOutcome]:
     """Runs the prediction of a small workload."""
 
-    def predict(attribute: str, batch_size: int = 4, **settings: str) -> TrialOutcome:
+    def predict(attribute: str, batch_size: int = 4, **settings: Any) -> TrialOutcome:
         return run(predict_spec(f"small:{attribute}", batch_size, **settings))
 
     return predict

@@ -76,6 +76,19 @@ def test_what_onednn_takes_is_within_small_blocks_of_a_real_run(attribute, host_
     assert 0.8 * real_bytes < predicted_bytes <= real_bytes
 
 
+def test_what_onednn_takes_is_of_the_threads_that_were_asked_for(outcome_of):
+    """Earlier predictions in the same process, with other threads, leave nothing of theirs behind."""
+
+    def peak_bytes(num_threads: int | None) -> int:
+        outcome = outcome_of("convolutional", architecture=HOST_ARCHITECTURE, num_threads=num_threads)
+        assert outcome.steady is not None
+        return outcome.steady.allocated_bytes
+
+    default, one, three, default_again = map(peak_bytes, (None, 1, 3, None))
+    assert default_again == default
+    assert one < three
+
+
 def test_an_lstm_keeps_the_workspace_that_the_fake_mode_leaves_empty(host_trace):
     layers = [a for a in host_trace("lstm").allocations if a.operator == "aten.mkldnn_rnn_layer"]
     assert any(a.dtype == "uint8" and a.num_bytes >= PAGE_BYTES for a in layers)
