@@ -44,6 +44,7 @@ class KnobOptions(TypedDict, total=False):
     allocator: str
     grad_accumulation: int | None
     global_batch: int | None
+    compile: bool
 
 
 def tune(
@@ -56,8 +57,8 @@ def tune(
         on_event: receives the events of `autofit.service.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `checkpointing`, `allocator`, `global_batch`, `mode`, `worst_case`, `parallel`,
-            `search`, `max_batch`, `risk`, …
+            `set_to_none`, `checkpointing`, `allocator`, `global_batch`, `compile`, `mode`, `worst_case`,
+            `parallel`, `search`, `max_batch`, `risk`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.

@@ -106,6 +106,7 @@ class Predictor:
         self._emit = emit
         self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
+        self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
         self.sources: dict[str, str] | None = None
 
@@ -190,6 +191,8 @@ class Predictor:
             if why is not None:
                 raise UsageError(why)
         key = (self._traced(knobs, batch_size), batch_size)
+        if key in self._untraceable:
+            raise self._untraceable[key]
         if key not in self._traces:
             try:
                 spec = TrialSpec(
@@ -211,7 +214,11 @@ class Predictor:
             outcome = self._run(spec)
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
-            raise_if_failed(outcome)
+            try:
+                raise_if_failed(outcome)
+            except WorkloadFailedError as error:
+                self._untraceable[key] = error
+                raise
             assert outcome.trace_json is not None
             self._traces[key] = Trace.from_json(outcome.trace_json)
             _keep(outcome.trace_json)

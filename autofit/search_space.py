@@ -18,6 +18,7 @@ from autofit.search.sizes import sizes_for
 from autofit.settings import ALL_CONV_ALGOS, TuneSettings
 from autofit.target import Target
 from workers.knobs import conv
+from workers.knobs.conv import ConvPolicy
 from workers.protocol import HOST_ARCHITECTURE, Knobs
 
 if TYPE_CHECKING:
@@ -29,13 +30,20 @@ def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = Fals
     kind = target.device.kind
     if settings.conv_algos is None:
         return conv.defaults(kind)[: 1 if of_script else None]
+    compilable = [name for name in conv.applicable(kind) if isinstance(conv.find(name), ConvPolicy)]
     if settings.conv_algos == ALL_CONV_ALGOS:
-        return conv.applicable(kind)
+        return tuple(compilable) if settings.may_compile else conv.applicable(kind)
     misplaced = [name for name in settings.conv_algos if kind not in conv.find(name).device_kinds]
     if misplaced:
         raise UsageError(
             f"--conv-algo {', '.join(misplaced)} does not apply to {kind}: "
             f"leave it out, or choose from {', '.join(conv.applicable(kind))}"
+        )
+    rewriting = [name for name in settings.conv_algos if not isinstance(conv.find(name), ConvPolicy)]
+    if rewriting and settings.may_compile:
+        raise UsageError(
+            f"--conv-algo {', '.join(rewriting)} rewrites operators, and a compiled model has kernels of its "
+            f"own: leave --compile out, or choose from {', '.join(compilable)}"
         )
     return settings.conv_algos
 

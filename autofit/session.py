@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -18,10 +19,7 @@ from autofit.confidence import Risk, shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.dispatch.requests import Wishes
-from autofit.errors import (
-    AutofitError,
-    UsageError,
-)
+from autofit.errors import AutofitError, UsageError
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.identity import versions
 from autofit.out_of_reach import TrialsInReach
@@ -39,6 +37,7 @@ from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
+from workers.predict.host_blocks import HostBlocks
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
@@ -414,21 +413,22 @@ def _predict(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them."""
-    curves = CurveSet()
-    try:
-        for knobs in space.settings:
+    curves, failures = CurveSet(), []
+    for knobs in space.settings:
+        try:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
-    except AutofitError as error:
-        if target.probe is None or error.kind not in UNPREDICTABLE:
-            raise
-        return curves, (f"no prediction guided the search: {error.message}",)
+        except AutofitError as error:
+            if target.probe is None or error.kind not in UNPREDICTABLE:
+                raise
+            failures.append(error)
+    notes = _on_unguided(failures, space)
     if target.probe is None:
         _confirm(predictor, target, space, curves, risk)
     if not curves.needs_traces:
-        return curves, ()
+        return curves, notes
     differs = "the step allocates differently at every batch size"
     if target.probe is not None:
-        return curves, (f"no prediction guided the search: {differs}",)
+        return curves, (*notes, f"no prediction guided the search: {differs}")
     return curves, (
         f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
     )
@@ -438,11 +438,14 @@ def _predict_for_host(
     predictor: Predictor, measuring: _Measuring, spec: TrialSpec, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
     """Where the search of every setting begins on the CPU; what cannot be predicted is measured."""
-    curves = CurveSet()
-    try:
-        blocks = {knobs: predictor.host_blocks(knobs) for knobs in space.settings}
-    except AutofitError as error:
-        return curves, (f"no prediction guided the search: {error.message}",)
+    curves, failures = CurveSet(), []
+    blocks: dict[Knobs, HostBlocks] = {}
+    for knobs in space.settings:
+        try:
+            blocks[knobs] = predictor.host_blocks(knobs)
+        except AutofitError as error:
+            failures.append(error)
+    notes = _on_unguided(failures, space)
 
     @functools.cache  # measured once, and not at all where no trial is left to choose
     def process() -> HostProcess:
@@ -453,9 +456,19 @@ def _predict_for_host(
         curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
     if any(found.needs_traces for found in blocks.values()):
         return curves, (
+            *notes,
             "no prediction guided the search: the step allocates differently at every batch size",
         )
-    return curves, ()
+    return curves, notes
+
+
+def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[str, ...]:
+    """Why settings have no prediction to begin at, a sentence for each reason."""
+    total = len(space.settings)
+    return tuple(
+        f"no prediction guided {'the search' if count == total else f'{count} of {total} settings'}: {why}"
+        for why, count in collections.Counter(error.message for error in failures).items()
+    )
 
 
 def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:

@@ -53,6 +53,7 @@ DEVICES = ("auto", "cuda", "cpu")
 # The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
 SEARCHABLE = (
     "precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none", "allocator",
+    "compile",
 )  # fmt: skip
 PROBES = ("auto", "predict", "measure")
 
@@ -293,7 +294,7 @@ class TuneSettings:
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
         precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing, allocator,
-            grad_accumulation, global_batch: see `workers.protocol.Knobs`.
+            grad_accumulation, global_batch, compile: see `workers.protocol.Knobs`.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         mode: None leaves the workload's own.
@@ -344,6 +345,7 @@ class TuneSettings:
     allocator: str = "default"
     grad_accumulation: int = 1
     global_batch: int | None = None
+    compile: bool = False
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     mode: str | None = None
     worst_case: bool = False
@@ -427,6 +429,11 @@ class TuneSettings:
             )
 
     @property
+    def may_compile(self) -> bool:
+        """Whether any of the settings compiles the model."""
+        return True in dict(self.searched).get("compile", (self.compile,))
+
+    @property
     def says_of_a_sample(self) -> bool:
         """Whether anything is said of what one sample is."""
         return any(value is not None for value in (self.input_shape, self.num_classes, self.sequence_length))
@@ -455,6 +462,7 @@ class TuneSettings:
             allocator=self.allocator,
             grad_accumulation=self.grad_accumulation,
             global_batch=self.global_batch,
+            compile=self.compile,
         )
 
 
@@ -576,6 +584,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how i
     "allocator": ("allocator", _allocator),
     "grad-accumulation": ("grad_accumulation", _whole_number(minimum=1)),
     "global-batch": ("global_batch", _whole_number(minimum=1)),
+    "compile": ("compile", _switch),
     "search": ("searched", _searched),
     "mode": ("mode", _one_of(MODES)),
     "worst-case": ("worst_case", _switch),

@@ -36,6 +36,9 @@ STEADY_MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
 
+# Inductor would otherwise fork processes that compile, each with a PyTorch of its own in memory.
+ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
 
 def environment_of(spec: TrialSpec) -> dict[str, str]:
     """The variables that a trial's process is given beside the supervisor's own."""
@@ -43,7 +46,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
         return dict(NO_GPU)
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
     if spec.probe is Probe.CPU:
-        return threads | NO_GPU | STEADY_MALLOC
+        return threads | NO_GPU | STEADY_MALLOC | ONE_COMPILER
     policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
     return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -108,6 +108,8 @@ class Knobs:
             step; None where `global_batch` decides it.
         global_batch: samples an optimizer step is made of, exactly, whatever the batch size: it is
             accumulated from as many batches as that takes.
+        compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
+            take is measured, never predicted.
 
     Raises:
         ValueError: a knob has no such value.
@@ -123,6 +125,7 @@ class Knobs:
     allocator: str = "default"
     grad_accumulation: int | None = 1
     global_batch: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         split_conv_algo(self.conv_algo)
@@ -133,8 +136,9 @@ class Knobs:
         _require_one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
         split_checkpointing(self.checkpointing)
         allocator_conf(self.allocator)
-        if self.set_to_none not in (True, False):
-            raise ValueError(f"set_to_none must be True or False; got {self.set_to_none!r}")
+        for name in ("set_to_none", "compile"):
+            if getattr(self, name) not in (True, False):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}")
         if self.global_batch is None:
             _require_count("grad_accumulation", self.grad_accumulation)
             return

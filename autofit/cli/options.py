@@ -193,6 +193,7 @@ _SEARCHED_VALUES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "optimizer-impl": OPTIMIZER_IMPLS,
     "set-to-none": ("true", "false"),
+    "compile": ("true", "false"),
 }
 
 SEARCH_KNOBS = click.option(
@@ -242,6 +243,11 @@ KNOBS = combined(
         "global-batch",
         "Samples that make an optimizer step, exactly: accumulated from batches that divide it.",
         metavar="N",
+    ),
+    click.option(
+        "--compile/--no-compile",
+        default=None,
+        help="With torch.compile, by its defaults: what that takes has to be measured.",
     ),
     setting("mode", "Instead of the workload's own.", choices=MODES),
     click.option(

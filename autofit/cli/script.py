@@ -71,6 +71,8 @@ def script_lines(
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
+    if knobs.compile:
+        yield "model = torch.compile(model)  # once it is on its device"
     if num_ranks > 1:
         yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {num_ranks} ranks"
     if training:

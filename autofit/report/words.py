@@ -17,6 +17,7 @@ _WORDS: dict[str, dict[object, str]] = {
     "allocator": {"default": "the allocator's defaults"},
     "grad_accumulation": {None: "accumulated", 1: "one batch a step"},
     "global_batch": {None: "no global batch"},
+    "compile": {True: "compiled", False: "not compiled"},
 }
 _PHRASES = {
     "checkpointing": "checkpointing {}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -524,6 +525,33 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
     assert any("left out: bf16 · " in note and "of fp32" in note for note in result.notes)
     assert any("checkpointing blocks applies to no part" in note for note in result.notes)
     assert autofit.TuneResult.from_dict(json.loads(result.to_json())).frontier == result.frontier
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler for C++ on the CPU")
+def test_of_settings_that_are_compiled_alone_the_search_has_no_prediction() -> None:
+    options = {
+        "model": SMALL,
+        "device": "cpu",
+        "gpu_mem": "4G",
+        "max_batch": 1,
+        "threads": 1,
+        "soak_steps": 0,
+        "search": ["compile=false,true"],
+    }
+    result = session.run(
+        resolve_settings(options, {}, None),
+        api.refer(SMALL),
+        emit=ignore,
+        connect=lambda *_: InlineDispatcher(),
+    )
+    assert any(note.startswith("no prediction guided 1 of 2 settings: ") for note in result.notes)
+    assert {entry.knobs.compile: entry.largest_batch for entry in result.frontier} == {False: 1, True: 1}
+
+
+def test_an_algorithm_that_rewrites_operators_is_refused_for_a_model_that_is_compiled() -> None:
+    for options in ({"compile": True}, {"search": ["compile=false,true"]}):
+        with pytest.raises(UsageError, match=r"--conv-algo im2col rewrites operators.* leave --compile out"):
+            autofit.tune(SMALL, gpu_mem="6G", conv_algo="cudnn,im2col", **options)
 
 
 def test_what_a_kernel_cannot_index_ends_the_search_where_memory_would_not(

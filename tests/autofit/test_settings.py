@@ -41,6 +41,7 @@ EXAMPLES = [
     ("allocator", "max_split:128", "allocator", "max_split:128"),
     ("grad-accumulation", "4", "grad_accumulation", 4),
     ("global-batch", "256", "global_batch", 256),
+    ("compile", "true", "compile", True),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

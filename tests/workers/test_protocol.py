@@ -50,6 +50,7 @@ knobs = st.builds(
     checkpointing=st.sampled_from([*CHECKPOINTINGS, "every:2", "selective:50"]),
     allocator=st.sampled_from([*ALLOCATORS, "max_split:64"]),
     grad_accumulation=st.integers(1, 64),
+    compile=st.booleans(),
 )
 specs = st.builds(
     TrialSpec,
@@ -150,6 +151,8 @@ def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):
 def test_gradients_are_dropped_or_not():
     with pytest.raises(ValueError, match="set_to_none must be True or False; got 'no'"):
         Knobs(set_to_none="no")
+    with pytest.raises(ValueError, match="compile must be True or False; got 'yes'"):
+        Knobs(compile="yes")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +206,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "allocator": "default",
         "grad_accumulation": 1,
         "global_batch": None,
+        "compile": False,
     }
 
 

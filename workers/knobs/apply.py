@@ -2,6 +2,7 @@
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       bfloat16, channels last, checkpoints  converted_model, before it goes to the device
+                torch.compile                         placed_model, which takes it there
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
 
@@ -22,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from workers.errors import UnsupportedError
 from workers.knobs import conv
 from workers.knobs.checkpointing import checkpoint_blocks
+from workers.knobs.compiling import compiled, require_compilable
 from workers.knobs.conv import ConvAlgorithm, Rewrite, mixed
 from workers.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.protocol import Knobs
@@ -44,10 +46,12 @@ def applied(
     Raises:
         UnsupportedError: the convolution algorithm or the allocator's settings mean nothing on this kind
             of device.
-        InapplicableError: after the block, it worked out none of the convolutions called.
+        InapplicableError: knobs do not go together; after the block, the algorithm worked out none of the
+            convolutions called.
     """
     if device_kind == "cpu" and knobs.allocator != Knobs().allocator:
         raise UnsupportedError(f"allocator {knobs.allocator} does not apply to cpu: choose default")
+    require_compilable(knobs)
     algorithm = algorithm_on(knobs, device_kind)
     policy = conv.policy_of(algorithm, device_kind)
     # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
@@ -122,6 +126,12 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
             if not is_lazy(tensor) and tensor.dim() in _CHANNELS_LAST:
                 tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
     return model
+
+
+def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
+    """The model on its device, there to be compiled with its first batch if the knobs say so."""
+    model = model.to(device)
+    return compiled(model) if knobs.compile else model
 
 
 def converted_batch(batch: Any, knobs: Knobs) -> Any:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import is_lazy
 
 
@@ -67,8 +69,8 @@ def live_bytes(objects: Iterable[object]) -> int:
 
 def _storage_of(tensor: Any) -> dict[int, int]:
     """The size of a tensor's storage by where it lies; nothing of one that has none on the CPU."""
-    if is_lazy(tensor):  # of a module that has not run yet
-        return {}
+    if is_lazy(tensor) or isinstance(tensor, FakeTensor | FunctionalTensor):
+        return {}  # of a module that has not run yet; of a compiler
     if tensor.layout is torch.strided and tensor.device.type == "cpu":
         storage = tensor.untyped_storage()
         if storage.data_ptr():

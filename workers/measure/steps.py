@@ -15,6 +15,7 @@ import torch
 from workers.errors import InvalidTrialError
 from workers.heart import Report, unheard
 from workers.knobs import apply
+from workers.knobs.compiling import what_was_compiled
 from workers.lowerings.intercept import Rewriting
 from workers.measure import after_steps, process_state
 from workers.optimizers import each_of, make_optimizers
@@ -252,7 +253,7 @@ class Trial:
         self._scaler = apply.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = apply.converted_model(workload.build_model(), spec.knobs)
-        self._model = model.to(device).train(training)
+        self._model = apply.placed_model(model, spec.knobs, device).train(training)
         if rewriting is not None:
             rewriting.follow(self._model)
         self._optimizer: Optimizers | None = None
@@ -263,12 +264,15 @@ class Trial:
         """Runs warm-up and steps under the meter.
 
         Raises:
+            InapplicableError: the model was to be compiled, and nothing was.
             InvalidTrialError: they left every parameter as it was, or used no memory of the device.
         """
         before = _fingerprint(self._model)
         self._run_steps()
         progress = self._progress
         progress.steady = steady = self._meter.peaks()
+        if self._spec.knobs.compile:
+            progress.remarks["compile"] = what_was_compiled()
         used_bytes = steady.device_bytes if steady.allocated_bytes is None else steady.allocated_bytes
         if not used_bytes:
             raise InvalidTrialError(

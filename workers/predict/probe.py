@@ -11,6 +11,7 @@ from workers.allocator import AllocatorSettings
 from workers.errors import InapplicableError, UnsupportedError
 from workers.heart import LastWord, unsaid
 from workers.knobs import apply, conv
+from workers.knobs.compiling import require_compilable
 from workers.measure import steps
 from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
 from workers.predict import fake_device, fake_gpu
@@ -50,8 +51,16 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
-        UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU.
+        InapplicableError: knobs do not go together.
+        UnsupportedError: an operator, or this PyTorch, cannot be run without a GPU; or the model is to be
+            compiled.
     """
+    if spec.knobs.compile:
+        require_compilable(spec.knobs)
+        raise UnsupportedError(
+            "the kernels that torch.compile makes on the device decide what a compiled model takes, which is "
+            "measured and not predicted: name a device to measure on, or leave compile out"
+        )
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     return _outcome(PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec), spec)

@@ -91,6 +91,15 @@ def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
     assert not any("checkpoint" in line for line in lines(knobs, training=False))
 
 
+def test_a_model_is_compiled_once_it_is_where_it_runs():
+    made = lines(Knobs(compile=True, memory_format="channels_last"))
+    moved, compiled = (
+        next(i for i, line in enumerate(made) if line.startswith(start))
+        for start in ("model = model.to(", "model = torch.compile(model)")
+    )
+    assert moved < compiled
+
+
 def test_levers_of_the_allocator_and_of_accumulation_are_lines_too():
     made = lines(Knobs(allocator="expandable_segments", global_batch=472, checkpointing="every:2"))
     assert made[0].startswith('os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"')

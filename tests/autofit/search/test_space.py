@@ -55,6 +55,7 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "allocator": "default",
         "grad_accumulation": 1,
         "global_batch": None,
+        "compile": False,
         "min_batch": 1,
         "max_batch": 64,
     }

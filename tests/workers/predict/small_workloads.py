@@ -65,6 +65,7 @@ foreach_adam = _workload(_perceptron, optimizer=functools.partial(torch.optim.Ad
 wide = _workload(lambda: nn.Linear(64, 100), shape=(64,))
 
 # Operators with a composite fallback.
+past_the_model = _workload(_perceptron, loss=lambda m, b: functional.linear(b, next(m.parameters())).mean())
 silu = _workload(functools.partial(_perceptron, nn.SiLU))
 mish = _workload(functools.partial(_perceptron, nn.Mish))
 rms_norm = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.RMSNorm(HIDDEN)))
