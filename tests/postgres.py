@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.daemons import free_ports
 
 _DEBIANS = Path("/usr/lib/postgresql")
 _SUPERUSER = "postgres"
@@ -33,8 +34,7 @@ class Postgres:
         self._binaries = binaries
         self._data = folder / "data"
         self._log = folder / "log"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", f"--username={_SUPERUSER}"]
         self._run("initdb", "--pgdata", self._data, *options)
 

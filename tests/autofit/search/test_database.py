@@ -52,6 +52,8 @@ def away(server: Postgres) -> Iterator[Callable[[Callable[[], object]], None]]:
     threads = []
 
     def make(leave: Callable[[], object]) -> None:
+        for thread in threads:
+            thread.join()  # a server that leaves again while `pg_ctl` waits for it has not started, it says
         leave()
         thread = threading.Thread(target=server.start)
         thread.start()
