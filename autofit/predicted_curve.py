@@ -26,8 +26,8 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
-from workers.predict.indexing import MOST_ELEMENTS
 from workers.predict.mixed_convolutions import Option
+from workers.predict.workspace import MOST_ELEMENTS
 from workers.protocol import (
     Device,
     Evidence,
@@ -253,8 +253,8 @@ class PredictedCurve:
         module, num_elements = found
         return (
             f"batch {batch_size} cannot be run: {module} convolves {num_elements:,} elements channel by "
-            f"channel, and PyTorch's kernel for that indexes up to {MOST_ELEMENTS:,}; with --memory-format "
-            "channels_last cuDNN does it"
+            f"channel, and PyTorch's kernel for that indexes up to {MOST_ELEMENTS:,}; cuDNN has no such "
+            "limit: try --conv-algo cudnn, or --memory-format channels_last"
         )
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:

@@ -175,7 +175,9 @@ def test_an_estimate_adds_up(mode: str, conv_algo: str) -> None:
     assert interval.low_bytes <= interval.likely_bytes == estimate.peak_reserved_bytes <= interval.high_bytes
     assert estimate.device_peak_bytes == estimate.peak_reserved_bytes + estimate.context_bytes
     assert (estimate.mode, estimate.batch_size) == (mode, 8)
-    assert (parts["optimizer_state"] > 0) == (mode == "train")
+    # Benchmarking takes its room in the first step, before there are states.
+    has_states = mode == "train" and conv_algo != "cudnn-benchmark"
+    assert (parts["optimizer_state"] > 0) == has_states
     if mode == "infer":
         assert parts["gradients"] == 0  # and in training where the peak is before the first of them
 
@@ -559,16 +561,14 @@ def test_what_a_kernel_cannot_index_ends_the_search_where_memory_would_not(
 ) -> None:
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
     workload = f"{WORKLOADS}:channel_by_channel"
-    result = autofit.tune(workload, gpu="a100-80g", conv_algo="cudnn")
+    result = autofit.tune(workload, gpu="a100-80g", conv_algo="native")
     (entry,) = result.frontier
     assert (entry.largest_batch, entry.first_failing_batch) == (511, 512)
     assert "batch 512 cannot be run" in entry.reason
     assert "2,147,483,648 elements channel by channel" in entry.reason
-    with pytest.raises(WorkloadFailedError, match="--memory-format channels_last cuDNN does it"):
-        autofit.estimate(workload, batch_size=512)
-    assert autofit.estimate(workload, batch_size=511).peak_reserved_bytes > 4 * GIB
-    beyond = autofit.tune(
-        workload, gpu="a100-80g", conv_algo="cudnn", memory_format="channels_last", max_batch=600
-    )
+    with pytest.raises(WorkloadFailedError, match="try --conv-algo cudnn"):
+        autofit.estimate(workload, batch_size=512, conv_algo="native")
+    assert autofit.estimate(workload, batch_size=511, conv_algo="native").peak_reserved_bytes > 4 * GIB
+    beyond = autofit.tune(workload, gpu="a100-80g", conv_algo="cudnn", max_batch=600)
     assert beyond.best is not None
     assert beyond.best.batch_size == 600

@@ -39,6 +39,7 @@ DATA = Path(__file__).parents[2] / "workers" / "predict" / "data"
 DTYPES = ("float32", "float16", "bfloat16")
 # Batches by type, contiguous and channels last; a quarter of the shapes gets the ends, too.
 _BATCHES = {"float32": ((8, 32, 128), (32,)), "float16": ((8, 32, 128), (32,)), "bfloat16": ((32,), (32,))}
+_TORCH_RELEASE = (2, 13)  # the newest that is supported: it hands cuDNN the most
 _END_BATCHES = (1, 512)
 _MAX_TENSOR_BYTES = 16 * 2**30
 
@@ -53,7 +54,7 @@ def calls(
             for num_samples in (*batches, *ends):
                 for conv_pass in ConvPass:
                     call = geometry.call(conv_pass, num_samples, dtype, channels_last=channels_last)
-                    if goes_to_cudnn(call, capability) and _is_runnable(call):
+                    if goes_to_cudnn(call, capability, _TORCH_RELEASE) and _is_runnable(call):
                         yield geometry.family, call
 
 

@@ -118,19 +118,20 @@ class _Chooser:
     def __init__(self, pools: BlockPools, settings: AllocatorSettings) -> None:
         self._pools = pools
         self._settings = settings
-        self._chosen: dict[int, int] = {}  # by asker, the place of the size it has come down to
+        self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
     def take(self, asker: int, sizes: Sequence[int]) -> Block | None:
         """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
-        for place in range(self._chosen.get(asker, 0), len(sizes)):
-            self._chosen[asker] = place
-            if not sizes[place]:
+        refused = self._refused.get(asker, sys.maxsize)
+        for asked in [size for size in sizes if size < refused] or sizes[-1:]:
+            if not asked:
                 return None
-            size = self._settings.round_size(sizes[place])
+            size = self._settings.round_size(asked)
             try:
                 return self._pools.take(size, self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES))
             except AllocatorOutOfMemory:
-                if place == len(sizes) - 1:
+                self._refused[asker] = asked
+                if asked == sizes[-1]:
                     raise
         return None
 

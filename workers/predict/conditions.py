@@ -189,7 +189,9 @@ def _on_its_card(
     asked = [
         call
         for call in plain
-        if isinstance(call, Convolution) and policy.enabled and goes_to_cudnn(call, platform.capability)
+        if isinstance(call, Convolution)
+        and policy.enabled
+        and goes_to_cudnn(call, platform.capability, platform.torch_release)
     ]
     plans = dict(zip(asked, source.plans(asked), strict=True))
 

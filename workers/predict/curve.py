@@ -27,7 +27,7 @@ from workers.trace import Allocation, Category, Convolution, Trace
 TRACED_BATCH_SIZES = (4, 6, 10)
 
 _MAX_REPLAYS = 4096  # remembered by a curve; some kB each
-_Sizes = tuple[int, ...]  # of every different call
+_Sizes = tuple[int, ...]  # of every different call, the first time and again
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 
@@ -115,6 +115,7 @@ class PeakCurve:
         self._calls = list(dict.fromkeys(lines.values()))
         numbers = {call: number for number, call in enumerate(self._calls)}
         self._called = [(index, numbers[call]) for index, call in lines.items()]
+        self._demand_of = _demand_numbers(self._called, len(self._calls))
         self._replays: dict[tuple[object, ...], Replay] = {}
         self._last_shapes: tuple[int, tuple[list[int], list[Call]]] | None = None
         self._last_demands: dict[tuple[int, Conditions, PlanSource], tuple[Workspace, ...]] = {}
@@ -139,12 +140,16 @@ class PeakCurve:
         return self._sizes(batch_size, self._demanded(batch_size, conditions, conditions.sources[0], level))
 
     def _demanded(self, batch_size: int, conditions: Conditions, source: PlanSource, level: Level) -> _Sizes:
-        """What every different call takes beside outputs: with the batch, all that sizes depend on."""
+        """What calls take beside outputs: with the batch, all that sizes depend on.
+
+        Of every different call what it takes the first time, then of every one what it takes again.
+        """
         spans = self._demands(batch_size, conditions, source)
-        return tuple(getattr(span, f"{level}_bytes") for span in spans)
+        again = [span.repeated for span in spans]
+        return tuple(getattr(span, f"{level}_bytes") for span in (*spans, *again))
 
     def _demands(self, batch_size: int, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
-        """The same at all levels; those of the last batch size are kept."""
+        """What every different call takes, at all levels; those of the last batch size are kept."""
         calls = self._shapes(batch_size)[1]
         key = (batch_size, conditions, source)
         if key not in self._last_demands:
@@ -155,8 +160,8 @@ class PeakCurve:
 
     def _sizes(self, batch_size: int, demanded: _Sizes) -> list[int]:
         sizes = self._shapes(batch_size)[0].copy()
-        for index, call in self._called:
-            sizes[index] = demanded[call]
+        for index, number in self._demand_of.items():
+            sizes[index] = demanded[number]
         return sizes
 
     def _shapes(self, batch_size: int) -> tuple[list[int], list[Call]]:
@@ -190,8 +195,8 @@ class PeakCurve:
     def _sizes_without_plans(self, batch_size: int, level: Level) -> Sequence[int]:
         """The size of every allocation, estimated ones at a level, those that plans decide left out."""
         calls = self._shapes(batch_size)[1]
-        estimated = (getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in calls)
-        return self._sizes(batch_size, tuple(estimated))
+        estimated = tuple(getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in calls)
+        return self._sizes(batch_size, 2 * estimated)
 
     def replay(
         self,
@@ -219,13 +224,16 @@ class PeakCurve:
         There the allocator releases its cache and asks again, and cuDNN comes down to the next
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
-        spans = self._demands(batch_size, conditions, source or conditions.sources[0])
-        sizes = tuple(getattr(span, f"{level}_bytes") for span in spans)
+        plans = source or conditions.sources[0]
+        sizes = self._demanded(batch_size, conditions, plans, level)
+        spans = 2 * self._demands(batch_size, conditions, plans)
         tried = tuple(span.choices_up_to(size) for span, size in zip(spans, sizes, strict=True))
         key = (batch_size, sizes, conditions.settings, limit_bytes, tried)
         if key not in self._replays:
             choices: Choices = {
-                index: (call, tried[call]) for index, call in self._called if len(tried[call]) > 1
+                index: (call, tried[self._demand_of[index]])
+                for index, call in self._called
+                if len(tried[call]) > 1
             }
             self._replays[key] = replay(
                 self._events,
@@ -313,8 +321,8 @@ class PeakCurve:
     ) -> bool:
         """Whether a size runs under a limit, retries and smaller plans allowed.
 
-        At the low end it is enough that it runs by one source of plans, else it has to by all. What
-        PyTorch cannot index runs under no limit.
+        At the low end it is enough that it runs by one source of plans, to be likely it has to by half of
+        them, else by all. What PyTorch cannot index runs under no limit.
         """
         if self.not_indexed(batch_size, conditions) is not None:
             return False
@@ -322,6 +330,8 @@ class PeakCurve:
             self.replay_within(batch_size, conditions, limit_bytes, level, source=source).completed
             for source in conditions.sources
         )
+        if level is Level.LIKELY:
+            return 2 * sum(runs) >= len(conditions.sources)
         return any(runs) if level is Level.LOW else all(runs)
 
     def verdict(
@@ -402,7 +412,7 @@ class PeakCurve:
         for index, number in self._called:
             call = calls[number]
             if isinstance(call, Convolution):
-                num_elements = too_many_elements(call, conditions)
+                num_elements = too_many_elements(call, conditions, self._torch_release)
                 if num_elements is not None:
                     return self._allocations[index].module, num_elements
         return None
@@ -445,11 +455,11 @@ class PeakCurve:
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
             for call, span in zip(calls, spans, strict=True)
         )
-        return self._replay(batch_size, sizes, conditions).peak_reserved_bytes
+        return self._replay(batch_size, 2 * sizes, conditions).peak_reserved_bytes
 
     def _largest_workspace(self, batch_size: int, workspaces: _Sizes) -> int:
         """The largest of convolutions; other calls may take something beside their outputs too."""
-        calls = zip(self._shapes(batch_size)[1], workspaces, strict=True)
+        calls = zip(2 * self._shapes(batch_size)[1], workspaces, strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
     def _live_at(self, position: int, sizes: Sequence[int]) -> list[LiveAllocation]:
@@ -497,6 +507,16 @@ class AccumulatedCurve:
     def at(self, batch_size: int) -> PeakCurve:
         """The curve that knows this batch size."""
         return self._pieces if batch_size < self._global_batch else self._whole
+
+
+def _demand_numbers(called: Sequence[tuple[int, int]], num_calls: int) -> dict[int, int]:
+    """Where `_Sizes` says what an allocation takes: from a call's second time on, in the second half."""
+    met: set[int] = set()
+    numbers = {}
+    for index, call in called:
+        numbers[index] = call + num_calls if call in met else call
+        met.add(call)
+    return numbers
 
 
 def _require_equal_events(traces: Sequence[Trace]) -> None:

@@ -148,4 +148,5 @@ def _spread(likely: Workspace, ends: _Ends) -> Workspace:
         high_bytes=max(likely.high_bytes, ends.high_bytes),
         worst_bytes=max(likely.worst_bytes, ends.worst_bytes),
         choices_bytes=likely.choices_bytes,
+        repeated_bytes=likely.repeated_bytes,
     )

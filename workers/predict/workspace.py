@@ -15,6 +15,9 @@ from workers.knobs.conv.policy import ConvPolicy
 from workers.predict.plans import Plan
 from workers.trace import Convolution
 
+MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
+# Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#153101).
+_LARGE_DEPTHWISE_SINCE = (2, 8)
 # Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
 _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
@@ -29,6 +32,7 @@ class Workspace:
         worst_bytes: the largest that any plan wants, whatever plan the policy takes.
         choices_bytes: by plan, in PyTorch's order: what it tries one after the other when memory
             is short.
+        repeated_bytes: what the same call likely takes from its second time on; None for as much.
     """
 
     low_bytes: int
@@ -36,6 +40,13 @@ class Workspace:
     high_bytes: int
     worst_bytes: int
     choices_bytes: tuple[int, ...] = ()
+    repeated_bytes: int | None = None
+
+    @property
+    def repeated(self) -> Workspace:
+        """The same from the second time on."""
+        likely_bytes = self.likely_bytes if self.repeated_bytes is None else self.repeated_bytes
+        return dataclasses.replace(self, likely_bytes=likely_bytes)
 
     def plus(self, num_bytes: int) -> Workspace:
         """The same with so much more at every level."""
@@ -45,6 +56,7 @@ class Workspace:
             self.high_bytes + num_bytes,
             self.worst_bytes + num_bytes,
             tuple(size + num_bytes for size in self.choices_bytes),
+            None if self.repeated_bytes is None else self.repeated_bytes + num_bytes,
         )
 
     def choices_up_to(self, size_bytes: int) -> tuple[int, ...]:
@@ -76,8 +88,9 @@ def workspace(
     """The workspace of one call that PyTorch hands to cuDNN.
 
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
-    plan, to which it comes down when memory is short. With benchmark it first allocates the
-    largest workspace among all plans (`generate_and_filter_plans`), to time them in it.
+    plan, to which it comes down when memory is short. With benchmark it allocates the largest
+    workspace among all plans (`generate_and_filter_plans`), to time them in it, where it meets a call
+    for the first time; from then on it takes the fastest (`benchmark_cache`), likely the first.
 
     Args:
         plans: of the call, in PyTorch's order.
@@ -104,7 +117,10 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
     """What PyTorch takes of plans with these workspaces, in its order."""
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
-        return Workspace(sizes[0], max(sizes), max(sizes), max(sizes), largest_first)
+        largest_bytes = largest_first[0]
+        return Workspace(
+            sizes[0], largest_bytes, largest_bytes, largest_bytes, largest_first, repeated_bytes=sizes[0]
+        )
     high_bytes = sizes[0] if knows_the_order else max(sizes)
     return Workspace(min(sizes), sizes[0], high_bytes, max(sizes), tuple(dict.fromkeys(sizes)))
 
@@ -127,17 +143,22 @@ def is_depthwise(call: Convolution) -> bool:
     return call.groups == call.input_shape[1] > 1
 
 
-def goes_to_cudnn(call: Convolution, capability: int) -> bool:
+def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, int]) -> bool:
     """Whether PyTorch, with cuDNN enabled, does not use kernels of its own.
 
     `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
 
     Args:
         capability: of the card, as 10 × major + minor.
+        torch_release: major and minor version.
     """
     if call.dtype == "bfloat16" and capability < 80:
         return False
-    return not is_depthwise(call) or _depthwise_goes_to_cudnn(call)
+    if not is_depthwise(call):
+        return True
+    if torch_release >= _LARGE_DEPTHWISE_SINCE and math.prod(call.input_shape) > MOST_ELEMENTS:
+        return True
+    return _depthwise_goes_to_cudnn(call)
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:

@@ -23,6 +23,7 @@ class Setting:
         image_size: side of the images, None for the model's own.
         num_classes: None for the model's own.
         fused_attention: whether timm may use PyTorch's fused attention.
+        fast_norm: whether timm's GroupNorm and LayerNorm stay in autocast's type.
         arguments: for the constructor of the model, where it has changed since the run.
         layers: of a synthetic network.
     """
@@ -37,6 +38,7 @@ class Setting:
     image_size: int | None = None
     num_classes: int | None = 1000
     fused_attention: bool = True
+    fast_norm: bool = False
     arguments: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
     layers: tuple[tuple[str, int, int], ...] = ()
 

@@ -79,9 +79,10 @@ class _Timm(_Images):
 
     def _model(self) -> torch.nn.Module:
         timm: Any = imported("timm", self._setting.model)
-        from timm.layers import set_fused_attn
+        from timm.layers import set_fast_norm, set_fused_attn
 
         set_fused_attn(enable=self._setting.fused_attention)
+        set_fast_norm(enable=self._setting.fast_norm)
         options: dict[str, Any] = dict(self._setting.arguments)
         if self._setting.num_classes is not None:
             options["num_classes"] = self._setting.num_classes

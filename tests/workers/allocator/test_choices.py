@@ -43,6 +43,11 @@ def test_who_came_down_stays_there_though_there_is_room_again():
     assert reserved_mib([50, 100, 100], others, 120, [0, 1, ~1, ~0, 2]) == 100
 
 
+def test_who_was_refused_a_size_does_not_ask_for_more_later_whatever_else_there_is_to_choose():
+    choices = {1: (FIRST, mib(100, 20)), 2: (FIRST, mib(110, 60, 20))}
+    assert reserved_mib([50, 100, 110], choices, 120, [0, 1, ~1, ~0, 2]) == 70
+
+
 def test_the_cache_is_given_back_before_a_smaller_size_is_tried():
     outcome = replay([0, ~0, 1], mib(60, 100), limit_bytes=100 * MIB, choices={1: (FIRST, mib(100, 20))})
     assert outcome.completed

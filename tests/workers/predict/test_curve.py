@@ -241,6 +241,18 @@ def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
     assert Verdict.THRASH in verdicts
 
 
+def test_benchmarking_takes_its_room_where_it_meets_a_convolution_for_the_first_time_alone(curve_of):
+    curve = curve_of("vgg16")
+    found, again = {}, []
+    sizes = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.LIKELY)
+    for allocation, num_bytes in zip(curve.trace.allocations, sizes, strict=True):
+        if allocation.convolution is not None:
+            again.append(found.setdefault(allocation.convolution, num_bytes) - num_bytes)
+    assert min(again) == 0 < max(again)
+    largest = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.HIGH)
+    assert all(a <= b for a, b in zip(sizes, largest, strict=True))
+
+
 def test_nothing_gets_below_the_live_bytes(curve_of):
     for workload in ("davenet-audio", "small:convolutional", "small:all_pairs"):
         curve = curve_of(workload)

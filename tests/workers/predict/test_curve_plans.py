@@ -106,12 +106,19 @@ def test_sources_with_the_same_first_plan_come_down_to_plans_of_their_own(curve)
     assert runs == [True, False]
 
 
-def test_a_size_runs_if_it_does_by_all_sources_and_perhaps_if_by_one(curve):
-    conditions = Conditions(plans=(of_sizes(300 * MIB, 0), of_sizes(300 * MIB)))
+def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_perhaps_if_by_one(curve):
+    roomy, tight = of_sizes(300 * MIB, 0), of_sizes(300 * MIB)
     limit_bytes = BARE_BYTES + 10 * MIB
-    assert curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LOW)
-    assert not curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LIKELY)
-    assert not curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.HIGH)
+
+    def runs(*plans):
+        conditions = Conditions(plans=plans)
+        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        return [curve.runs_within(BATCH_SIZE, conditions, limit_bytes, level) for level in levels]
+
+    assert runs(tight, tight) == [False, False, False]
+    assert runs(tight, roomy, tight) == [True, False, False]
+    assert runs(tight, roomy) == [True, True, False]
+    assert runs(roomy, roomy) == [True, True, True]
 
 
 def test_what_runs_with_a_smaller_plan_alone_is_thrashing(curve):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from workers.predict.conditions import Conditions
-from workers.predict.indexing import MOST_ELEMENTS, too_many_elements
+from workers.predict.indexing import too_many_elements
+from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.trace import Convolution, ConvPass
 
 # blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.
@@ -26,13 +28,31 @@ LAYER = Convolution(
 LAST = MOST_ELEMENTS // (144 * 160 * 160)
 
 
-def refused(call: Convolution, **conditions: str) -> bool:
-    return too_many_elements(call, Conditions(**conditions)) is not None
+BEFORE, SINCE = (2, 7), (2, 8)
+
+
+def refused(call: Convolution, release: tuple[int, int] = BEFORE, **conditions: Any) -> bool:
+    return too_many_elements(call, Conditions(**conditions), release) is not None
 
 
 def test_the_direct_kernel_has_a_last_batch() -> None:
     assert not refused(LAYER.of_samples(LAST))
-    assert too_many_elements(LAYER.of_samples(LAST + 1), Conditions()) == (LAST + 1) * 144 * 160 * 160
+    num_elements = too_many_elements(LAYER.of_samples(LAST + 1), Conditions(), BEFORE)
+    assert num_elements == (LAST + 1) * 144 * 160 * 160
+
+
+def test_what_it_cannot_index_is_cudnns_in_newer_releases() -> None:
+    call = LAYER.of_samples(LAST + 1)
+    assert not refused(call, SINCE)
+    assert goes_to_cudnn(call, 80, SINCE)
+    assert not goes_to_cudnn(LAYER.of_samples(LAST), 80, SINCE)
+    assert refused(call, SINCE, conv_algo="native")
+    assert refused(call, SINCE, torch_release=BEFORE)
+
+
+def test_the_release_looks_at_the_input_alone() -> None:
+    widened = dataclasses.replace(LAYER, weight_shape=(720, 1, 3, 3), output_shape=(1, 720, 80, 80))
+    assert refused(widened.of_samples(LAST), SINCE)
 
 
 @pytest.mark.parametrize(

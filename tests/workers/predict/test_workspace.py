@@ -71,7 +71,14 @@ def test_that_cudnn_keeps_to_a_cap_is_not_relied_on():
 
 def test_benchmarking_begins_with_the_largest_and_comes_down_by_size():
     needed = workspace(CONVOLUTION, PLANS, BENCHMARK)
-    assert needed == Workspace(500, 900, 900, 900, (900, 700, 500, 300, 0))
+    assert needed == Workspace(500, 900, 900, 900, (900, 700, 500, 300, 0), repeated_bytes=500)
+
+
+def test_what_benchmarking_found_is_taken_again_without_the_room_to_find_it():
+    again = workspace(CONVOLUTION, PLANS, BENCHMARK).plus(7).repeated
+    assert (again.low_bytes, again.likely_bytes, again.high_bytes) == (507, 507, 907)
+    found = workspace(CONVOLUTION, PLANS, CUDNN)
+    assert found.repeated == found
 
 
 def test_where_no_plan_meets_the_policy_all_of_them_count():
@@ -135,18 +142,23 @@ def test_a_convolution_is_depthwise_when_every_channel_is_a_group():
 @pytest.mark.parametrize("conv_pass", ConvPass)
 @pytest.mark.parametrize("call", [CONVOLUTION, POINTWISE, GROUPED], ids=["dense", "pointwise", "grouped"])
 def test_all_but_depthwise_convolutions_go_to_cudnn(call, conv_pass):
-    assert goes_to_cudnn(call, 80)
+    assert goes_to_cudnn(call, 80, (2, 7))
 
 
 def test_bfloat16_goes_to_cudnn_from_ampere_on():
     half = variant(dtype="bfloat16", element_bytes=2)
-    assert [goes_to_cudnn(half, capability) for capability in (70, 75, 80, 90)] == [False, False, True, True]
+    assert [goes_to_cudnn(half, capability, (2, 7)) for capability in (70, 75, 80, 90)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_depthwise_convolutions_go_to_cudnn_in_channels_last_alone(dtype):
-    assert not goes_to_cudnn(depthwise(dtype=dtype), 80)
-    assert goes_to_cudnn(depthwise(dtype=dtype, channels_last=True), 80)
+    assert not goes_to_cudnn(depthwise(dtype=dtype), 80, (2, 7))
+    assert goes_to_cudnn(depthwise(dtype=dtype, channels_last=True), 80, (2, 7))
 
 
 def depthwise(num_samples=64, channels=64, size=(56, 56), kernel=(3, 3), stride=(1, 1), **changes):
@@ -198,4 +210,4 @@ def depthwise(num_samples=64, channels=64, size=(56, 56), kernel=(3, 3), stride=
     ],
 )
 def test_half_precision_goes_to_cudnn_where_pytorch_found_that_faster(call, expected):
-    assert goes_to_cudnn(call, 80) == expected
+    assert goes_to_cudnn(call, 80, (2, 7)) == expected
