@@ -93,7 +93,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 def _kind(result: CheckResult) -> str:
     """What batch and which process it is of, where there are several kinds."""
     worst = ", the worst its data can make," if result.batch_kind == WORST else ""
-    samples = result.num_ranks * result.knobs.num_batches(result.batch_size) * result.batch_size
+    samples = result.knobs.samples_per_step(result.batch_size, result.num_ranks)
     ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
     return worst + ranks
 

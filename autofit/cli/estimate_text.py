@@ -51,9 +51,8 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
     workspaces = f"convolution workspaces: {estimate.workspace_source}"
-    num_batches = estimate.knobs.num_batches(estimate.batch_size)
     ranks = (
-        (samples_in_words(estimate.batch_size, estimate.num_ranks, num_batches),)
+        (samples_in_words(estimate.knobs, estimate.batch_size, estimate.num_ranks),)
         if estimate.num_ranks > 1
         else ()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from autofit.cli.output import headed, heading, indented, setting_column
+from autofit.cli.output import by_setting, heading, indented
 from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import rate
 from autofit.units import format_bytes
@@ -18,13 +18,12 @@ def print_measured(console: Console, result: TuneResult) -> None:
     names = result.setting_names
     heading(console, "As measured at the largest batch")
     is_predicted = any(entry.predicted_bytes is not None for entry in timed)
-    table = headed(
-        (setting_column(is_of_product=result.is_of_product), "left"),
+    table = by_setting(
         ("\nbatch", "right"),
         ("\nstep", "right"),
         ("samples\na second", "right"),
         *((("peak\npredicted", "right"), ("prediction\noff by", "right")) if is_predicted else ()),
-        has_long_names=result.is_of_product,
+        is_of_product=result.is_of_product,
     )
     for entry in sorted(timed, key=lambda entry: -(entry.largest_batch or 0)):
         table.add_row(

@@ -115,9 +115,10 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%"
 
 
-def setting_column(*, is_of_product: bool) -> str:
-    """The head of the column that names the settings of a search."""
-    return "\nsetting" if is_of_product else "conv\nalgorithm"
+def by_setting(*columns: tuple[str, Justify], is_of_product: bool) -> Table:
+    """Columns beside one that names the settings of a search."""
+    name = "\nsetting" if is_of_product else "conv\nalgorithm"
+    return headed((name, "left"), *columns, has_long_names=is_of_product)
 
 
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────

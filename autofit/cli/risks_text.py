@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from autofit.cli.output import headed, heading, indented, setting_column
+from autofit.cli.output import by_setting, heading, indented
 from autofit.confidence import Risk
 from autofit.report.result import FrontierEntry, TuneResult
 
@@ -37,11 +37,10 @@ def print_risks(console: Console, result: TuneResult) -> None:
         return
     names = result.setting_names
     heading(console, "At every --risk")
-    table = headed(
-        (setting_column(is_of_product=result.is_of_product), "left"),
+    table = by_setting(
         *((f"\n{risk}", "right") for risk in Risk),
         ("if it needs more\nthan likely", "left"),
-        has_long_names=result.is_of_product,
+        is_of_product=result.is_of_product,
     )
     for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
         assert entry.largest_by_risk is not None

@@ -116,15 +116,14 @@ def _frontier(console: Console, result: TuneResult) -> None:
             columns["up to"] = held
         columns["device"] = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
     names = result.setting_names
-    table = headed(
-        (output.setting_column(is_of_product=result.is_of_product), "left"),
+    table = output.by_setting(
         ("max\nbatch", "right"),
         *((f"{name}\n{unit}", "right") for name in columns),
         ("of\nbudget", "right"),
         ("fails\nat", "right"),
         *((("Pareto\nfront", "left"),) if result.is_of_product else ()),
         ("\nevidence", "left"),
-        has_long_names=result.is_of_product,
+        is_of_product=result.is_of_product,
     )
     for entry in _best_first(result):
         peaks = [column[entry.knobs] for column in columns.values()]

@@ -20,7 +20,7 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     default = _default(result, result.best)
     if result.num_ranks > 1:
         best = result.best
-        samples = samples_in_words(best.batch_size, result.num_ranks, best.grad_accumulation)
+        samples = samples_in_words(best.knobs, best.batch_size, result.num_ranks)
         kinds = (f"That is {samples}.", *kinds)
     return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
 

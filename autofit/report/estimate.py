@@ -117,8 +117,8 @@ class Estimate:
 
     @property
     def samples_per_step(self) -> int:
-        """Of all ranks together, and of all batches that a step is accumulated from."""
-        return self.num_ranks * self.knobs.num_batches(self.batch_size) * self.batch_size
+        """See `Knobs.samples_per_step`."""
+        return self.knobs.samples_per_step(self.batch_size, self.num_ranks)
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

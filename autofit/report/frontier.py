@@ -207,15 +207,14 @@ class Frontier:
         return Peaks(likely.peak_allocated_bytes, likely.peak_reserved_bytes, likely.device_peak_bytes)
 
     def _reason(self, fails: TrialOutcome) -> str:
-        peak_bytes = fails.budgeted_bytes
+        size, peak_bytes = _named(fails), fails.budgeted_bytes
         if peak_bytes is not None and NOT_TRIED in fails.environment:
             what_takes_it = fails.environment[NOT_TRIED]
             return (
-                f"{_named(fails)} is predicted to need {format_bytes(peak_bytes)} "
+                f"{size} is predicted to need {format_bytes(peak_bytes)} "
                 f"of the {format_bytes(self._budget_bytes)}: not tried"
                 f"{what_takes_it and f'; {what_takes_it}'}"
             )
-        size = _named(fails)
         what = "memory" if fails.device.kind == "cpu" else "reserved memory"
         if fails.evidence is Evidence.PREDICTED:
             assert peak_bytes is not None

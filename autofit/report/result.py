@@ -157,9 +157,9 @@ class TuneResult:
 
     @property
     def samples_per_step(self) -> int | None:
-        """Of all ranks together, with the best; None where nothing fits."""
+        """See `Knobs.samples_per_step`; with the best, None where nothing fits."""
         best = self.best
-        return None if best is None else self.num_ranks * best.grad_accumulation * best.batch_size
+        return None if best is None else best.knobs.samples_per_step(best.batch_size, self.num_ranks)
 
     @property
     def setting_names(self) -> dict[Knobs, str]:

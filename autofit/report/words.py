@@ -96,10 +96,12 @@ def configuration(
     return " · ".join(shown if mode is None else [*shown, mode])
 
 
-def samples_in_words(batch_size: int, num_ranks: int, num_batches: int = 1) -> str:
-    """How many samples a step has of all ranks together, each with so many batches."""
+def samples_in_words(knobs: Knobs, batch_size: int, num_ranks: int) -> str:
+    """How many samples a step has of all ranks together."""
+    num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
-    return f"{num_ranks} ranks with {each} each: {num_ranks * num_batches * batch_size} samples a step"
+    total = knobs.samples_per_step(batch_size, num_ranks)
+    return f"{num_ranks} ranks with {each} each: {total} samples a step"
 
 
 def outside_allocator(num_ranks: int) -> str:
