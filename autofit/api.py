@@ -19,13 +19,14 @@ from autofit.errors import (
     UsageError,
     did_you_mean,
 )
+from autofit.option_values import parse_parallel
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor, run
-from autofit.settings import TuneSettings, parse_parallel, resolve_settings
+from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import Knobs, ScriptCall, WorkloadRef
 from workers.scripts.reference import Script
 from workers.workload import UnknownWorkloadError, Workload, WorkloadError, parse_reference

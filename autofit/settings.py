@@ -14,50 +14,29 @@ setting has the name of its option everywhere:
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from autofit import option_values as values
 from autofit.budget import DEFAULT_MARGIN
 from autofit.confidence import Risk
-from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import UsageError, did_you_mean
-from autofit.gpus import Gpu, find_gpu
+from autofit.gpus import Gpu
 from autofit.paths import STATE_DIR_VARIABLE
 from autofit.search.choice import Objective
 from autofit.self_test import UNVERIFIED_VARIABLE
-from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
-    CONV_ALGO_NAMES,
-    CONV_ALGOS_WITH_NUMBER,
-    MEMORY_FORMATS,
     MODES,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
     Knobs,
-    allocator_conf,
-    split_checkpointing,
-    split_conv_algo,
 )
 
-ALL_CONV_ALGOS = ("all",)
 DEVICES = ("auto", "cuda", "cpu")
-# The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
-SEARCHABLE = (
-    "precision", "memory-format", "checkpointing", "optimizer", "optimizer-impl", "set-to-none", "allocator",
-    "compile",
-)  # fmt: skip
 PROBES = ("auto", "predict", "measure")
 
-_Convert = Callable[[Any], Any]
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
@@ -68,209 +47,6 @@ _CHOICES = (
     frozenset({"global-batch", "grad-accumulation"}),
 )
 _OF_SCRIPTS = frozenset({"script-arg", "batch-arg", "batch-env"})
-
-
-# ── converters: from an option's text or a TOML value to what a field holds ─────────────────────
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"expected some text, got {value!r}")
-    return value.strip()
-
-
-def _one_of(allowed: tuple[str, ...]) -> _Convert:
-    def convert(value: Any) -> str:
-        if value not in allowed:
-            raise ValueError(
-                f"{value!r} is not one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
-            )
-        return str(value)
-
-    return convert
-
-
-def _items(value: Any, separator: str) -> list[Any]:
-    if isinstance(value, str):
-        return [item.strip() for item in re.split(separator, value)]
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"{value!r} is not a list of values")
-    return list(value)
-
-
-def _arguments(value: Any) -> tuple[str, ...]:
-    """Arguments of a command line: one after the other, or in one text as a shell reads it."""
-    if isinstance(value, str):
-        return tuple(shlex.split(value))
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"{value!r} is no list of arguments")
-    return tuple(value)
-
-
-def _conv_algos(value: Any) -> tuple[str, ...]:
-    names = _items(value, ",")
-    return ALL_CONV_ALGOS if names == list(ALL_CONV_ALGOS) else tuple(dict.fromkeys(map(_conv_algo, names)))
-
-
-def _conv_algo(value: Any) -> str:
-    if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
-        return str(_one_of(CONV_ALGO_NAMES)(value))
-    with _without("conv_algo "):
-        family, number = split_conv_algo(str(value))
-    return family if number is None else f"{family}:{number}"
-
-
-def _checkpointing(value: Any) -> str:
-    with _without("checkpointing "):
-        kind, number = split_checkpointing(str(value))
-    return kind if number is None else f"{kind}:{number}"
-
-
-def _allocator(value: Any) -> str:
-    with _without("allocator "):
-        allocator_conf(str(value))
-    return str(value)
-
-
-@contextmanager
-def _without(name: str) -> Iterator[None]:
-    """Leaves the knob's name out of an error, which the option's label says already."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(name)) from None
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    try:
-        return tuple(map(_whole_number(minimum=1), _items(value, "[x×]")))
-    except ValueError:
-        raise ValueError(f"{value!r} is not the shape of one sample: write it as 3x224x224") from None
-
-
-def _whole_number(*, minimum: int, maximum: float = math.inf) -> _Convert:
-    def convert(value: Any) -> int:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        is_digits = isinstance(value, str) and re.fullmatch(r"\s*[0-9]+\s*", value) is not None
-        if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
-            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
-            raise ValueError(f"{value!r} is not a whole number {span}")
-        return int(value)
-
-    return convert
-
-
-def _size(value: Any) -> int:
-    return parse_bytes(str(value))
-
-
-def _size_or_zero(value: Any) -> int:
-    return 0 if str(value).strip() == "0" else _size(value)
-
-
-def _margin(value: Any) -> Decimal:
-    return parse_percent(str(value))
-
-
-def _number(value: Any) -> float:
-    """A finite number, else nan."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return number if math.isfinite(number) else math.nan
-
-
-def _seconds(value: Any) -> float:
-    if not (seconds := _number(value)) > 0:
-        raise ValueError(f"{value!r} is not a number of seconds above 0")
-    return seconds
-
-
-def _seconds_or_zero(value: Any) -> float:
-    if not (seconds := _number(value)) >= 0:
-        raise ValueError(f"{value!r} is not a number of seconds, nor 0")
-    return seconds
-
-
-def _resources(value: Any) -> tuple[tuple[str, float], ...]:
-    """Amounts of custom resources: `NAME=NUM,NAME=NUM`, or a table of TOML."""
-    pairs = (
-        list(value.items())
-        if isinstance(value, Mapping)
-        else [str(item).partition("=")[::2] for item in _items(value, ",")]
-    )
-    amounts: dict[str, float] = {}
-    for name, amount in ((str(name).strip(), _number(amount)) for name, amount in pairs):
-        if not name or not amount >= SMALLEST_AMOUNT:
-            raise ValueError(f"{value!r} is no amount of a resource: write NAME=NUM, such as rack_a=1")
-        if name in OWN_RESOURCES or name in amounts:
-            why = "autofit asks for itself" if name in OWN_RESOURCES else "is named twice"
-            raise ValueError(f"{name} is a resource that {why}: name each custom resource once")
-        amounts[name] = amount
-    return tuple(amounts.items())
-
-
-def _switch(value: Any) -> bool:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str) or value.strip().lower() not in words:
-        raise ValueError(f"{value!r} is neither true nor false")
-    return words[value.strip().lower()]
-
-
-def parse_parallel(value: Any) -> int:
-    """The ranks of `ddp:N`.
-
-    Raises:
-        ValueError: it is of another kind, or says no number.
-    """
-    kind, _, number = str(value).strip().partition(":")
-    if kind == "fsdp":
-        raise ValueError(
-            "fsdp is not predicted: wrap the model in your own script and measure with "
-            "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
-        )
-    if kind != "ddp" or not number.isascii() or not number.isdecimal() or int(number) < 1:
-        raise ValueError(f"{value!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
-    return int(number)
-
-
-def _searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
-    pairs = (
-        list(value.items())
-        if isinstance(value, Mapping)
-        else [str(item).partition("=")[::2] for given in _items(value, ";") for item in _items(given, ";")]
-    )
-    searched: dict[str, tuple[Any, ...]] = {}
-    for name, values in ((str(name).strip().replace("_", "-"), values) for name, values in pairs):
-        if name == "conv-algo":
-            raise ValueError("the convolution algorithms to search are those of --conv-algo A,B")
-        if name not in SEARCHABLE:
-            known = ", ".join(SEARCHABLE)
-            raise ValueError(f"{name!r} is no knob to search: {known}.{did_you_mean(name, SEARCHABLE)}")
-        field, convert = _OPTIONS[name]
-        if field in searched or values in ("", [], ()):
-            why = "is named twice" if field in searched else "has no values"
-            raise ValueError(f"{name} {why}: write each knob once, as {name}=A,B")
-        searched[field] = tuple(dict.fromkeys(map(convert, _items(values, ","))))
-    return tuple(searched.items())
-
-
-def _risk(value: Any) -> Risk:
-    return Risk(_one_of(tuple(Risk))(value))
-
-
-def _objective(value: Any) -> Objective:
-    return Objective(_one_of(tuple(Objective))(value))
-
-
-def _cards(value: Any) -> Gpu | tuple[Gpu, ...]:
-    """A card, or the cards of a fleet: `t4,a100-40g`, or an array of TOML."""
-    cards = tuple(dict.fromkeys(find_gpu(_text(name)) for name in _items(value, ",")))
-    return cards[0] if len(cards) == 1 else cards
 
 
 # ── the settings ────────────────────────────────────────────────────────────────────────────────
@@ -445,7 +221,7 @@ class TuneSettings:
             UsageError: several are named.
         """
         names = self.conv_algos or (Knobs().conv_algo,)
-        if len(names) != 1 or names == ALL_CONV_ALGOS:
+        if len(names) != 1 or names == values.ALL_CONV_ALGOS:
             raise UsageError(f"--conv-algo: {what} is of one algorithm; name one of them")
         return names[0]
 
@@ -546,7 +322,7 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
     if "model" in chosen:
         put_aside |= _OF_SCRIPTS
     _, searched = chosen.get("search", ("", ()))
-    return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(SEARCHABLE))
+    return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(values.SEARCHABLE))
 
 
 def _option_of(field: str) -> str:
@@ -561,53 +337,46 @@ def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
     )
 
 
-_OPTIONS: dict[str, tuple[str, _Convert]] = {  # option → the field, and how its value is read
-    "model": ("model", _text),
-    "input": ("input_shape", _shape),
-    "classes": ("num_classes", _whole_number(minimum=1)),
-    "seq-len": ("sequence_length", _whole_number(minimum=1)),
-    "script": ("script", _text),
-    "script-arg": ("script_arguments", _arguments),
-    "batch-arg": ("batch_argument", _text),
-    "batch-env": ("batch_variable", _text),
-    "gpu-mem": ("gpu_mem_bytes", _size),
-    "gpu": ("gpu", _cards),
-    "device": ("device", _one_of(DEVICES)),
-    "probe": ("probe", _one_of(PROBES)),
-    "conv-algo": ("conv_algos", _conv_algos),
-    "precision": ("precision", _one_of(PRECISIONS)),
-    "memory-format": ("memory_format", _one_of(MEMORY_FORMATS)),
-    "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
-    "optimizer-impl": ("optimizer_impl", _one_of(OPTIMIZER_IMPLS)),
-    "set-to-none": ("set_to_none", _switch),
-    "checkpointing": ("checkpointing", _checkpointing),
-    "allocator": ("allocator", _allocator),
-    "grad-accumulation": ("grad_accumulation", _whole_number(minimum=1)),
-    "global-batch": ("global_batch", _whole_number(minimum=1)),
-    "compile": ("compile", _switch),
-    "search": ("searched", _searched),
-    "mode": ("mode", _one_of(MODES)),
-    "worst-case": ("worst_case", _switch),
-    "parallel": ("num_ranks", parse_parallel),
-    "max-batch": ("max_batch", _whole_number(minimum=1)),
-    "margin": ("margin", _margin),
-    "reserve": ("reserve_bytes", _size_or_zero),
-    "risk": ("risk", _risk),
-    "objective": ("objective", _objective),
-    "soak-steps": ("soak_steps", _whole_number(minimum=0)),
-    "max-trials": ("max_trials", _whole_number(minimum=1)),
-    "max-seconds": ("max_seconds", _seconds),
-    "storage": ("storage", _text),
-    "storage-wait": ("storage_wait_seconds", _seconds_or_zero),
-    "study": ("study", _text),
-    "address": ("address", _text),
-    "resources": ("resources", _resources),
-    "node-wait": ("node_wait_seconds", _seconds_or_zero),
-    "fresh": ("fresh", _switch),
-    "metrics-port": ("metrics_port", _whole_number(minimum=0, maximum=65535)),
-    "metrics-host": ("metrics_host", _text),
-    "deadline": ("deadline_seconds", _seconds),
-    "threads": ("num_threads", _whole_number(minimum=1)),
+_OPTIONS: dict[str, tuple[str, values.Convert]] = {  # option → the field, and how its value is read
+    "model": ("model", values.text),
+    "input": ("input_shape", values.shape),
+    "classes": ("num_classes", values.whole_number(minimum=1)),
+    "seq-len": ("sequence_length", values.whole_number(minimum=1)),
+    "script": ("script", values.text),
+    "script-arg": ("script_arguments", values.arguments),
+    "batch-arg": ("batch_argument", values.text),
+    "batch-env": ("batch_variable", values.text),
+    "gpu-mem": ("gpu_mem_bytes", values.size),
+    "gpu": ("gpu", values.cards),
+    "device": ("device", values.one_of(DEVICES)),
+    "probe": ("probe", values.one_of(PROBES)),
+    "conv-algo": ("conv_algos", values.conv_algos),
+    "grad-accumulation": ("grad_accumulation", values.whole_number(minimum=1)),
+    "global-batch": ("global_batch", values.whole_number(minimum=1)),
+    **{name: (name.replace("-", "_"), convert) for name, convert in values.SEARCHABLE.items()},
+    "search": ("searched", values.searched),
+    "mode": ("mode", values.one_of(MODES)),
+    "worst-case": ("worst_case", values.switch),
+    "parallel": ("num_ranks", values.parse_parallel),
+    "max-batch": ("max_batch", values.whole_number(minimum=1)),
+    "margin": ("margin", values.margin),
+    "reserve": ("reserve_bytes", values.size_or_zero),
+    "risk": ("risk", values.risk),
+    "objective": ("objective", values.objective),
+    "soak-steps": ("soak_steps", values.whole_number(minimum=0)),
+    "max-trials": ("max_trials", values.whole_number(minimum=1)),
+    "max-seconds": ("max_seconds", values.seconds),
+    "storage": ("storage", values.text),
+    "storage-wait": ("storage_wait_seconds", values.seconds_or_zero),
+    "study": ("study", values.text),
+    "address": ("address", values.text),
+    "resources": ("resources", values.resources),
+    "node-wait": ("node_wait_seconds", values.seconds_or_zero),
+    "fresh": ("fresh", values.switch),
+    "metrics-port": ("metrics_port", values.whole_number(minimum=0, maximum=65535)),
+    "metrics-host": ("metrics_host", values.text),
+    "deadline": ("deadline_seconds", values.seconds),
+    "threads": ("num_threads", values.whole_number(minimum=1)),
 }
 _Given = dict[str, tuple[str, Any]]  # option → how a message calls it, and the value as it was given
 

@@ -12,8 +12,9 @@ import pytest
 from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.gpus import find_gpu
+from autofit.option_values import ALL_CONV_ALGOS
 from autofit.search.choice import Objective
-from autofit.settings import ALL_CONV_ALGOS, TuneSettings, chosen_cards, chosen_options, resolve_settings
+from autofit.settings import TuneSettings, chosen_cards, chosen_options, resolve_settings
 
 GIB = 1024**3
 

@@ -1,0 +1,270 @@
+"""What options hold: from an option's text or a TOML value to bytes, numbers and cards.
+
+Each converter raises `ValueError`, with what was expected instead, where it cannot read a value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+from autofit.confidence import Risk
+from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
+from autofit.errors import did_you_mean
+from autofit.gpus import Gpu, find_gpu
+from autofit.search.choice import Objective
+from autofit.units import parse_bytes, parse_percent
+from workers.protocol import (
+    CONV_ALGO_NAMES,
+    CONV_ALGOS_WITH_NUMBER,
+    MEMORY_FORMATS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+    allocator_conf,
+    split_checkpointing,
+    split_conv_algo,
+)
+
+ALL_CONV_ALGOS = ("all",)
+
+Convert = Callable[[Any], Any]
+
+
+def text(value: Any) -> str:
+    """Some text, without spaces around it."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected some text, got {value!r}")
+    return value.strip()
+
+
+def one_of(allowed: tuple[str, ...]) -> Convert:
+    """A converter that takes one of these words."""
+
+    def convert(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(
+                f"{value!r} is not one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
+            )
+        return str(value)
+
+    return convert
+
+
+def _items(value: Any, separator: str) -> list[Any]:
+    """The items of a list, or of a text between separators (a regular expression)."""
+    if isinstance(value, str):
+        return [item.strip() for item in re.split(separator, value)]
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{value!r} is not a list of values")
+    return list(value)
+
+
+def arguments(value: Any) -> tuple[str, ...]:
+    """Arguments of a command line: one after the other, or in one text as a shell reads it."""
+    if isinstance(value, str):
+        return tuple(shlex.split(value))
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{value!r} is no list of arguments")
+    return tuple(value)
+
+
+def conv_algos(value: Any) -> tuple[str, ...]:
+    """The convolution algorithms to search, each once, or all."""
+    names = _items(value, ",")
+    return ALL_CONV_ALGOS if names == list(ALL_CONV_ALGOS) else tuple(dict.fromkeys(map(_conv_algo, names)))
+
+
+def _conv_algo(value: Any) -> str:
+    """One of them; its number is written as a number is."""
+    if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
+        return str(one_of(CONV_ALGO_NAMES)(value))
+    with _without("conv_algo "):
+        family, number = split_conv_algo(str(value))
+    return family if number is None else f"{family}:{number}"
+
+
+def checkpointing(value: Any) -> str:
+    """A value of the knob; its number is written as a number is."""
+    with _without("checkpointing "):
+        kind, number = split_checkpointing(str(value))
+    return kind if number is None else f"{kind}:{number}"
+
+
+def allocator(value: Any) -> str:
+    """A value of the knob."""
+    with _without("allocator "):
+        allocator_conf(str(value))
+    return str(value)
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Leaves the knob's name out of an error, which the option's label says already."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(name)) from None
+
+
+def shape(value: Any) -> tuple[int, ...]:
+    """The shape of one sample: `3x224x224`."""
+    try:
+        return tuple(map(whole_number(minimum=1), _items(value, "[x×]")))
+    except ValueError:
+        raise ValueError(f"{value!r} is not the shape of one sample: write it as 3x224x224") from None
+
+
+def whole_number(*, minimum: int, maximum: float = math.inf) -> Convert:
+    """A converter that takes a whole number between these."""
+
+    def convert(value: Any) -> int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        is_digits = isinstance(value, str) and re.fullmatch(r"\s*[0-9]+\s*", value) is not None
+        if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
+            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
+            raise ValueError(f"{value!r} is not a whole number {span}")
+        return int(value)
+
+    return convert
+
+
+def size(value: Any) -> int:
+    """Bytes, of a size that is not 0: `16G`."""
+    return parse_bytes(str(value))
+
+
+def size_or_zero(value: Any) -> int:
+    """Bytes."""
+    return 0 if str(value).strip() == "0" else size(value)
+
+
+def margin(value: Any) -> Decimal:
+    """A share: `3%`, `0.03`."""
+    return parse_percent(str(value))
+
+
+def _number(value: Any) -> float:
+    """A finite number, else nan."""
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return found if math.isfinite(found) else math.nan
+
+
+def seconds(value: Any) -> float:
+    """Seconds, more than 0."""
+    if not (found := _number(value)) > 0:
+        raise ValueError(f"{value!r} is not a number of seconds above 0")
+    return found
+
+
+def seconds_or_zero(value: Any) -> float:
+    """Seconds."""
+    if not (found := _number(value)) >= 0:
+        raise ValueError(f"{value!r} is not a number of seconds, nor 0")
+    return found
+
+
+def resources(value: Any) -> tuple[tuple[str, float], ...]:
+    """Amounts of custom resources: `NAME=NUM,NAME=NUM`, or a table of TOML."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, Mapping)
+        else [str(item).partition("=")[::2] for item in _items(value, ",")]
+    )
+    amounts: dict[str, float] = {}
+    for name, amount in ((str(name).strip(), _number(amount)) for name, amount in pairs):
+        if not name or not amount >= SMALLEST_AMOUNT:
+            raise ValueError(f"{value!r} is no amount of a resource: write NAME=NUM, such as rack_a=1")
+        if name in OWN_RESOURCES or name in amounts:
+            why = "autofit asks for itself" if name in OWN_RESOURCES else "is named twice"
+            raise ValueError(f"{name} is a resource that {why}: name each custom resource once")
+        amounts[name] = amount
+    return tuple(amounts.items())
+
+
+def switch(value: Any) -> bool:
+    """Yes or no."""
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.strip().lower() not in words:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return words[value.strip().lower()]
+
+
+def parse_parallel(value: Any) -> int:
+    """The ranks of `ddp:N`.
+
+    Raises:
+        ValueError: it is of another kind, or says no number.
+    """
+    kind, _, number = str(value).strip().partition(":")
+    if kind == "fsdp":
+        raise ValueError(
+            "fsdp is not predicted: wrap the model in your own script and measure with "
+            "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
+        )
+    if kind != "ddp" or not number.isascii() or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"{value!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
+    return int(number)
+
+
+def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, Mapping)
+        else [str(item).partition("=")[::2] for given in _items(value, ";") for item in _items(given, ";")]
+    )
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, values in ((str(name).strip().replace("_", "-"), values) for name, values in pairs):
+        if name == "conv-algo":
+            raise ValueError("the convolution algorithms to search are those of --conv-algo A,B")
+        if name not in SEARCHABLE:
+            known = ", ".join(SEARCHABLE)
+            raise ValueError(
+                f"{name!r} is no knob to search: {known}.{did_you_mean(name, tuple(SEARCHABLE))}"
+            )
+        field = name.replace("-", "_")
+        if field in found or values in ("", [], ()):
+            why = "is named twice" if field in found else "has no values"
+            raise ValueError(f"{name} {why}: write each knob once, as {name}=A,B")
+        found[field] = tuple(dict.fromkeys(map(SEARCHABLE[name], _items(values, ","))))
+    return tuple(found.items())
+
+
+def risk(value: Any) -> Risk:
+    """A risk by its name."""
+    return Risk(one_of(tuple(Risk))(value))
+
+
+def objective(value: Any) -> Objective:
+    """An objective by its name."""
+    return Objective(one_of(tuple(Objective))(value))
+
+
+def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
+    """A card, or the cards of a fleet: `t4,a100-40g`, or an array of TOML."""
+    cards = tuple(dict.fromkeys(find_gpu(text(name)) for name in _items(value, ",")))
+    return cards[0] if len(cards) == 1 else cards
+
+
+# The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
+SEARCHABLE: dict[str, Convert] = {
+    "precision": one_of(PRECISIONS),
+    "memory-format": one_of(MEMORY_FORMATS),
+    "checkpointing": checkpointing,
+    "optimizer": one_of(OPTIMIZERS),
+    "optimizer-impl": one_of(OPTIMIZER_IMPLS),
+    "set-to-none": switch,
+    "allocator": allocator,
+    "compile": switch,
+}
