@@ -152,12 +152,7 @@ class Predictor:
         """Where the memory of one batch size goes; raises what `curve_at` does."""
         return self.curve_at(knobs, card, batch_size).profile(batch_size)
 
-    def curve_at(
-        self,
-        knobs: Knobs,
-        card: Card,
-        batch_size: int,
-    ) -> PredictedCurve:
+    def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
         """The curve that knows this batch size alone, from one trace.
 
         Raises:

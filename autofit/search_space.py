@@ -62,8 +62,9 @@ def search_space(
 
     fixed, searched = settings.knobs(), dict(settings.searched)
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
-    min_batch, failing = _smallest_batch(predictor, list(_combinations(fixed, searched)), sizes[:2])
-    runs = next(knobs for knobs in _combinations(fixed, searched) if knobs not in failing)
+    combinations = list(_combinations(fixed, searched))
+    min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
+    runs = next(knobs for knobs in combinations if knobs not in failing)
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
     if inapplicable and settings.conv_algos != ALL_CONV_ALGOS:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -15,21 +13,20 @@ from typing import TYPE_CHECKING, Any, Self
 import workers
 from autofit import answers, gpus, plan_sources
 from autofit.batch_kinds import compare_kinds
-from autofit.confidence import Risk, shipped_residuals
+from autofit.confidence import shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.dispatch.requests import Wishes
-from autofit.errors import AutofitError, UsageError
-from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
+from autofit.errors import UsageError
+from autofit.guidance import curves_of
 from autofit.identity import versions
 from autofit.out_of_reach import TrialsInReach
-from autofit.prediction import UNPREDICTABLE, Predictor
+from autofit.prediction import Predictor
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
 from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
-from autofit.search.boundary import largest_fitting_batch
 from autofit.search.choice import Objective
 from autofit.search_space import capped, conv_algos, pruning_of, search_space
 from autofit.self_test import checked
@@ -37,7 +34,6 @@ from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner
-from workers.predict.host_blocks import HostBlocks
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
@@ -129,7 +125,7 @@ def _search(
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
-    curves, notes = _predict_for(target, predictor, measuring, spec, space=space, risk=settings.risk)
+    curves, notes = curves_of(space, target, predictor, spec, measuring.submit, risk=settings.risk)
     space, caps = capped(space, curves)
     pruning = pruning_of(settings, target, space, curves)
     with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
@@ -167,7 +163,7 @@ def _search(
         other = dataclasses.replace(spec, worst_case=not spec.worst_case)
         alone = dataclasses.replace(space, choices={}, fixed=knobs)
         predicts = _predictor(other, target, emit)
-        return _predict_for(target, predicts, measuring, other, space=alone, risk=settings.risk)[0]
+        return curves_of(alone, target, predicts, other, measuring.submit, risk=settings.risk)[0]
 
     kinds, not_compared = (
         compare_kinds(
@@ -393,95 +389,6 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )
-
-
-def _predict_for(
-    target: Target,
-    predictor: Predictor,
-    measuring: _Measuring,
-    spec: TrialSpec,
-    *,
-    space: SearchSpace,
-    risk: Risk,
-) -> tuple[CurveSet, tuple[str, ...]]:
-    if target.probe is Probe.CPU:
-        return _predict_for_host(predictor, measuring, spec, space, risk)
-    return _predict(predictor, target, space, risk)
-
-
-def _predict(
-    predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
-) -> tuple[CurveSet, tuple[str, ...]]:
-    """The curve of every setting, as far as there are any, and what should be known of them."""
-    curves, failures = CurveSet(), []
-    for knobs in space.settings:
-        try:
-            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
-        except AutofitError as error:
-            if target.probe is None or error.kind not in UNPREDICTABLE:
-                raise
-            failures.append(error)
-    notes = _on_unguided(failures, space)
-    if target.probe is None:
-        _confirm(predictor, target, space, curves, risk)
-    if not curves.needs_traces:
-        return curves, notes
-    differs = "the step allocates differently at every batch size"
-    if target.probe is not None:
-        return curves, (*notes, f"no prediction guided the search: {differs}")
-    return curves, (
-        f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
-    )
-
-
-def _predict_for_host(
-    predictor: Predictor, measuring: _Measuring, spec: TrialSpec, space: SearchSpace, risk: Risk
-) -> tuple[CurveSet, tuple[str, ...]]:
-    """Where the search of every setting begins on the CPU; what cannot be predicted is measured."""
-    curves, failures = CurveSet(), []
-    blocks: dict[Knobs, HostBlocks] = {}
-    for knobs in space.settings:
-        try:
-            blocks[knobs] = predictor.host_blocks(knobs)
-        except AutofitError as error:
-            failures.append(error)
-    notes = _on_unguided(failures, space)
-
-    @functools.cache  # measured once, and not at all where no trial is left to choose
-    def process() -> HostProcess:
-        baseline = baseline_spec(num_threads=spec.num_threads, deadline_seconds=spec.deadline_seconds)
-        return HostProcess.of(measuring.submit(baseline).result())
-
-    for knobs, found in blocks.items():
-        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
-    if any(found.needs_traces for found in blocks.values()):
-        return curves, (
-            *notes,
-            "no prediction guided the search: the step allocates differently at every batch size",
-        )
-    return curves, notes
-
-
-def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[str, ...]:
-    """Why settings have no prediction to begin at, a sentence for each reason."""
-    total = len(space.settings)
-    return tuple(
-        f"no prediction guided {'the search' if count == total else f'{count} of {total} settings'}: {why}"
-        for why, count in collections.Counter(error.message for error in failures).items()
-    )
-
-
-def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
-    """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
-    answers: dict[int, Knobs] = {}
-    for knobs in space.settings:
-        prior = curves.prior(knobs)
-        if prior is not None:
-            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
-            answers.setdefault(scan.largest_batch or space.min_batch, knobs)
-    if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
-        for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
 
 
 def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
