@@ -45,8 +45,9 @@ class Workspace:
     @property
     def repeated(self) -> Workspace:
         """The same from the second time on."""
-        likely_bytes = self.likely_bytes if self.repeated_bytes is None else self.repeated_bytes
-        return dataclasses.replace(self, likely_bytes=likely_bytes)
+        if self.repeated_bytes is None:
+            return self
+        return dataclasses.replace(self, likely_bytes=self.repeated_bytes)
 
     def plus(self, num_bytes: int) -> Workspace:
         """The same with so much more at every level."""
