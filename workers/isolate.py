@@ -35,7 +35,6 @@ STEADY_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
-
 # Inductor would otherwise fork processes that compile, each with a PyTorch of its own in memory.
 ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -46,7 +45,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
         return dict(NO_GPU)
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
     if spec.probe is Probe.CPU:
-        return threads | NO_GPU | STEADY_MALLOC | ONE_COMPILER
+        return threads | NO_GPU | STEADY_MALLOC | (ONE_COMPILER if spec.knobs.compile else {})
     policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
     return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
 

@@ -8,7 +8,7 @@ segments that grow, `addresses` where segments lie; `caching` is the allocator w
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
 from workers.allocator.history import Action, History, given_blocks, record_history
 from workers.allocator.pools import ActionKind, AllocatorOutOfMemory, Block
-from workers.allocator.replay import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
+from workers.allocator.replay import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "AllocatorSettings",
     "Block",
     "CachingAllocator",
+    "Choice",
     "Choices",
     "History",
     "Replay",

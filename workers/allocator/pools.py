@@ -201,6 +201,11 @@ class BlockPools:
             )
         return pool
 
+    def obtainable_bytes(self) -> int:
+        """The largest cached block, or what may still be reserved where that is more (`cacheInfo`)."""
+        cached = (pool.cached[-1][0] for pool in self._pools.values() if pool.cached)
+        return max(self.limit_bytes - self.reserved_bytes, *cached, 0)
+
     def take(self, size: int, pool: Pool) -> Block:
         """Hands out the best-fitting block for a rounded size that belongs in `pool`.
 

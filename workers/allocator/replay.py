@@ -6,14 +6,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from workers.allocator.caching import make_pools
 from workers.allocator.pools import AllocatorOutOfMemory, Block, BlockPools
 from workers.allocator.settings import BLOCK_BYTES, DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
 
-# By index of the request: who asks, and the sizes it tries in turn. Who was refused a size does
-# not ask for it again.
-Choices = Mapping[int, tuple[int, tuple[int, ...]]]
+
+class Choice(NamedTuple):
+    """A request that does with less where its size cannot be had.
+
+    Attributes:
+        asker: who asks: one that was refused a size does not ask for it again.
+        sizes: what it tries in turn, the largest first.
+        looks_first: it leaves out what is larger than any block that is to be had without giving others
+            back, rather than asking for it.
+    """
+
+    asker: int
+    sizes: tuple[int, ...]
+    looks_first: bool = False
+
+
+Choices = Mapping[int, Choice]  # by index of the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +95,7 @@ def replay(
             if event >= 0:
                 size = rounded[event]
                 if event in choosing:
-                    block = chooser.take(*choosing[event])
+                    block = chooser.take(choosing[event])
                     rounded[event] = size = 0 if block is None else block.size
                 else:
                     block = take(size, small if size <= SMALL_REQUEST_BYTES else large) if size else None
@@ -120,18 +135,21 @@ class _Chooser:
         self._settings = settings
         self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
-    def take(self, asker: int, sizes: Sequence[int]) -> Block | None:
+    def take(self, choice: Choice) -> Block | None:
         """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
-        refused = self._refused.get(asker, sys.maxsize)
-        for asked in [size for size in sizes if size < refused] or sizes[-1:]:
-            if not asked:
+        refused_bytes = self._refused.get(choice.asker, sys.maxsize)
+        if choice.looks_first:
+            refused_bytes = min(refused_bytes, self._pools.obtainable_bytes() + 1)
+            self._refused[choice.asker] = refused_bytes
+        for asked_bytes in [size for size in choice.sizes if size < refused_bytes] or choice.sizes[-1:]:
+            if not asked_bytes:
                 return None
-            size = self._settings.round_size(asked)
+            size = self._settings.round_size(asked_bytes)
             try:
                 return self._pools.take(size, self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES))
             except AllocatorOutOfMemory:
-                self._refused[asker] = asked
-                if asked == sizes[-1]:
+                self._refused[choice.asker] = asked_bytes
+                if asked_bytes == choice.sizes[-1]:
                     raise
         return None
 

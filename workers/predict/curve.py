@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.allocator import Choices, Replay, live_peak_bytes, peak_of_blocks, replay
+from workers.allocator import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.predict import mixed_convolutions
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
@@ -231,9 +231,9 @@ class PeakCurve:
         key = (batch_size, sizes, conditions.settings, limit_bytes, tried)
         if key not in self._replays:
             choices: Choices = {
-                index: (call, tried[self._demand_of[index]])
+                index: Choice(call, tried[number], looks_first=number == call and spans[call].is_benchmark)
                 for index, call in self._called
-                if len(tried[call]) > 1
+                if len(tried[number := self._demand_of[index]]) > 1
             }
             self._replays[key] = replay(
                 self._events,

@@ -43,6 +43,11 @@ class Workspace:
     repeated_bytes: int | None = None
 
     @property
+    def is_benchmark(self) -> bool:
+        """Whether it is room to time plans in, at first."""
+        return self.repeated_bytes is not None
+
+    @property
     def repeated(self) -> Workspace:
         """The same from the second time on."""
         if self.repeated_bytes is None:
