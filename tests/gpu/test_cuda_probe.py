@@ -221,6 +221,9 @@ def test_every_conv_algo_runs_in_every_precision(conv_algo, precision):
     [
         Knobs(memory_format="channels_last", precision="amp-fp16"),
         Knobs(set_to_none=False),
+        Knobs(compile=True),
+        Knobs(allocator="expandable_segments"),
+        Knobs(grad_accumulation=2),
         *(Knobs(optimizer="adam", optimizer_impl=implementation) for implementation in OPTIMIZER_IMPLS),
     ],
     ids=str,
