@@ -168,7 +168,8 @@ def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
         )
 
     def compile_unless_users(model: Any = None, **options: Any) -> Any:
-        if is_script_of_user(sys._getframe(1).f_code.co_filename):
+        caller = sys._getframe(1).f_code
+        if is_users(caller) and "/site-packages/" not in caller.co_filename:
             refuse(
                 UnsupportedError(
                     f"{name} compiles its model, and a compiled step's memory is not predicted: leave "
@@ -176,9 +177,6 @@ def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
                 )
             )
         return compiled(model, **options)
-
-    def is_script_of_user(path: str) -> bool:
-        return is_users(sys._getframe(2).f_code) and "/site-packages/" not in path
 
     if distributed.is_available():
         distributed.init_process_group = init_process_group
