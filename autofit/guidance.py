@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Submit = Callable[[TrialSpec], Future[TrialOutcome]]
 
+_DIFFERS = "the step allocates differently at every batch size"
+_UNGUIDED_STEP = f"no prediction guided the search: {_DIFFERS}"
+
 
 def curves_of(
     space: SearchSpace, target: Target, predictor: Predictor, spec: TrialSpec, submit: Submit, *, risk: Risk
@@ -57,11 +60,10 @@ def _on_a_card(
         _confirm(predictor, target, space, curves, risk)
     if not curves.needs_traces:
         return curves, notes
-    differs = "the step allocates differently at every batch size"
     if target.probe is not None:
-        return curves, (*notes, f"no prediction guided the search: {differs}")
+        return curves, (*notes, _UNGUIDED_STEP)
     return curves, (
-        f"{differs}, so each size tried was traced; sizes beyond the first that fails were not looked at",
+        f"{_DIFFERS}, so each size tried was traced; sizes beyond the first that fails were not looked at",
     )
 
 
@@ -86,10 +88,7 @@ def _on_the_cpu(
     for knobs, found in blocks.items():
         curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
     if any(found.needs_traces for found in blocks.values()):
-        return curves, (
-            *notes,
-            "no prediction guided the search: the step allocates differently at every batch size",
-        )
+        return curves, (*notes, _UNGUIDED_STEP)
     return curves, notes
 
 

@@ -332,8 +332,8 @@ def _option_of(field: str) -> str:
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
     """What `--search` says, as it could have been typed."""
     return ";".join(
-        f"{_option_of(field)}={','.join(str(value).lower() for value in values)}"
-        for field, values in searched
+        f"{_option_of(field)}={','.join(str(value).lower() for value in chosen)}"
+        for field, chosen in searched
     )
 
 

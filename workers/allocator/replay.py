@@ -18,7 +18,7 @@ class Choice(NamedTuple):
 
     Attributes:
         asker: who asks: one that was refused a size does not ask for it again.
-        sizes: what it tries in turn, the largest first.
+        sizes: what it tries in turn; none is larger than the first.
         looks_first: it leaves out what is larger than any block that is to be had without giving others
             back, rather than asking for it.
     """

@@ -94,6 +94,15 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
     return algorithm
 
 
+def set_threads(count: int | None) -> None:
+    """Gives operators so many threads on the CPU; None leaves them what they have.
+
+    `workers.measure.process_state` puts them back.
+    """
+    if count is not None:
+        torch.set_num_threads(count)
+
+
 def autocast_factory(knobs: Knobs, device_kind: str) -> Callable[[], AbstractContextManager[object]]:
     """What makes the autocast context of one step under this precision."""
     dtype = _AUTOCAST_DTYPES.get(knobs.precision)
@@ -193,19 +202,6 @@ def onednn(*, enabled: bool) -> Iterator[None]:
         yield
     finally:
         flags.enabled = before
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Gives operators so many threads on the CPU; None leaves them what they have."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
 
 
 @contextmanager

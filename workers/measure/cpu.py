@@ -102,7 +102,8 @@ def _outcome(
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
-    with steps.conditions(spec, device, progress.remarks) as rewriting, apply.threads(spec.num_threads):
+    with steps.conditions(spec, device, progress.remarks) as rewriting:
+        apply.set_threads(spec.num_threads)
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
             trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
@@ -119,10 +120,10 @@ def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
     """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
-    with apply.threads(spec.num_threads):
-        progress.remarks["threads"] = str(torch.get_num_threads())
-        with data_limit(spec.budget_bytes):
-            ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
+    apply.set_threads(spec.num_threads)
+    progress.remarks["threads"] = str(torch.get_num_threads())
+    with data_limit(spec.budget_bytes):
+        ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
     return beyond(spec.budget_bytes, progress)
 
 

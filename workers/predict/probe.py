@@ -12,7 +12,7 @@ from workers.errors import InapplicableError, UnsupportedError
 from workers.heart import LastWord, unsaid
 from workers.knobs import apply, conv
 from workers.knobs.compiling import require_compilable
-from workers.measure import steps
+from workers.measure import process_state, steps
 from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
 from workers.predict import fake_device, fake_gpu
 from workers.predict.call_log import CallLog
@@ -137,10 +137,12 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     with (
         explained(),
         apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
-        apply.threads(spec.num_threads if spec.is_for_host else None),
+        process_state.kept(torch.device("cpu")),  # later predictions share the process
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):
+        if spec.is_for_host:
+            apply.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         with fake_device.parameters_diverted(mode):
