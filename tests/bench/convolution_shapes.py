@@ -96,6 +96,11 @@ class Geometry:
         )
 
 
+def all_shapes() -> list[Geometry]:
+    """Every geometry that the table of plans is made of."""
+    return [*read_shapes(), *_uneven()]
+
+
 def read_shapes() -> list[Geometry]:
     """The geometries that are checked in."""
     rows = json.loads(gzip.decompress(SHAPES_PATH.read_bytes()))
@@ -242,6 +247,39 @@ def _grid() -> Iterator[Geometry]:
                         dilation=(1, 1),
                         groups=1,
                     )
+
+
+def _uneven() -> Iterator[Geometry]:
+    """Square convolutions whose channels or filters fill no whole vectors, which few models have.
+
+    The widths are a factor of about 1.4 apart. Beside each stands one that fills its vectors, of up to
+    eight channels, so that inputs and outputs are uneven together and each alone.
+    """
+    uneven = (10, 15, 22, 31, 45, 62, 93, 130, 189, 270, 385, 550, 783, 1110, 1591)
+    even = tuple(-(-width // 8) * 8 for width in uneven)
+    wide = tuple(round(1.2 * width) | 1 for width in uneven)
+    pairs = [pair for both in zip(uneven, wide, even, strict=True) for pair in _pairs(*both)]
+    pairs += [(channels, filters) for channels in (1, 3) for filters in uneven[3:-4]]
+    for channels, filters in pairs:
+        for side in (9, 28, 88):
+            if not 2**12 <= max(channels, filters) * side * side <= 2**21 + 2**20:
+                continue
+            for width in (1, 3):
+                yield Geometry(
+                    family="uneven",
+                    input_shape=(channels, side, side),
+                    weight_shape=(filters, channels, width, width),
+                    output_shape=(filters, side, side),
+                    stride=(1, 1),
+                    padding=(width // 2, width // 2),
+                    dilation=(1, 1),
+                    groups=1,
+                )
+
+
+def _pairs(uneven: int, wide: int, even: int) -> Iterator[tuple[int, int]]:
+    """Channels and filters of these widths, at least one of them uneven."""
+    yield from ((uneven, uneven), (uneven, wide), (wide, uneven), (uneven, even), (even, uneven))
 
 
 def _evenly(items: list[Any], count: int) -> list[Any]:

@@ -1,13 +1,13 @@
 """Makes the table of cuDNN's plans that is shipped in `workers/predict/data`, and says how good it is.
 
     python -m tests.bench.plan_table ask --library PATH/libcudnn.so.9 --answers FOLDER [--every 2]
+                                         [--families uneven]
     python -m tests.bench.plan_table build --answers FOLDER
     python -m tests.bench.plan_table check --answers FOLDER
 
-`ask` lets a libcudnn plan the convolutions of `convolution_shapes.json.gz` (`convolution_shapes.py`
-makes that list) for each architecture, without a GPU; minutes for each. `build` writes the
-tables. `check` leaves out one family of models at a time and compares the first plan's
-workspace with cuDNN's, for the table and for the formulas.
+`ask` lets a libcudnn plan the convolutions of `convolution_shapes.py` for each architecture, without a
+GPU; minutes for each. `build` writes the tables. `check` leaves out one family of models at a time and
+compares the first plan's workspace with cuDNN's, for the table and for the formulas.
 
 Shipped is, by `--every` of float32 / float16 / bfloat16:
 
@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autofit.chips import TYPICAL_CARDS, properties_for
-from tests.bench.convolution_shapes import Geometry, read_shapes
+from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
-from tests.bench.plan_table_rows import Answer, read_answers, write_answers
+from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers
 from workers.predict.cudnn import Cudnn, dotted
 from workers.predict.plan_table import encoded, file_name, reduced
 from workers.predict.workspace import goes_to_cudnn
@@ -66,7 +66,9 @@ def _is_runnable(call: Convolution) -> bool:
 def ask(options: argparse.Namespace) -> None:
     """Writes the answers of one libcudnn, a file for each architecture and type."""
     cudnn = Cudnn.load(options.library)
-    geometries = read_shapes()
+    geometries = all_shapes()
+    if options.families:
+        geometries = [each for each in geometries if each.family in options.families]
     for architecture in options.architectures:
         capability = int(architecture.removeprefix("sm_"))
         device = cudnn.device(properties_for(architecture).to_json())
@@ -77,8 +79,12 @@ def ask(options: argparse.Namespace) -> None:
             ]
             answers = [dataclasses.replace(each, plans=reduced(each.plans)) for each in asked if each.plans]
             name = f"{architecture}-{dotted(cudnn.version)}-{dtype}"
-            write_answers(options.answers, name, answers)
             print(f"{name}: {len(answers)} of {len(asked)} calls have plans", flush=True)
+            if options.families:
+                answers += [
+                    a for a in kept_answers(options.answers, name) if a.family not in options.families
+                ]
+            write_answers(options.answers, name, answers)
 
 
 def build(options: argparse.Namespace) -> None:
@@ -103,6 +109,7 @@ def main() -> None:
     asking.add_argument("--architectures", nargs="+", default=list(TYPICAL_CARDS))
     asking.add_argument("--dtypes", nargs="+", default=list(DTYPES))
     asking.add_argument("--every", type=int, default=1, help="only every n-th shape")
+    asking.add_argument("--families", nargs="+", help="only those, beside the answers that are there")
     asking.set_defaults(run=ask)
     building = steps.add_parser("build")
     building.set_defaults(run=build)

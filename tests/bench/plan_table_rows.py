@@ -47,11 +47,20 @@ def write_answers(folder: Path, name: str, answers: list[Answer]) -> None:
     (folder / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), compresslevel=5, mtime=0))
 
 
+def kept_answers(folder: Path, name: str) -> list[Answer]:
+    """The answers of one architecture, version and type; none where there is no such file."""
+    path = folder / f"{name}.json.gz"
+    return _read(path) if path.exists() else []
+
+
 def read_answers(folder: Path) -> dict[tuple[str, str], list[Answer]]:
     """All answers, by architecture and version."""
     found: dict[tuple[str, str], list[Answer]] = {}
     for path in sorted(folder.glob("*.json.gz")):
         architecture, version, _dtype = path.name.removesuffix(".json.gz").split("-")
-        rows = json.loads(gzip.decompress(path.read_bytes()))
-        found.setdefault((architecture, version), []).extend(map(Answer.from_row, rows))
+        found.setdefault((architecture, version), []).extend(_read(path))
     return found
+
+
+def _read(path: Path) -> list[Answer]:
+    return list(map(Answer.from_row, json.loads(gzip.decompress(path.read_bytes()))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.tables import synthetic_cnn, synthetic_net, xmem
+from tests.bench.tables import gpumemnet_timm, synthetic_cnn, synthetic_net, xmem
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, groups_of, registered
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.synthetic_recipe import Recipe
@@ -109,6 +109,19 @@ def test_a_synthetic_run_says_in_its_name_how_it_was_made(tmp_path) -> None:
     recipe = Recipe.from_name(ran.setting.model)
     assert (recipe.activation, recipe.dropout_rate, recipe.batch_norm) == ("leaky_relu", 0.25, False)
     assert ran.setting.layers == (("conv2d", 256, 112), ("linear", 5, 25))
+    assert ran.setting.step == "gpumemnet"
+
+
+def test_peaks_of_timm_models_stand_beside_what_was_said_of_live_tensors(tmp_path) -> None:
+    (tmp_path / gpumemnet_timm.FILE).write_text(
+        "timm_model,batch_size,real_max_gpu_mem_MiB\nresnet18,8,2153.0\nresnet18,9,2200.0\n"
+    )
+    known, unknown = gpumemnet_timm.read(tmp_path)
+    live_bytes, with_constant_bytes = known.others.values()
+    assert live_bytes is not None and with_constant_bytes is not None
+    assert 0 < live_bytes < 300 * 1024**2  # parameters, and activations of eight images
+    assert with_constant_bytes - live_bytes == 1775 * 1024**2
+    assert set(unknown.others.values()) == {None}
 
 
 @pytest.mark.parametrize(

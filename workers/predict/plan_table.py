@@ -124,7 +124,7 @@ def _plain_bytes(call: Convolution) -> tuple[int, int, int]:
 def _tensor_bytes(call: Convolution) -> tuple[int, int, int]:
     """Bytes of input, output and weight as kernels copy them: channels filled up to whole vectors."""
     x, y, w = _plain_bytes(call)
-    step = max(1, _VECTOR_BYTES // call.element_bytes)
+    step = _channels_of_a_vector(call.element_bytes)
     inputs, outputs = call.weight_shape[1], call.weight_shape[0] // call.groups
     wide_inputs, wide_outputs = -(-inputs // step) * step, -(-outputs // step) * step
     return (
@@ -132,6 +132,10 @@ def _tensor_bytes(call: Convolution) -> tuple[int, int, int]:
         y // outputs * wide_outputs,
         w // inputs * wide_inputs // outputs * wide_outputs,
     )
+
+
+def _channels_of_a_vector(element_bytes: int) -> int:
+    return max(1, _VECTOR_BYTES // element_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,23 +207,26 @@ def features(call: Convolution) -> Features:
 # to one side: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same within a
 # hundredth of the calls of families left out.
 _WEIGHTS = (0.3, 0.6, 0.6, 0.0, 1.0, 0.6)
+# Between channels that fill whole vectors and others, which kernels copy first; filters likewise.
+_UNEVEN = 2.0
 _Position = tuple[float, ...]
 
 
-def _position(of: Features) -> _Position:
-    """Coordinates in which the distance is the sum of differences."""
+def _position(of: Features, step: int) -> _Position:
+    """Coordinates in which the distance is the sum of differences; `step` channels fill a vector."""
     num_samples, *geometry = of
     log = math.log2(max(1, num_samples))
-    log_pixels, others = _position_of_geometry(tuple(geometry))
+    log_pixels, others = _position_of_geometry(tuple(geometry), step)
     return (log + log_pixels, _WEIGHTS[0] * log, *others)
 
 
 @functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
-def _position_of_geometry(geometry: tuple[int, ...]) -> tuple[float, _Position]:
+def _position_of_geometry(geometry: tuple[int, ...], step: int) -> tuple[float, _Position]:
     """What all numbers of samples have in common: the pixels' part of the first coordinate, the others."""
     logs = [math.log2(max(1, feature)) for feature in geometry]
     weighted = zip(_WEIGHTS[1:], logs, strict=True)
-    return logs[2], tuple(weight * log for weight, log in weighted if weight)
+    uneven = (_UNEVEN * (width % step > 0) for width in geometry[:2])
+    return logs[2], (*(weight * log for weight, log in weighted if weight), *uneven)
 
 
 class Neighbours:
@@ -227,10 +234,12 @@ class Neighbours:
 
     Args:
         rows: the features of each call with the number of its plans.
+        step: so many channels fill a vector.
     """
 
-    def __init__(self, rows: Iterable[tuple[Features, int]]) -> None:
+    def __init__(self, rows: Iterable[tuple[Features, int]], step: int) -> None:
         self._exact = dict(rows)
+        self._step = step
 
     def __len__(self) -> int:
         return len(self._exact)
@@ -239,7 +248,7 @@ class Neighbours:
 
     @functools.cached_property
     def _sorted(self) -> list[tuple[_Position, int]]:
-        return sorted((_position(of), number) for of, number in self._exact.items())
+        return sorted((_position(of, self._step), number) for of, number in self._exact.items())
 
     @functools.cached_property
     def _samples(self) -> dict[Features, list[int]]:
@@ -252,22 +261,23 @@ class Neighbours:
         """The plans of that call, or of its nearest neighbour."""
         if of in self._exact:
             return self._exact[of]
-        here, found = _position(of), -1
+        here, found = _position(of, self._step), -1
         best = self._bound(of, here)
-        h0, h1, h2, h3, h4, h5 = here
+        h0, h1, h2, h3, h4, h5, h6, h7 = here
         start = bisect.bisect_left(self._sorted, (here,))
         # Up and down from the call's place, until the first coordinate alone is too far. A search over
         # batch sizes passes millions of calls: the sum is written out.
         for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
             for index in indices:
-                (t0, t1, t2, t3, t4, t5), number = self._sorted[index]
+                (t0, t1, t2, t3, t4, t5, t6, t7), number = self._sorted[index]
                 first = abs(t0 - h0)
                 if first >= best:
                     break
                 # Channels and filters tell most calls apart already.
-                if first + abs(t2 - h2) + abs(t3 - h3) >= best:
+                distance = first + abs(t2 - h2) + abs(t3 - h3) + abs(t6 - h6) + abs(t7 - h7)
+                if distance >= best:
                     continue
-                distance = first + abs(t1 - h1) + abs(t2 - h2) + abs(t3 - h3) + abs(t4 - h4) + abs(t5 - h5)
+                distance += abs(t1 - h1) + abs(t4 - h4) + abs(t5 - h5)
                 if distance < best:
                     best, found = distance, number
         return found
@@ -275,7 +285,8 @@ class Neighbours:
     def _bound(self, of: Features, here: _Position) -> float:
         """Just above the distance to the same layer at another number of samples, if there is one."""
         sizes = self._samples.get(of[1:], ())
-        near = (sum(map(abs, map(float.__sub__, _position((n, *of[1:])), here))) for n in sizes)
+        positions = (_position((n, *of[1:]), self._step) for n in sizes)
+        near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
         return math.nextafter(1.000001 * min(near, default=math.inf), math.inf)
 
 
@@ -308,7 +319,8 @@ class PlanTable:
         """The plans of that call or, scaled to it, of the call that is most alike."""
         key = Kind.of(call).key
         if key not in self._neighbours:
-            self._neighbours[key] = Neighbours(self._rows(key)) or self._most_alike(key)
+            step = _channels_of_a_vector(call.element_bytes)
+            self._neighbours[key] = Neighbours(self._rows(key), step) or self._most_alike(key, step)
         number = self._neighbours[key].nearest(features(call))
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 
@@ -323,11 +335,11 @@ class PlanTable:
                 if has == wanted and number != _NOT_ASKED:
                     yield (int(num_samples), *rest), number
 
-    def _most_alike(self, key: str) -> Neighbours:
+    def _most_alike(self, key: str, step: int) -> Neighbours:
         """The calls of the kind that stands for one that the table lacks."""
         kinds = (f"{question} {shape}" for question in self._answers for shape in self._shapes)
         for other in sorted(kinds, key=lambda other: likeness(key, other), reverse=True):
-            neighbours = Neighbours(self._rows(other))
+            neighbours = Neighbours(self._rows(other), step)
             if neighbours:
                 return neighbours
         raise ValueError("the table is empty")

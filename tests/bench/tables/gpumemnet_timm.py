@@ -3,27 +3,33 @@
 Source: itu-rad/GPUMemNet, `Related_works/FakeTensor/fake_tensor.xlsx`, CC BY 4.0. A 40 GB card; the
 models' own image sizes. A constant of 1.75 to 1.8 GiB (context, monitoring) is in every row. Runs that
 crashed were dropped by whoever prepared the table; a few that read too low may remain.
+
+Beside the peaks that sheet has what the authors' trackers of live tensors said under PyTorch's
+`FakeTensorMode`: `gpumemnet_fake_tensor.csv.gz`, in MiB, for the rows of the table. It knows no context,
+so it is scored as it is and with the table's constant.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 from pathlib import Path
 
 from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
+from tests.bench.tables.steps import GPUMEMNET_STEP
 from tests.bench.tables.timm_history import former_arguments
 
 FILE = "gpumemnet_timm.csv"
+_FAKE_TENSOR_PATH = Path(__file__).with_name("gpumemnet_fake_tensor.csv.gz")
 GPU = "a100-40g"
 # Neither optimizer nor loop is published with the table. The loop is the one of GPUMemNet's own scripts
 # for ImageNet. Those use Adam, but small batches of large transformers take less than parameters,
 # activations and Adam's two moments, and their optimizer step four times the parameters: SGD with
 # momentum and decay, as ImageNet's recipes have it, is within 2 % where Adam is 5 to 20 % too high.
 OPTIMIZER = "sgd-momentum-decay"
-STEP = "gpumemnet"
 # Context and monitoring: see above.
 _CONSTANT_BYTES = 1775 * 1024**2
 
@@ -32,13 +38,14 @@ _MIB = 1024**2
 
 def read(folder: Path) -> list[Row]:
     """The rows of the table."""
-    modules, a100 = timm_modules(), card(GPU)
+    modules, a100, fake_tensor_bytes = timm_modules(), card(GPU), _fake_tensor_bytes()
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     rows = []
     for line in lines:
-        model = line["timm_model"]
+        model, batch_size = line["timm_model"], int(line["batch_size"])
         family = family_of(model, modules.get(model))
+        live_bytes = fake_tensor_bytes.get((model, batch_size))
         rows.append(
             Row(
                 table="timm",
@@ -49,12 +56,25 @@ def read(folder: Path) -> list[Row]:
                     source="timm",
                     model=model,
                     optimizer=OPTIMIZER,
-                    step=STEP,
+                    step=GPUMEMNET_STEP,
                     arguments=former_arguments(model),
                 ),
-                batch_size=int(line["batch_size"]),
+                batch_size=batch_size,
                 **a100._replace(context_bytes=_CONSTANT_BYTES)._asdict(),
                 measured_bytes=int(float(line["real_max_gpu_mem_MiB"]) * _MIB),
+                others={
+                    "FakeTensor": live_bytes,
+                    "FakeTensor and the constant": None
+                    if live_bytes is None
+                    else live_bytes + _CONSTANT_BYTES,
+                },
             )
         )
     return rows
+
+
+def _fake_tensor_bytes() -> dict[tuple[str, int], int]:
+    with gzip.open(_FAKE_TENSOR_PATH, "rt", encoding="utf-8", newline="") as file:
+        return {
+            (line["model"], int(line["batch_size"])): int(line["mib"]) * _MIB for line in csv.DictReader(file)
+        }

@@ -86,11 +86,11 @@ class XmemTokens:
 
 
 class GpuMemNetImages:
-    """GPUMemNet's loop for ImageNet: torchsummary's pass over two images, then batches from the CPU.
+    """GPUMemNet's loop for images: torchsummary's pass over two of them, then batches from the CPU.
 
     The pass runs in training mode with gradients, and is dropped; the cache keeps its segments.
-    Outputs and loss live until the next ones. Source: itu-rad/GPUMemNet,
-    `Test_Pipeline/cnn_models/resnet50.py`, which the runs of its timm table resemble.
+    Outputs and loss live until the next ones. Source: itu-rad/GPUMemNet, `NeuroNetGen_scripts/CNN/cnn.py`
+    and `Test_Pipeline/cnn_models/resnet50.py`; the runs of its timm table resemble it.
     """
 
     def __init__(self) -> None:
@@ -130,6 +130,7 @@ def first_output(output: Any) -> torch.Tensor:
     return output[0] if isinstance(output, (tuple, list)) else output
 
 
+GPUMEMNET_STEP = "gpumemnet"
 STEPS: dict[str, Callable[[], Step | None]] = {
     "usual": lambda: None,  # the project's own: gradients dropped first, nothing kept
     "xmem-begin": lambda: XmemImages("begin"),
@@ -138,8 +139,8 @@ STEPS: dict[str, Callable[[], Step | None]] = {
     "xmem-tokens-begin": lambda: XmemTokens("begin"),
     "xmem-tokens-middle": lambda: XmemTokens("middle"),
     "xmem-tokens-end": lambda: XmemTokens("end"),
-    "gpumemnet": GpuMemNetImages,
+    GPUMEMNET_STEP: GpuMemNetImages,
     "timm-benchmark": TimmBenchmark,
 }
 # These loops move each batch to the GPU themselves.
-BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet"})
+BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", GPUMEMNET_STEP})

@@ -1,7 +1,9 @@
 """gpumemnet_synthetic_cnn.csv: generated CNNs, Adam, fp32; the maximum GPU memory, or that it ran out.
 
 Source: itu-rad/GPUMemNet, git history, CC BY 4.0. The file name of a run says how its network was
-made, the column of layers what came of it. Rows of 0 MiB ran on no GPU.
+made, the column of layers what came of it, which is the output of torchsummary: the runs are those of
+the versions of `NeuroNetGen_scripts/CNN/cnn.py` that begin with its pass over two images. Rows of 0 MiB
+ran on no GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 from tests.bench.tables.cards import card
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
+from tests.bench.tables.steps import GPUMEMNET_STEP
 from tests.bench.tables.synthetic_recipe import Recipe
 
 FILE = "gpumemnet_synthetic_cnn.csv"
@@ -38,6 +41,7 @@ def read(folder: Path) -> list[Row]:
                 setting=Setting(
                     source="synthetic",
                     model=name,
+                    step=GPUMEMNET_STEP,
                     image_size=recipe.image_size,
                     num_classes=recipe.num_classes,
                     layers=tuple(ast.literal_eval(line["Activations-Params"])),

@@ -201,7 +201,34 @@ def test_every_table_that_is_shipped_plans_every_type_and_pass():
 
 def test_the_tables_are_small():
     data = importlib.resources.files("workers.predict").joinpath("data")
-    assert sum(len(entry.read_bytes()) for entry in data.iterdir()) <= 2_500_000
+    assert sum(len(entry.read_bytes()) for entry in data.iterdir()) <= 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "copied_maps"),
+    [(128, 132, 1), (130, 128, 1), (200, 232, 1), (128, 130, 2), (130, 130, 2), (200, 230, 2)],
+)
+def test_outputs_are_copied_where_filters_fill_no_whole_vectors(
+    channels: int, filters: int, copied_maps: int
+):
+    # cuDNN 9.20 for an A100: the kernel of TF32 that it prefers copies the input, of whatever channels, and
+    # writes the output in place if its filters are a multiple of four; else it copies that, too.
+    call = convolution(32, channels=channels, filters=filters, side=36)
+    (plans,) = TablePlans("sm_80", (9, 20)).plans([call])
+    maps_bytes = (input_bytes(call), both_bytes(call))[copied_maps - 1]
+    weight_bytes = 4 * math.prod(call.weight_shape)
+    assert plans[0].workspace_bytes == pytest.approx(maps_bytes + weight_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_call_whose_channels_fill_their_vectors_stands_for_no_other(dtype: str):
+    even = convolution(channels=64, filters=64, dtype=dtype)
+    near, far = (convolution(channels=64, filters=filters, dtype=dtype) for filters in (62, 31))
+    larger = convolution(channels=64, filters=128, dtype=dtype)
+    source = table((even, (Plan(0, 0),)), (far, (Plan(0, 0, uses_tensor_cores=True),)))
+
+    assert plans_in(source, near)[0].uses_tensor_cores
+    assert not plans_in(source, larger)[0].uses_tensor_cores
 
 
 def test_a_convolution_of_vgg_takes_the_plans_that_cudnn_gives_it():
