@@ -112,6 +112,19 @@ def test_a_synthetic_run_says_in_its_name_how_it_was_made(tmp_path) -> None:
     assert ran.setting.step == "gpumemnet"
 
 
+def test_models_that_cannot_have_been_trained_on_imagenet_are_a_group_of_their_own(tmp_path) -> None:
+    (tmp_path / gpumemnet_timm.FILE).write_text(
+        "timm_model,batch_size,real_max_gpu_mem_MiB\nresnet50_clip,8,3131\nresnet101_clip,8,2183\nresnet18,8,2153\n"
+    )
+    features, too_few, usual = gpumemnet_timm.read(tmp_path)
+    assert [row.setting.num_classes for row in (features, too_few, usual)] == [None, None, 1000]
+    assert [row.groups[-1] for row in (features, too_few, usual)] == [
+        gpumemnet_timm.ENOUGH,
+        gpumemnet_timm.TOO_FEW,
+        gpumemnet_timm.ENOUGH,
+    ]
+
+
 def test_peaks_of_timm_models_stand_beside_what_was_said_of_live_tensors(tmp_path) -> None:
     (tmp_path / gpumemnet_timm.FILE).write_text(
         "timm_model,batch_size,real_max_gpu_mem_MiB\nresnet18,8,2153.0\nresnet18,9,2200.0\n"
