@@ -97,19 +97,18 @@ def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
 def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
     """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6.
 
-    In real runs with it outputs and gradients of inputs take what 9.20 plans (networks of plain layers
-    whose widths grow: median error 0.5 %, with 9.8's plans 5 %), gradients of weights what 9.8 plans.
-    As to 1×1 and grouped convolutions the runs lie between those that copy their feature maps, as newer
-    versions plan, and those that do without. Which of these alternatives are averaged was chosen on the
+    Real runs with it lie between the plans of 9.20 and those with gradients of weights as 9.8 plans them,
+    and between those in which 1×1 and grouped convolutions copy their feature maps, as newer versions
+    plan, and those in which they do without. Which of these alternatives are averaged was chosen on the
     three tables of real peaks, all families together.
     """
     current = TablePlans(architecture, _CURRENT)
-    mixed = WithWeightGradients(current, of=TablePlans(architecture, _OLDEST))
+    older = WithWeightGradients(current, of=TablePlans(architecture, _OLDEST))
     return (
-        mixed,
-        Without(mixed, pointwise=True),
-        Without(mixed, pointwise=True, grouped=True),
-        Without(current, pointwise=True),
+        current,
+        Without(current, pointwise=True, grouped=True),
+        Without(older, pointwise=True),
+        Without(older, pointwise=True, grouped=True),
     )
 
 
