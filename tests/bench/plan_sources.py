@@ -89,21 +89,24 @@ def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
         return ()
     release = row.torch_release and tuple(map(int, row.torch_release.split(".")))
     if not release or release < _FIRST_RELEASE_ASKED:
-        return older_cudnn(row.architecture)
+        current = _cudnn(row.gpu, cache) if source == CUDNN else TablePlans(row.architecture, _CURRENT)
+        return older_cudnn(current, TablePlans(row.architecture, _OLDEST))
     return (_cudnn(row.gpu, cache) if source == CUDNN else TablePlans(row.architecture),)
 
 
 @functools.cache
-def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
+def older_cudnn(current: PlanSource, oldest: PlanSource) -> tuple[PlanSource, ...]:
     """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6.
 
     Real runs with it lie between the plans of 9.20 and those with gradients of weights as 9.8 plans them,
     and between those in which 1×1 and grouped convolutions copy their feature maps, as newer versions
     plan, and those in which they do without. Which of these alternatives are averaged was chosen on the
     three tables of real peaks, all families together.
+
+    Args:
+        current, oldest: the plans of 9.20 and of 9.8, the first that can be asked.
     """
-    current = TablePlans(architecture, _CURRENT)
-    older = WithWeightGradients(current, of=TablePlans(architecture, _OLDEST))
+    older = WithWeightGradients(current, of=oldest)
     return (
         current,
         Without(current, pointwise=True, grouped=True),

@@ -24,7 +24,11 @@ def test_kinds_of_convolutions_can_go_without_a_workspace() -> None:
 
 
 def test_the_alternatives_of_an_older_cudnn_differ() -> None:
-    sources = older_cudnn("sm_80")
-    names = [source.name for source in sources]
-    assert len(set(names)) == len(names)
-    assert all(source.knows_the_order for source in sources)
+    sources = older_cudnn(of_sizes(1), of_sizes(2))
+    call = dataclasses.replace(POINTWISE, conv_pass=ConvPass.WGRAD)
+    first = [
+        [source.plans([each])[0][0].workspace_bytes for each in (CONVOLUTION, call)] for source in sources
+    ]
+    assert first == [[1, 1], [1, 0], [1, 0], [1, 0]]
+    gradients = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)
+    assert [source.plans([gradients])[0][0].workspace_bytes for source in sources] == [1, 1, 2, 2]
