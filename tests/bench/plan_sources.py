@@ -88,25 +88,32 @@ def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
     if source == FORMULAS:
         return ()
     release = row.torch_release and tuple(map(int, row.torch_release.split(".")))
-    if not release or release < _FIRST_RELEASE_ASKED:
-        current = _cudnn(row.gpu, cache) if source == CUDNN else TablePlans(row.architecture, _CURRENT)
-        return older_cudnn(current, TablePlans(row.architecture, _OLDEST))
-    return (_cudnn(row.gpu, cache) if source == CUDNN else TablePlans(row.architecture),)
+    is_asked = bool(release) and release >= _FIRST_RELEASE_ASKED
+    if source == CUDNN:
+        current = _cudnn(row.gpu, cache)
+        return (current,) if is_asked else copying_or_not(current)
+    return (TablePlans(row.architecture),) if is_asked else older_cudnn(row.architecture)
 
 
 @functools.cache
-def older_cudnn(current: PlanSource, oldest: PlanSource) -> tuple[PlanSource, ...]:
-    """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6.
+def copying_or_not(current: PlanSource) -> tuple[PlanSource, ...]:
+    """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6, by a newer one.
 
-    Real runs with it lie between the plans of 9.20 and those with gradients of weights as 9.8 plans them,
-    and between those in which 1×1 and grouped convolutions copy their feature maps, as newer versions
-    plan, and those in which they do without. Which of these alternatives are averaged was chosen on the
-    three tables of real peaks, all families together.
-
-    Args:
-        current, oldest: the plans of 9.20 and of 9.8, the first that can be asked.
+    Real runs with it lie between those in which 1×1 and grouped convolutions copy their feature maps, as
+    newer versions plan, and those in which they do without.
     """
-    older = WithWeightGradients(current, of=oldest)
+    return current, Without(current, pointwise=True), Without(current, pointwise=True, grouped=True)
+
+
+@functools.cache
+def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
+    """The same by the table, in which the plans of 9.8 for gradients of weights are nearer to real runs.
+
+    Which of these alternatives are averaged was chosen on the three tables of real peaks, all families
+    together.
+    """
+    current = TablePlans(architecture, _CURRENT)
+    older = WithWeightGradients(current, of=TablePlans(architecture, _OLDEST))
     return (
         current,
         Without(current, pointwise=True, grouped=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.bench.plan_sources import Without, WithWeightGradients, older_cudnn
+from tests.bench.plan_sources import Without, WithWeightGradients, copying_or_not, older_cudnn
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, of_sizes
 from workers.predict.plans import Plan
 from workers.trace import ConvPass
@@ -23,12 +23,14 @@ def test_kinds_of_convolutions_can_go_without_a_workspace() -> None:
     assert none == [(Plan(0, 7),), (Plan(-1, 0), Plan(0, 7)), (Plan(0, 7),)]
 
 
+def test_an_older_cudnn_copies_what_a_newer_one_does_or_less() -> None:
+    sources = copying_or_not(of_sizes(7))
+    calls = (CONVOLUTION, POINTWISE, GROUPED)
+    first = [[plans[0].workspace_bytes for plans in source.plans(calls)] for source in sources]
+    assert first == [[7, 7, 7], [7, 0, 7], [7, 0, 0]]
+
+
 def test_the_alternatives_of_an_older_cudnn_differ() -> None:
-    sources = older_cudnn(of_sizes(1), of_sizes(2))
-    call = dataclasses.replace(POINTWISE, conv_pass=ConvPass.WGRAD)
-    first = [
-        [source.plans([each])[0][0].workspace_bytes for each in (CONVOLUTION, call)] for source in sources
-    ]
-    assert first == [[1, 1], [1, 0], [1, 0], [1, 0]]
-    gradients = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)
-    assert [source.plans([gradients])[0][0].workspace_bytes for source in sources] == [1, 1, 2, 2]
+    names = [source.name for source in older_cudnn("sm_80")]
+    assert len(set(names)) == len(names) == 4
+    assert sum("for weights" in name for name in names) == 2
