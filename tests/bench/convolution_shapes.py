@@ -5,7 +5,7 @@
 runs models of timm and torchvision, the built-in workloads and a few networks of sounds, videos and
 segmentation on the meta device, notes every geometry of their convolutions, thins each family out
 evenly, and writes `convolution_shapes.json.gz` beside this file. Wants timm and torchvision; the
-table itself (`tests.bench.plan_table`) is built from the written file.
+table itself (`tests.bench.plan_table`) is built from the written file and `_uneven`, which needs neither.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ _TORCHVISION = (
 )
 _BUILTINS = {"davenet": "davenet", "resnet50": "resnet", "vgg16": "vgg", "wavenet": "wavenet"}
 
+_MAP_ELEMENTS = range(2**12, 2**21 + 2**20 + 1)  # of a sample, in geometries of no model
 
 _Build = Callable[[], tuple[torch.nn.Module, Any]]
 
@@ -97,12 +98,11 @@ class Geometry:
 
 
 def all_shapes() -> list[Geometry]:
-    """Every geometry that the table of plans is made of."""
-    return [*read_shapes(), *_uneven()]
+    """Every geometry that the table of plans is made of: those that are checked in, and uneven ones."""
+    return [*_read_shapes(), *_uneven()]
 
 
-def read_shapes() -> list[Geometry]:
-    """The geometries that are checked in."""
+def _read_shapes() -> list[Geometry]:
     rows = json.loads(gzip.decompress(SHAPES_PATH.read_bytes()))
     return [
         Geometry(
@@ -231,55 +231,47 @@ def _grid() -> Iterator[Geometry]:
     """Square convolutions at round sizes, between those of the models."""
     for channels in (16, 32, 64, 128, 256, 512, 1024, 2048):
         for side in (7, 14, 28, 56, 112, 224):
-            if not 2**12 <= channels * side * side <= 2**21 + 2**20:
+            if channels * side * side not in _MAP_ELEMENTS:
                 continue
             for width, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
                 for ratio in (0.25, 0.5, 1, 2, 4):
-                    out_side = -(-side // stride)
-                    filters = int(channels * ratio)
-                    yield Geometry(
-                        family="grid",
-                        input_shape=(channels, side, side),
-                        weight_shape=(filters, channels, width, width),
-                        output_shape=(filters, out_side, out_side),
-                        stride=(stride, stride),
-                        padding=(width // 2, width // 2),
-                        dilation=(1, 1),
-                        groups=1,
-                    )
+                    yield _square("grid", channels, int(channels * ratio), side, width, stride)
 
 
 def _uneven() -> Iterator[Geometry]:
     """Square convolutions whose channels or filters fill no whole vectors, which few models have.
 
-    The widths are a factor of about 1.4 apart. Beside each stands one that fills its vectors, of up to
-    eight channels, so that inputs and outputs are uneven together and each alone.
+    Their numbers are a factor of about 1.4 apart. Beside each stands one that fills its vectors, of up to
+    eight channels, so that inputs and outputs are uneven together and each alone; and the first layers
+    of images.
     """
-    uneven = (10, 15, 22, 31, 45, 62, 93, 130, 189, 270, 385, 550, 783, 1110, 1591)
-    even = tuple(-(-width // 8) * 8 for width in uneven)
-    wide = tuple(round(1.2 * width) | 1 for width in uneven)
-    pairs = [pair for both in zip(uneven, wide, even, strict=True) for pair in _pairs(*both)]
-    pairs += [(channels, filters) for channels in (1, 3) for filters in uneven[3:-4]]
-    for channels, filters in pairs:
-        for side in (9, 28, 88):
-            if not 2**12 <= max(channels, filters) * side * side <= 2**21 + 2**20:
-                continue
-            for width in (1, 3):
-                yield Geometry(
-                    family="uneven",
-                    input_shape=(channels, side, side),
-                    weight_shape=(filters, channels, width, width),
-                    output_shape=(filters, side, side),
-                    stride=(1, 1),
-                    padding=(width // 2, width // 2),
-                    dilation=(1, 1),
-                    groups=1,
-                )
+    numbers = (10, 15, 22, 31, 45, 62, 93, 130, 189, 270, 385, 550, 783, 1110, 1591)
+    pairs = []
+    for number in numbers:
+        even, larger = -(-number // 8) * 8, round(1.2 * number) | 1
+        pairs += [(number, number), (number, larger), (larger, number), (number, even), (even, number)]
+    pairs += [(channels, number) for channels in (1, 3) for number in numbers if 31 <= number <= 550]
+    for width in (1, 3):  # outermost, so that every second geometry is of either
+        for channels, filters in pairs:
+            for side in (9, 28, 88):
+                if max(channels, filters) * side * side in _MAP_ELEMENTS:
+                    yield _square("uneven", channels, filters, side, width)
 
 
-def _pairs(uneven: int, wide: int, even: int) -> Iterator[tuple[int, int]]:
-    """Channels and filters of these widths, at least one of them uneven."""
-    yield from ((uneven, uneven), (uneven, wide), (wide, uneven), (uneven, even), (even, uneven))
+def _square(  # noqa: PLR0917 - the numbers of a convolution
+    family: str, channels: int, filters: int, side: int, width: int, stride: int = 1
+) -> Geometry:
+    out_side = -(-side // stride)
+    return Geometry(
+        family=family,
+        input_shape=(channels, side, side),
+        weight_shape=(filters, channels, width, width),
+        output_shape=(filters, out_side, out_side),
+        stride=(stride, stride),
+        padding=(width // 2, width // 2),
+        dilation=(1, 1),
+        groups=1,
+    )
 
 
 def _evenly(items: list[Any], count: int) -> list[Any]:

@@ -62,19 +62,19 @@ class WithWeightGradients:
     """The plans of a source, and of another one for the gradients of weights."""
 
     source: PlanSource
-    of: PlanSource
+    weights: PlanSource
 
     @property
     def name(self) -> str:
-        return f"{self.source.name}, for weights {self.of.name}"
+        return f"{self.source.name}, for weights {self.weights.name}"
 
     @property
     def knows_the_order(self) -> bool:
-        return self.source.knows_the_order and self.of.knows_the_order
+        return self.source.knows_the_order and self.weights.knows_the_order
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`."""
-        answers = zip(calls, self.source.plans(calls), self.of.plans(calls), strict=True)
+        answers = zip(calls, self.source.plans(calls), self.weights.plans(calls), strict=True)
         return [others if call.conv_pass is ConvPass.WGRAD else plans for call, plans, others in answers]
 
 
@@ -113,7 +113,7 @@ def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
     together.
     """
     current = TablePlans(architecture, _CURRENT)
-    older = WithWeightGradients(current, of=TablePlans(architecture, _OLDEST))
+    older = WithWeightGradients(current, TablePlans(architecture, _OLDEST))
     return (
         current,
         Without(current, pointwise=True, grouped=True),

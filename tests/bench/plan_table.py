@@ -13,7 +13,7 @@ Shipped is, by `--every` of float32 / float16 / bfloat16:
 
     9.20   sm_80, 86, 89, 90  1 / 1 / 2      sm_70, 75  1 / 2 / -    sm_100, 120  2 / 2 / 2
     9.27   sm_80, 86, 89, 90  2 / 4 / 4      sm_75      2 / 4 / -    sm_100, 120  4 / 4 / 4
-    9.8    sm_80, 86, 89      2 / 4 / -
+    9.8    sm_80, 86, 89      2 / 4 / -, of the uneven ones 1 / 2 / -
 
 9.27 stands for the 9.26 of PyTorch 2.15, 9.8 for all that cannot be asked without a GPU.
 """
@@ -67,8 +67,6 @@ def ask(options: argparse.Namespace) -> None:
     """Writes the answers of one libcudnn, a file for each architecture and type."""
     cudnn = Cudnn.load(options.library)
     geometries = all_shapes()
-    if options.families:
-        geometries = [each for each in geometries if each.family in options.families]
     for architecture in options.architectures:
         capability = int(architecture.removeprefix("sm_"))
         device = cudnn.device(properties_for(architecture).to_json())
@@ -76,6 +74,7 @@ def ask(options: argparse.Namespace) -> None:
             asked = [
                 Answer(family=family, call=call, plans=cudnn.plans(call, device))
                 for family, call in calls(geometries, options.every, dtype, capability)
+                if not options.families or family in options.families
             ]
             answers = [dataclasses.replace(each, plans=reduced(each.plans)) for each in asked if each.plans]
             name = f"{architecture}-{dotted(cudnn.version)}-{dtype}"

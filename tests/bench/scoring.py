@@ -196,7 +196,7 @@ def summarize_other(name: str, predictor: str, scored: Sequence[Scored]) -> Summ
 
 
 def as_other(scored: Scored, predictor: str) -> Scored:
-    """A row with another predictor's answer in the place of ours: one number, and no allocator.
+    """A row with another predictor's answer in the place of ours: one number, no allocator, no constant.
 
     Raises:
         KeyError: the table has no answer of that predictor for this row.
@@ -211,7 +211,7 @@ def as_other(scored: Scored, predictor: str) -> Scored:
         safe_bytes=said_bytes,
         runs={"low": runs, "likely": runs, "high": runs},
     )
-    return Scored(row=scored.row, prediction=prediction, constant_bytes=scored.constant_bytes)
+    return Scored(row=scored.row, prediction=prediction)
 
 
 def _of(values: Sequence[float], figure: Callable[[Sequence[float]], float]) -> float | None:

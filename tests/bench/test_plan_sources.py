@@ -1,36 +1,84 @@
-"""Who is asked what an older cuDNN does."""
+"""Who is asked what cuDNN does on the card of a row, an older one above all."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
-from tests.bench.plan_sources import Without, WithWeightGradients, copying_or_not, older_cudnn
-from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, of_sizes
-from workers.predict.plans import Plan
-from workers.trace import ConvPass
+import pytest
+
+from tests.bench.plan_sources import (
+    SOURCES,
+    Without,
+    WithWeightGradients,
+    copying_or_not,
+    older_cudnn,
+    sources_of,
+)
+from tests.bench.tables.rows import Row
+from tests.bench.tables.setting import Setting
+from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, MadeUpPlans, of_sizes
+from workers.predict.plans import Plan, PlanSource
+from workers.trace import Convolution, ConvPass
+
+WEIGHTS = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)
+
+
+def first_bytes(source: PlanSource, *calls: Convolution) -> list[int]:
+    return [plans[0].workspace_bytes for plans in source.plans(calls)]
+
+
+def unordered() -> MadeUpPlans:
+    return of_sizes(1, knows_the_order=False)
 
 
 def test_gradients_of_weights_are_planned_by_a_source_of_their_own() -> None:
     passes = [dataclasses.replace(CONVOLUTION, conv_pass=conv_pass) for conv_pass in ConvPass]
-    mixed = WithWeightGradients(of_sizes(1), of=of_sizes(2))
-    assert [plans[0].workspace_bytes for plans in mixed.plans(passes)] == [1, 1, 2]
-    assert not WithWeightGradients(of_sizes(1), of=of_sizes(2, knows_the_order=False)).knows_the_order
+    mixed = WithWeightGradients(of_sizes(1), of_sizes(2))
+    assert first_bytes(mixed, *passes) == [1, 1, 2]
+    assert mixed.knows_the_order
+    assert not WithWeightGradients(of_sizes(1), unordered()).knows_the_order
+    assert not WithWeightGradients(unordered(), of_sizes(1)).knows_the_order
 
 
 def test_kinds_of_convolutions_can_go_without_a_workspace() -> None:
     calls = [CONVOLUTION, POINTWISE, GROUPED]
-    none = Without(of_sizes(7), pointwise=True).plans(calls)
-    assert none == [(Plan(0, 7),), (Plan(-1, 0), Plan(0, 7)), (Plan(0, 7),)]
+    found = Without(of_sizes(7), pointwise=True).plans(calls)
+    assert found == [(Plan(0, 7),), (Plan(-1, 0), Plan(0, 7)), (Plan(0, 7),)]
+    assert first_bytes(Without(of_sizes(7), grouped=True), *calls) == [7, 7, 0]
 
 
 def test_an_older_cudnn_copies_what_a_newer_one_does_or_less() -> None:
-    sources = copying_or_not(of_sizes(7))
-    calls = (CONVOLUTION, POINTWISE, GROUPED)
-    first = [[plans[0].workspace_bytes for plans in source.plans(calls)] for source in sources]
-    assert first == [[7, 7, 7], [7, 0, 7], [7, 0, 0]]
+    found = [first_bytes(each, CONVOLUTION, POINTWISE, GROUPED) for each in copying_or_not(of_sizes(7))]
+    assert found == [[7, 7, 7], [7, 0, 7], [7, 0, 0]]
 
 
-def test_the_alternatives_of_an_older_cudnn_differ() -> None:
-    names = [source.name for source in older_cudnn("sm_80")]
-    assert len(set(names)) == len(names) == 4
-    assert sum("for weights" in name for name in names) == 2
+def test_the_tables_alternatives_of_an_older_cudnn_differ_in_weights_pointwise_and_grouped() -> None:
+    # A layer of VGG: 9.20 copies more than both maps for the gradient of its weights, 9.8 these alone.
+    maps = {"input_shape": (32, 512, 28, 28), "output_shape": (32, 512, 28, 28)}
+    weights = dataclasses.replace(WEIGHTS, weight_shape=(512, 512, 3, 3), **maps)
+    calls = (POINTWISE, GROUPED, weights)
+    usual, *others = [first_bytes(each, *calls) for each in older_cudnn("sm_80")]
+    assert usual[0] > 0
+    assert [found[0] for found in others] == [0, 0, 0]
+    assert [found[1] for found in others] == [0, usual[1], 0]
+    assert usual[2] == others[0][2] > others[1][2] == others[2][2] > 0
+
+
+@pytest.mark.parametrize("release", ["", "2.6", "2.9"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_row_has_one_source_where_its_cudnn_can_be_asked(release: str, source: str, tmp_path: Path) -> None:
+    row = Row(
+        table="t",
+        model="m",
+        family="f",
+        setting=Setting(source="timm", model="m"),
+        batch_size=1,
+        gpu="a100-40g",
+        architecture="sm_80",
+        total_bytes=1,
+        context_bytes=0,
+        torch_release=release,
+    )
+    number = len(sources_of(row, source, tmp_path))
+    assert number == (0 if source == "formulas" else 1 if release == "2.9" else 4 if source == "table" else 3)

@@ -179,6 +179,12 @@ def test_another_predictor_is_scored_on_the_rows_that_it_answered() -> None:
     assert summary.seconds is None
 
 
+def test_another_predictors_number_is_taken_as_it_is() -> None:
+    scored = dataclasses.replace(measured(100, 50, others={"other": 100 * MIB}), constant_bytes=50 * MIB)
+    assert summarize("ours", [scored]).median == 0
+    assert summarize_other("other", "other", [scored]).median == 0
+
+
 def test_another_predictor_says_by_its_number_whether_a_size_runs() -> None:
     # 1000 MiB less a context of 100.
     fits = Scored(row=row(ran=True, others={"other": 900 * MIB}), prediction=Prediction())

@@ -1,7 +1,7 @@
 """gpumemnet_timm.csv: the maximum GPU memory of timm models in fp32 training, as NVML saw it.
 
 Source: itu-rad/GPUMemNet, `Related_works/FakeTensor/fake_tensor.xlsx`, CC BY 4.0. A 40 GB card; the
-models' own image sizes. A constant of 1.75 to 1.8 GiB (context, monitoring) is in every row. Runs that
+models' own image sizes. A constant of about 1.75 GiB (context, monitoring) is in every row. Runs that
 crashed were dropped by whoever prepared the table. Some remain: of the models that return fewer values
 than ImageNet has classes, which are a group of their own, nearly all read too low.
 
@@ -20,9 +20,10 @@ from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
-from tests.bench.tables.steps import GPUMEMNET_STEP
 from tests.bench.tables.timm_heads import NUM_CLASSES, NUM_OUTPUTS
 from tests.bench.tables.timm_history import former_arguments
+
+_MIB = 1024**2
 
 FILE = "gpumemnet_timm.csv"
 _FAKE_TENSOR_PATH = Path(__file__).with_name("gpumemnet_fake_tensor.csv.gz")
@@ -33,11 +34,9 @@ GPU = "a100-40g"
 # momentum and decay, as ImageNet's recipes have it, is within 2 % where Adam is 5 to 20 % too high.
 OPTIMIZER = "sgd-momentum-decay"
 # Context and monitoring: see above.
-_CONSTANT_BYTES = 1775 * 1024**2
+_CONSTANT_BYTES = 1775 * _MIB
 
 TOO_FEW, ENOUGH = "fewer outputs than labels", "an output for every label"
-
-_MIB = 1024**2
 
 
 def read(folder: Path) -> list[Row]:
@@ -61,7 +60,7 @@ def read(folder: Path) -> list[Row]:
                     source="timm",
                     model=model,
                     optimizer=OPTIMIZER,
-                    step=GPUMEMNET_STEP,
+                    step="gpumemnet",
                     num_classes=NUM_CLASSES if outputs == NUM_CLASSES else None,
                     arguments=former_arguments(model),
                 ),

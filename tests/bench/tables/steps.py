@@ -130,7 +130,6 @@ def first_output(output: Any) -> torch.Tensor:
     return output[0] if isinstance(output, (tuple, list)) else output
 
 
-GPUMEMNET_STEP = "gpumemnet"
 STEPS: dict[str, Callable[[], Step | None]] = {
     "usual": lambda: None,  # the project's own: gradients dropped first, nothing kept
     "xmem-begin": lambda: XmemImages("begin"),
@@ -139,8 +138,8 @@ STEPS: dict[str, Callable[[], Step | None]] = {
     "xmem-tokens-begin": lambda: XmemTokens("begin"),
     "xmem-tokens-middle": lambda: XmemTokens("middle"),
     "xmem-tokens-end": lambda: XmemTokens("end"),
-    GPUMEMNET_STEP: GpuMemNetImages,
+    "gpumemnet": GpuMemNetImages,
     "timm-benchmark": TimmBenchmark,
 }
 # These loops move each batch to the GPU themselves.
-BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", GPUMEMNET_STEP})
+BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet"})

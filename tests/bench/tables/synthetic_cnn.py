@@ -15,7 +15,6 @@ from pathlib import Path
 from tests.bench.tables.cards import card
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
-from tests.bench.tables.steps import GPUMEMNET_STEP
 from tests.bench.tables.synthetic_recipe import Recipe
 
 FILE = "gpumemnet_synthetic_cnn.csv"
@@ -41,7 +40,7 @@ def read(folder: Path) -> list[Row]:
                 setting=Setting(
                     source="synthetic",
                     model=name,
-                    step=GPUMEMNET_STEP,
+                    step="gpumemnet",
                     image_size=recipe.image_size,
                     num_classes=recipe.num_classes,
                     layers=tuple(ast.literal_eval(line["Activations-Params"])),

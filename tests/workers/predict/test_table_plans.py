@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import importlib.resources
+import json
 import math
 from collections.abc import Sequence
 
@@ -9,7 +11,7 @@ import pytest
 
 from workers.knobs.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
 from workers.predict.grid_plans import GridPlans
-from workers.predict.plan_table import PlanTable, encoded, held_tables, load_table
+from workers.predict.plan_table import PlanTable, encoded, file_name, held_tables, load_table
 from workers.predict.plans import Plan
 from workers.predict.table_plans import TablePlans, plans_in
 from workers.predict.workspace import workspace
@@ -205,23 +207,45 @@ def test_the_tables_are_small():
 
 
 @pytest.mark.parametrize(
-    ("channels", "filters", "copied_maps"),
-    [(128, 132, 1), (130, 128, 1), (200, 232, 1), (128, 130, 2), (130, 130, 2), (200, 230, 2)],
+    ("channels", "filters", "output_is_copied"),
+    [
+        (128, 132, False),
+        (130, 128, False),
+        (200, 232, False),
+        (128, 130, True),
+        (130, 130, True),
+        (200, 230, True),
+    ],
 )
 def test_outputs_are_copied_where_filters_fill_no_whole_vectors(
-    channels: int, filters: int, copied_maps: int
+    channels: int, filters: int, output_is_copied: bool
 ):
     # cuDNN 9.20 for an A100: the kernel of TF32 that it prefers copies the input, of whatever channels, and
     # writes the output in place if its filters are a multiple of four; else it copies that, too.
     call = convolution(32, channels=channels, filters=filters, side=36)
     (plans,) = TablePlans("sm_80", (9, 20)).plans([call])
-    maps_bytes = (input_bytes(call), both_bytes(call))[copied_maps - 1]
+    maps_bytes = both_bytes(call) if output_is_copied else input_bytes(call)
     weight_bytes = 4 * math.prod(call.weight_shape)
     assert plans[0].workspace_bytes == pytest.approx(maps_bytes + weight_bytes, rel=0.05)
 
 
+def test_every_table_that_is_shipped_holds_uneven_convolutions_of_either_filter_in_its_types():
+    for capability, version in held_tables():
+        folder = importlib.resources.files("workers.predict").joinpath("data")
+        content = json.loads(gzip.decompress(folder.joinpath(file_name(capability, version)).read_bytes()))
+        geometries = list(zip(*content["geometries"], strict=True))
+        forwards = {key: found for key, found in content["answers"].items() if key.endswith("nchw")}
+        assert forwards
+        for question, by_samples in forwards.items():
+            held = [g for g, number in zip(geometries, by_samples["32"], strict=True) if number >= 0]
+            for kind in ("1x1 dense unit", "3x3 dense unit"):
+                shape = content["shapes"].index(kind)
+                uneven = [g for g in held if g[0] == shape and g[1] % 8 and g[2] % 8 and g[1] > 3]
+                assert len(uneven) >= 8, (capability, version, question, kind)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_call_whose_channels_fill_their_vectors_stands_for_no_other(dtype: str):
+def test_an_uneven_call_takes_the_plans_of_a_farther_uneven_one(dtype: str):
     even = convolution(channels=64, filters=64, dtype=dtype)
     near, far = (convolution(channels=64, filters=filters, dtype=dtype) for filters in (62, 31))
     larger = convolution(channels=64, filters=128, dtype=dtype)
