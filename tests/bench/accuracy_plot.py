@@ -18,7 +18,8 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-LIVE = "trace only"  # a column of the ablation: what trackers of FakeTensor count
+LIVE = "trace only"  # a column of the ablation: what trackers of live tensors count
+FAKE_TENSOR = "FakeTensor and the constant"  # what such a tracker said, of a table that has its numbers
 # Columns of the file with another predictor's bytes, and how the line of each is drawn: by its dashes too,
 # so that it is told without its colour.
 PREDICTORS = {
@@ -27,8 +28,9 @@ PREDICTORS = {
     "SchedTune": ":",
     "LLMem": (0, (1, 3)),
     LIVE: (0, (6, 2, 1, 2, 1, 2)),
+    FAKE_TENSOR: (0, (6, 2, 1, 2, 1, 2)),
 }
-NAMES = {LIVE: "live tensors alone"}
+NAMES = {LIVE: "live tensors alone", FAKE_TENSOR: "FakeTensor's live tensors"}
 TITLES = {"xmem": "xMem's runs", "timm": "GPUMemNet's timm models"}
 LARGEST = 0.4
 
