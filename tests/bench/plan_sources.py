@@ -95,7 +95,6 @@ def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
     return (TablePlans(row.architecture),) if is_asked else older_cudnn(row.architecture)
 
 
-@functools.cache
 def copying_or_not(current: PlanSource) -> tuple[PlanSource, ...]:
     """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6, by a newer one.
 

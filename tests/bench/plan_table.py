@@ -80,9 +80,9 @@ def ask(options: argparse.Namespace) -> None:
             name = f"{architecture}-{dotted(cudnn.version)}-{dtype}"
             print(f"{name}: {len(answers)} of {len(asked)} calls have plans", flush=True)
             if options.families:
-                answers += [
-                    a for a in kept_answers(options.answers, name) if a.family not in options.families
-                ]
+                # First, as without the option: of calls that look the same to the table the first counts.
+                kept = kept_answers(options.answers, name)
+                answers = [*(a for a in kept if a.family not in options.families), *answers]
             write_answers(options.answers, name, answers)
 
 

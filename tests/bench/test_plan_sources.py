@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.bench.plan_sources import (
-    SOURCES,
+    CUDNN,
+    FORMULAS,
+    TABLE,
     Without,
     WithWeightGradients,
     copying_or_not,
@@ -65,9 +67,10 @@ def test_the_tables_alternatives_of_an_older_cudnn_differ_in_weights_pointwise_a
     assert usual[2] == others[0][2] > others[1][2] == others[2][2] > 0
 
 
-@pytest.mark.parametrize("release", ["", "2.6", "2.9"])
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_row_has_one_source_where_its_cudnn_can_be_asked(release: str, source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "of_older", "of_asked"), [(TABLE, 4, 1), (CUDNN, 3, 1), (FORMULAS, 0, 0)])
+def test_a_row_has_one_source_where_its_cudnn_can_be_asked(
+    source: str, of_older: int, of_asked: int, tmp_path: Path
+) -> None:
     row = Row(
         table="t",
         model="m",
@@ -78,7 +81,6 @@ def test_a_row_has_one_source_where_its_cudnn_can_be_asked(release: str, source:
         architecture="sm_80",
         total_bytes=1,
         context_bytes=0,
-        torch_release=release,
     )
-    number = len(sources_of(row, source, tmp_path))
-    assert number == (0 if source == "formulas" else 1 if release == "2.9" else 4 if source == "table" else 3)
+    for release, number in (("", of_older), ("2.6", of_older), ("2.9", of_asked)):
+        assert len(sources_of(dataclasses.replace(row, torch_release=release), source, tmp_path)) == number

@@ -14,6 +14,7 @@ XMEM_HEADER = (
     "xmem_runtime_s,dnnmem_est_bytes,schedtune_est_bytes,llmem_est_bytes,zero_grad_mode_effective_by_code,"
     "target_iteration\n"
 )
+TIMM_HEADER = "timm_model,batch_size,real_max_gpu_mem_MiB\n"
 SYNTHETIC_HEADER = (
     "Filename,Depth,Activations-Params,Activation Function,Total Parameters,Batch Size,"
     "Max GPU Memory (MiB),Status\n"
@@ -114,7 +115,7 @@ def test_a_synthetic_run_says_in_its_name_how_it_was_made(tmp_path) -> None:
 
 def test_models_that_cannot_have_been_trained_on_imagenet_are_a_group_of_their_own(tmp_path) -> None:
     (tmp_path / gpumemnet_timm.FILE).write_text(
-        "timm_model,batch_size,real_max_gpu_mem_MiB\nresnet50_clip,8,3131\nresnet101_clip,8,2183\nresnet18,8,2153\n"
+        TIMM_HEADER + "resnet50_clip,8,3131\nresnet101_clip,8,2183\nresnet18,8,2153\n"
     )
     features, too_few, usual = gpumemnet_timm.read(tmp_path)
     assert [row.setting.num_classes for row in (features, too_few, usual)] == [None, None, 1000]
@@ -126,9 +127,7 @@ def test_models_that_cannot_have_been_trained_on_imagenet_are_a_group_of_their_o
 
 
 def test_peaks_of_timm_models_stand_beside_what_was_said_of_live_tensors(tmp_path) -> None:
-    (tmp_path / gpumemnet_timm.FILE).write_text(
-        "timm_model,batch_size,real_max_gpu_mem_MiB\nresnet18,8,2153.0\nresnet18,9,2200.0\n"
-    )
+    (tmp_path / gpumemnet_timm.FILE).write_text(TIMM_HEADER + "resnet18,8,2153.0\nresnet18,9,2200.0\n")
     known, unknown = gpumemnet_timm.read(tmp_path)
     live_bytes, with_constant_bytes = known.others.values()
     assert live_bytes is not None and with_constant_bytes is not None

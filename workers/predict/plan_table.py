@@ -322,8 +322,8 @@ class PlanTable:
         key = Kind.of(call).key
         if key not in self._neighbours:
             vector_channels = _vector_channels(call.element_bytes)
-            rows = Neighbours(self._rows(key), vector_channels)
-            self._neighbours[key] = rows or self._most_alike(key, vector_channels)
+            of_kind = Neighbours(self._rows(key), vector_channels)
+            self._neighbours[key] = of_kind or self._most_alike(key, vector_channels)
         number = self._neighbours[key].nearest(features(call))
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 

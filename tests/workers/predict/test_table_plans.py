@@ -230,8 +230,8 @@ def test_outputs_are_copied_where_filters_fill_no_whole_vectors(
 
 
 def test_every_table_that_is_shipped_holds_uneven_convolutions_of_either_filter_in_its_types():
+    folder = importlib.resources.files("workers.predict").joinpath("data")
     for capability, version in held_tables():
-        folder = importlib.resources.files("workers.predict").joinpath("data")
         content = json.loads(gzip.decompress(folder.joinpath(file_name(capability, version)).read_bytes()))
         geometries = list(zip(*content["geometries"], strict=True))
         forwards = {key: found for key, found in content["answers"].items() if key.endswith("nchw")}
