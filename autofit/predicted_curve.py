@@ -133,14 +133,17 @@ class PredictedCurve:
             raise UsageError(
                 f"a profile is of a trace at its own batch size: this curve's is at {curve.trace.batch_size}"
             )
-        sizes, likely = curve.likely(batch_size, self._conditions)
+        sizes, found_bytes, likely = curve.likely(batch_size, self._conditions)
+        settings = self._conditions.settings
+        block_bytes = given_blocks(curve.trace.events, sizes, settings=settings, found=found_bytes)
         return Profile(
             trace=curve.trace,
             knobs=self._knobs,
             card=self._card.name,
             architecture=self._card.architecture,
             requested_bytes=tuple(sizes),
-            block_bytes=tuple(given_blocks(curve.trace.events, sizes, settings=self._conditions.settings)),
+            block_bytes=tuple(block_bytes),
+            found_bytes=found_bytes,
             context_bytes=self._card.context_bytes,
             peak_allocated_bytes=likely.peak_allocated_bytes,
             peak_reserved_bytes=likely.peak_reserved_bytes,

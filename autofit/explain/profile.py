@@ -46,6 +46,8 @@ class Profile:
         context_bytes: what the process holds outside the allocator.
         peak_allocated_bytes, peak_reserved_bytes: the simulator's.
         workspace_source: where the workspaces of convolutions are from, in words.
+        found_bytes: by the number of each allocation that is room to time cuDNN's plans in, what the plan
+            that is found there takes.
         versions: of what it was made with.
     """
 
@@ -59,6 +61,7 @@ class Profile:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     workspace_source: str
+    found_bytes: dict[int, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -107,6 +110,7 @@ class Profile:
                 "knobs": Knobs(**document["knobs"]),
                 "requested_bytes": tuple(document["requested_bytes"]),
                 "block_bytes": tuple(document["block_bytes"]),
+                "found_bytes": {int(number): size for number, size in document["found_bytes"].items()},
             }
         )
         _require_consistent(profile)
@@ -154,7 +158,11 @@ def _require_consistent(profile: Profile) -> None:
     if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
         raise ValueError("sizes and allocations differ in number")
     peaks = (profile.peak_allocated_bytes, profile.peak_reserved_bytes, profile.context_bytes)
-    if not all(_is_size(size) for size in (*peaks, *profile.requested_bytes, *profile.block_bytes)):
+    found = profile.found_bytes
+    if any(not 0 <= number < num_allocations for number in found):
+        raise ValueError("a plan was found in the room of no allocation")
+    sizes = (*peaks, *profile.requested_bytes, *profile.block_bytes, *found.values())
+    if not all(map(_is_size, sizes)):
         raise ValueError("a size is no whole number of bytes")
     if type(profile.versions) is not dict:
         raise ValueError("the versions are no table")

@@ -15,7 +15,8 @@ from typing import Any
 
 from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.selection import phases_of
-from workers.allocator import Action, ActionKind, Segment, record_history
+from autofit.explain.timeline import history_of
+from workers.allocator import Action, ActionKind, Segment
 from workers.protocol import allocator_conf
 
 # The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
@@ -38,7 +39,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
     other summaries of segments show that moment alone.
     """
     events = profile.trace.events[:position]
-    history = record_history(events, profile.requested_bytes, settings=profile.allocator_settings)
+    history = history_of(profile, position)
     frames = _Frames(profile)
     traces: list[list[dict[str, Any]]] = [[]]
     for action in history.actions:
@@ -78,13 +79,12 @@ def _entries(action: Action, profile: Profile, frames: _Frames) -> list[dict[str
         "frames": [],
         "category": _NO_CATEGORY,
     }
-    if action.request is None:
-        return [entry]
-    entry |= {
-        "size": profile.requested_bytes[action.request],
-        "frames": frames.of(action.request),
-        "category": profile.trace.allocations[action.request].category.value,
-    }
+    if action.request is not None:
+        entry |= {
+            "size": profile.requested_bytes[action.request],
+            "frames": frames.of(action.request),
+            "category": profile.trace.allocations[action.request].category.value,
+        }
     if action.kind is ActionKind.FREE:
         return [{**entry, "action": "free_requested"}, entry]
     return [entry]

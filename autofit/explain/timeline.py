@@ -201,9 +201,14 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
     )
 
 
-def history_of(profile: Profile) -> History:
-    """All that the allocator did in a profile."""
-    return record_history(profile.trace.events, profile.requested_bytes, settings=profile.allocator_settings)
+def history_of(profile: Profile, position: int | None = None) -> History:
+    """All that the allocator did in a profile, up to a number of events if it is given."""
+    return record_history(
+        profile.trace.events[:position],
+        profile.requested_bytes,
+        settings=profile.allocator_settings,
+        found=profile.found_bytes,
+    )
 
 
 def _plain(moment: Moment) -> dict[str, Any]:

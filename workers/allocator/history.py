@@ -6,12 +6,15 @@ lay, when segments came and went, and what is left at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from workers.allocator.caching import CachingAllocator, Segment
 from workers.allocator.pools import ActionKind, Block
 from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
+
+_NOTHING_FOUND: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class Action:
     Attributes:
         position: index of the event during which it happened.
         num_bytes: of the block or of the segment's part.
-        request: whose block it is; None where it is about a segment.
+        request: whose block it is; None where it is about a segment, or of a plan that was found in the
+            room of a request.
     """
 
     kind: ActionKind
@@ -48,7 +52,11 @@ class History:
 
 
 def record_history(
-    events: Sequence[int], sizes: Sequence[int], *, settings: AllocatorSettings = DEFAULT_SETTINGS
+    events: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    found: Mapping[int, int] = _NOTHING_FOUND,
 ) -> History:
     """Replays events as `replay` does, without a limit, and keeps what the allocator did.
 
@@ -56,6 +64,8 @@ def record_history(
         events: `i` allocates `sizes[i]` bytes, `~i` frees them.
         sizes: bytes of each request.
         settings: of the allocator.
+        found: by request that is room to time plans in, what the plan takes that is found there: see
+            `workers.allocator.Choice`.
 
     Raises:
         ValueError: if the events free what is not allocated.
@@ -66,19 +76,31 @@ def record_history(
     def watch(kind: ActionKind, address: int, num_bytes: int) -> None:
         actions.append(Action(kind, position, address, num_bytes))
 
+    def allocate(num_bytes: int, request: int | None) -> Block:
+        block = allocator.malloc(num_bytes)
+        actions.append(Action(ActionKind.ALLOC, position, block.address, block.size, request))
+        return block
+
+    def free(block: Block, request: int | None) -> None:
+        actions.append(Action(ActionKind.FREE, position, block.address, block.size, request))
+        allocator.free(block)
+
     allocator = CachingAllocator(settings, watcher=watch)
     blocks: dict[int, Block] = {}
     for position, event in enumerate(events):
         if event >= 0:
             if sizes[event]:
-                block = blocks[event] = allocator.malloc(sizes[event])
-                actions.append(Action(ActionKind.ALLOC, position, block.address, block.size, event))
-        elif sizes[~event]:
-            if ~event not in blocks:
-                raise ValueError(f"event {position} frees request {~event}, which was not allocated")
-            block = blocks.pop(~event)
-            actions.append(Action(ActionKind.FREE, position, block.address, block.size, ~event))
-            allocator.free(block)
+                blocks[event] = allocate(sizes[event], event)
+            continue
+        request = ~event
+        if sizes[request]:
+            if request not in blocks:
+                raise ValueError(f"event {position} frees request {request}, which was not allocated")
+            free(blocks.pop(request), request)
+        if request in found:
+            allocator.empty_cache()
+            if found[request]:
+                free(allocate(found[request], None), None)
     return History(
         actions=tuple(actions),
         segments=allocator.segments(),
@@ -89,7 +111,11 @@ def record_history(
 
 
 def given_blocks(
-    events: Sequence[int], sizes: Sequence[int], *, settings: AllocatorSettings = DEFAULT_SETTINGS
+    events: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    found: Mapping[int, int] = _NOTHING_FOUND,
 ) -> list[int]:
     """Bytes of the block that each request gets where nothing limits what is reserved.
 
@@ -97,14 +123,14 @@ def given_blocks(
     split off: the sum over those alive is what PyTorch calls allocated.
 
     Args:
-        events, sizes: those of `record_history`.
+        events, sizes, found: those of `record_history`.
         settings: of the allocator.
 
     Returns:
         One for each size; 0 for an empty request.
     """
     given = [0] * len(sizes)
-    for action in record_history(events, sizes, settings=settings).actions:
+    for action in record_history(events, sizes, settings=settings, found=found).actions:
         if action.kind is ActionKind.ALLOC and action.request is not None:
             given[action.request] = action.num_bytes
     return given

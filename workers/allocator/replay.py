@@ -19,13 +19,16 @@ class Choice(NamedTuple):
     Attributes:
         asker: who asks: one that was refused a size does not ask for it again.
         sizes: what it tries in turn; none is larger than the first.
-        looks_first: it leaves out what is larger than any block that is to be had without giving others
-            back, rather than asking for it.
+        found: of one that asks for room to time its plans in, what it tries in turn for the plan that it
+            finds there, no more than the room; empty for others. It leaves out what is larger than any
+            block that is to be had without giving others back, rather than asking for it. Where its room
+            is freed, all that is cached is given back, and the plan that it found runs: `run_single_conv`
+            of aten's Conv_v8.cpp.
     """
 
     asker: int
     sizes: tuple[int, ...]
-    looks_first: bool = False
+    found: tuple[int, ...] = ()
 
 
 Choices = Mapping[int, Choice]  # by index of the request
@@ -87,6 +90,7 @@ def replay(
     failed_position = None
     position = 0
     choosing = choices or {}
+    finding = {index: choice for index, choice in choosing.items() if choice.found}
     chooser = _Chooser(pools, settings)
     # The loop runs ten thousand times per predicted batch size: it keeps the allocated bytes itself
     # and looks at as few attributes as it can.
@@ -115,6 +119,8 @@ def replay(
                     give(freed)
                 elif rounded[~event]:
                     raise ValueError(f"event {position} frees request {~event}, which was not allocated")
+                if finding and ~event in finding:
+                    chooser.run_found(finding[~event])
     except AllocatorOutOfMemory:
         failed_position = position
     return Replay(
@@ -137,21 +143,33 @@ class _Chooser:
 
     def take(self, choice: Choice) -> Block | None:
         """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
-        refused_bytes = self._refused.get(choice.asker, sys.maxsize)
-        if choice.looks_first:
-            refused_bytes = min(refused_bytes, self._pools.obtainable_bytes() + 1)
-            self._refused[choice.asker] = refused_bytes
-        for asked_bytes in [size for size in choice.sizes if size < refused_bytes] or choice.sizes[-1:]:
+        if choice.found:
+            self._refuse(choice.asker, self._pools.obtainable_bytes() + 1)
+        return self._first_of(choice.asker, choice.sizes)
+
+    def run_found(self, choice: Choice) -> None:
+        """Runs the plan that was found in the room of a choice, which no peak is due to: it was as large."""
+        self._pools.release_cached()
+        block = self._first_of(choice.asker, choice.found)
+        if block is not None:
+            self._pools.give(block)
+
+    def _first_of(self, asker: int, sizes: Sequence[int]) -> Block | None:
+        refused_bytes = self._refused.get(asker, sys.maxsize)
+        for asked_bytes in [size for size in sizes if size < refused_bytes] or sizes[-1:]:
             if not asked_bytes:
                 return None
             size = self._settings.round_size(asked_bytes)
             try:
                 return self._pools.take(size, self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES))
             except AllocatorOutOfMemory:
-                self._refused[choice.asker] = asked_bytes
-                if asked_bytes == choice.sizes[-1]:
+                self._refuse(asker, asked_bytes)
+                if asked_bytes == sizes[-1]:
                     raise
         return None
+
+    def _refuse(self, asker: int, size: int) -> None:
+        self._refused[asker] = min(size, self._refused.get(asker, sys.maxsize))
 
 
 def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:

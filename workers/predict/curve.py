@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workers.allocator import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.predict import mixed_convolutions
@@ -80,6 +81,20 @@ class PeakEstimate:
     workspace_high_bytes: int
     breakdown: dict[Category, int]
     live: tuple[LiveAllocation, ...]
+
+
+class LikelyReplay(NamedTuple):
+    """A replay at the likely level.
+
+    Attributes:
+        sizes: bytes of every allocation.
+        found_bytes: by allocation that is room to time cuDNN's plans in, what the plan that is found there
+            takes.
+    """
+
+    sizes: list[int]
+    found_bytes: dict[int, int]
+    replay: Replay
 
 
 class PeakCurve:
@@ -225,24 +240,39 @@ class PeakCurve:
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
         plans = source or conditions.sources[0]
-        sizes = self._demanded(batch_size, conditions, plans, level)
+        demanded = self._demanded(batch_size, conditions, plans, level)
         spans = 2 * self._demands(batch_size, conditions, plans)
-        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, sizes, strict=True))
-        key = (batch_size, sizes, conditions.settings, limit_bytes, tried)
+        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, demanded, strict=True))
+        key = (batch_size, demanded, conditions.settings, limit_bytes, tried)
         if key not in self._replays:
-            choices: Choices = {
-                index: Choice(call, tried[number], looks_first=number == call and spans[call].is_benchmark)
-                for index, call in self._called
-                if len(tried[number := self._demand_of[index]]) > 1
-            }
             self._replays[key] = replay(
                 self._events,
-                self._sizes(batch_size, sizes),
+                self._sizes(batch_size, demanded),
                 settings=conditions.settings,
                 limit_bytes=limit_bytes,
-                choices=choices,
+                choices=self._choices(tried, self._timed(batch_size, conditions)),
             )
         return self._replays[key]
+
+    def _timed(self, batch_size: int, conditions: Conditions) -> frozenset[int]:
+        """The numbers of the different calls whose plans are timed."""
+        spans = self._demands(batch_size, conditions, conditions.sources[0])
+        return frozenset(number for number, span in enumerate(spans) if span.is_benchmark)
+
+    def _choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
+        """By allocation, what it tries in turn where that is more than one size, or room to time plans in.
+
+        Args:
+            tried: in the order of `_Sizes`.
+        """
+        choices = dict[int, Choice]()
+        for index, call in self._called:
+            number = self._demand_of[index]
+            is_first = number == call
+            found = tried[number + len(self._calls)] if is_first and call in timed else ()
+            if found or len(tried[number]) > 1:
+                choices[index] = Choice(call, tried[number], found)
+        return choices
 
     def _replay(
         self,
@@ -253,7 +283,8 @@ class PeakCurve:
         stop_above_bytes: int | None = None,
     ) -> Replay:
         """Remembered: policies and cards that agree in all workspaces share their replays."""
-        key = (batch_size, demanded, conditions.settings)
+        timed = self._timed(batch_size, conditions)
+        key = (batch_size, demanded, conditions.settings, timed)
         known = self._replays.get(key)
         if known is not None and (
             known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
@@ -266,6 +297,7 @@ class PeakCurve:
             self._sizes(batch_size, demanded),
             settings=conditions.settings,
             stop_above_bytes=stop_above_bytes,
+            choices=self._choices([(size,) for size in demanded], timed) if timed else None,
         )
         return result
 
@@ -351,10 +383,18 @@ class PeakCurve:
         runs = self.runs_within(batch_size, conditions, budget_bytes, level)
         return Verdict.THRASH if runs else Verdict.OOM
 
-    def likely(self, batch_size: int, conditions: Conditions) -> tuple[list[int], Replay]:
-        """Bytes of every allocation as an estimate's allocated peak has them, and their replay."""
+    def likely(self, batch_size: int, conditions: Conditions) -> LikelyReplay:
+        """The replay that an estimate's allocated peak is of, and what it was made of."""
         demanded = self._demanded(batch_size, conditions, self._typical(batch_size, conditions), Level.LIKELY)
-        return self._sizes(batch_size, demanded), self._replay(batch_size, demanded, conditions)
+        timed = self._timed(batch_size, conditions)
+        return LikelyReplay(
+            sizes=self._sizes(batch_size, demanded),
+            found_bytes={
+                index: choice.found[0]
+                for index, choice in self._choices([(size,) for size in demanded], timed).items()
+            },
+            replay=self._replay(batch_size, demanded, conditions),
+        )
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""

@@ -96,7 +96,8 @@ def workspace(
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
     plan, to which it comes down when memory is short. With benchmark it allocates the largest
     workspace among all plans (`generate_and_filter_plans`), to time them in it, where it meets a call
-    for the first time; from then on it takes the fastest (`benchmark_cache`), likely the first.
+    for the first time; then it gives back all that is cached, and from then on it takes the fastest
+    (`benchmark_cache`), likely the first.
 
     Args:
         plans: of the call, in PyTorch's order.

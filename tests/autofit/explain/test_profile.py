@@ -50,6 +50,7 @@ PROFILE = Profile(
     peak_allocated_bytes=3584,
     peak_reserved_bytes=2 << 20,
     workspace_source="a formula",
+    found_bytes={2: 512},
     versions={"autofit": "0.1.0"},
 )
 
@@ -109,6 +110,9 @@ def test_the_loss_is_of_the_forward_pass():
         (packed({**document(), "block_bytes": [1, 2]}), "differ in number"),
         (packed({**document(), "block_bytes": [None] * len(document()["block_bytes"])}), "no whole number"),
         (packed({**document(), "peak_allocated_bytes": "x"}), "no whole number"),
+        (packed({**document(), "found_bytes": {"3": 512}}), "in the room of no allocation"),
+        (packed({**document(), "found_bytes": {"2": -1}}), "no whole number"),
+        (packed({**document(), "found_bytes": {"two": 512}}), "malformed"),
         (packed({**document(), "versions": None}), "versions are no table"),
         (packed({**document(), "trace": {**document()["trace"], "convolutions": ["x"]}}), "malformed"),
         (

@@ -48,14 +48,43 @@ def test_who_was_refused_a_size_does_not_ask_for_more_later_whatever_else_there_
     assert reserved_mib([50, 100, 110], choices, 120, [0, 1, ~1, ~0, 2]) == 70
 
 
-def test_who_looks_first_lets_others_keep_their_cache():
+def test_who_looks_for_room_lets_others_keep_their_cache():
     # 60 are cached and 40 are left: 100 would be had by giving the 60 back, 60 without.
     sizes = mib(60, 100)
-    for looks_first, retries, peak_mib in ((False, 1, 100), (True, 0, 60)):
-        choices = {1: Choice(FIRST, mib(100, 60, 20), looks_first=looks_first)}
+    for found, retries, peak_mib in ((), 1, 100), (mib(20), 0, 60):
+        choices = {1: Choice(FIRST, mib(100, 60, 20), found)}
         outcome = replay([0, ~0, 1], sizes, limit_bytes=100 * MIB, choices=choices)
         assert outcome.completed
         assert (outcome.num_alloc_retries, outcome.peak_reserved_bytes // MIB) == (retries, peak_mib)
+
+
+def test_where_the_room_is_freed_all_that_is_cached_is_given_back_and_the_plan_that_was_found_runs():
+    # 70 lie in the cache when 40 of room are freed: with them 110 are reserved, and 30 or 70 would be left.
+    events, sizes = [0, 1, ~0, ~1, 2], mib(70, 40, 90)
+    for limit_mib, choices, peak_mib in (
+        (None, {}, 200),
+        (None, {1: Choice(FIRST, mib(40), mib(30))}, 120),
+        (None, {1: Choice(FIRST, mib(40), (0,))}, 110),
+        (110, {1: Choice(FIRST, mib(40), (0,))}, 110),
+    ):
+        limit_bytes = None if limit_mib is None else limit_mib * MIB
+        outcome = replay(events, sizes, limit_bytes=limit_bytes, choices=choices)
+        assert outcome.completed
+        assert (outcome.num_alloc_retries, outcome.peak_reserved_bytes // MIB) == (0, peak_mib)
+
+
+def test_room_of_nothing_gives_the_cache_back_too():
+    outcome = replay([0, ~0, 1, ~1, 2], mib(70, 0, 90), choices={1: Choice(FIRST, (0,), (0,))})
+    assert outcome.peak_reserved_bytes == 90 * MIB
+
+
+def test_a_plan_that_was_found_comes_down_too_and_where_none_can_be_had_the_replay_says_where():
+    # Beside 80 that stay, 20 of room were to be had: what is larger is not asked for again.
+    for found, completed in (mib(30, 20), True), (mib(30, 25), False):
+        choices = {1: Choice(FIRST, mib(40, 20), found)}
+        outcome = replay([0, 1, ~1], mib(80, 40), limit_bytes=100 * MIB, choices=choices)
+        assert outcome.completed is completed
+        assert outcome.failed_position == (None if completed else 2)
 
 
 def test_the_cache_is_given_back_before_a_smaller_size_is_tried():
@@ -85,8 +114,5 @@ def test_where_the_last_choice_is_refused_the_replay_says_where():
 @given(st.lists(st.integers(0, 60 * MIB), min_size=1, max_size=20), st.integers(1, 5))
 def test_with_room_for_all_choices_change_nothing(sizes, num_askers):
     events = [*range(len(sizes)), *(~index for index in range(len(sizes)))]
-    choices = {
-        index: Choice(index % num_askers, (size, size // 2, 0), looks_first=index % 2 == 0)
-        for index, size in enumerate(sizes)
-    }
+    choices = {index: Choice(index % num_askers, (size, size // 2, 0)) for index, size in enumerate(sizes)}
     assert replay(events, sizes, choices=choices) == replay(events, sizes)

@@ -5,9 +5,18 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
+from hypothesis import strategies as st
 
 from tests.workers.allocator.streams import SETTINGS, streams
-from workers.allocator import ActionKind, AllocatorSettings, CachingAllocator, History, record_history, replay
+from workers.allocator import (
+    ActionKind,
+    AllocatorSettings,
+    CachingAllocator,
+    Choice,
+    History,
+    record_history,
+    replay,
+)
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
@@ -42,6 +51,22 @@ def test_the_actions_add_up_to_the_peaks_of_a_replay(
         outcome.peak_allocated_bytes,
         outcome.peak_reserved_bytes,
     )
+
+
+@untimed
+@given(streams(), SETTINGS, st.data())
+def test_plans_are_found_in_the_history_as_they_are_in_a_replay(
+    stream: tuple[list[int], list[int]], settings: AllocatorSettings, data: st.DataObject
+) -> None:
+    sizes = stream[1]
+    rooms = data.draw(st.sets(st.integers(0, len(sizes) - 1))) if sizes else set()
+    found = {request: data.draw(st.integers(0, sizes[request])) for request in sorted(rooms)}
+    history = record_history(*stream, settings=settings, found=found)
+    choices = {request: Choice(request, (sizes[request],), (size,)) for request, size in found.items()}
+    outcome = replay(*stream, settings=settings, choices=choices)
+
+    assert max(running_bytes(history, BLOCKS)) == outcome.peak_allocated_bytes
+    assert max(running_bytes(history, SEGMENTS)) == outcome.peak_reserved_bytes
 
 
 @untimed
