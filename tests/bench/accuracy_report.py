@@ -189,6 +189,7 @@ def _csv_line(s: Scored) -> dict[str, object]:
         "table": row.table,
         "model": row.model,
         "family": row.family,
+        "groups": "; ".join(row.groups),
         "mode": setting.mode,
         "optimizer": setting.optimizer,
         "precision": setting.precision,

@@ -9,9 +9,10 @@ import pytest
 
 from autofit.confidence import ModelClass, Residuals
 from tests.bench.calibrate import Row, calibrated, cross_validated, document, read_rows, shares_of
+from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
 HEAD = (
-    "table,model,family,optimizer,gpu,batch_size,limit_bytes,model_class,architecture,measured_bytes,constant_bytes,"
+    "table,model,family,groups,optimizer,gpu,batch_size,limit_bytes,model_class,architecture,measured_bytes,constant_bytes,"
     "low_bytes,likely_bytes,high_bytes,failure"
 )
 
@@ -73,14 +74,18 @@ def test_rows_are_read_without_their_constant_small_ones_left_out_and_failures_c
     file = tmp_path / "rows.csv"
     file.write_text(
         f"{HEAD}\n"
-        "t,m,f,adam,g,4,40000000000,attention,sm_86,1100000000,100000000,900000000,950000000,990000000,\n"
-        "t,m,f,adam,g,8,40000000000,attention,sm_86,2100000000,100000000,1800000000,1900000000,1980000000,\n"
-        "t,m,f,adam,g,16,40000000000,attention,sm_86,,0,900000000,950000000,990000000,\n"
-        "t,m,f,adam,g,32,40000000000,,sm_86,3100000000,0,0,0,0,not traced\n"
+        "t,m,f,,adam,g,4,40000000000,attention,sm_86,4100000000,100000000,1900000000,1950000000,1990000000,\n"
+        "t,m,f,,adam,g,8,40000000000,attention,sm_86,4200000000,100000000,3800000000,3900000000,3980000000,\n"
+        "t,m,f,,adam,g,16,40000000000,attention,sm_86,,0,900000000,950000000,990000000,\n"
+        "t,m,f,,adam,g,32,40000000000,,sm_86,5100000000,0,0,0,0,not traced\n"
     )
     (only,), num_failed = read_rows([file])
     assert num_failed == 1
-    assert (only.real_bytes, only.cards, only.model_class) == (2 * 10**9, "ampere-ada", ModelClass.ATTENTION)
+    assert (only.real_bytes, only.cards, only.model_class) == (
+        4_100_000_000,
+        "ampere-ada",
+        ModelClass.ATTENTION,
+    )
     assert only.beyond_high > 0
 
 
@@ -88,7 +93,7 @@ def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(
     file = tmp_path / "rows.csv"
     peaks = {8: 30, 16: 12, 32: 13, 64: 14}
     lines = [
-        f"t,m,f,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,0,9000000000,9000000000,9000000000,"
+        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,0,9000000000,9000000000,9000000000,"
         for batch, gigabytes in peaks.items()
     ]
     file.write_text("\n".join([HEAD, *lines]))
@@ -100,6 +105,15 @@ def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(
 def test_a_run_that_filled_its_card_says_nothing_of_what_it_needed(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
-        f"{HEAD}\nt,m,f,adam,g,64,40000000000,attention,sm_80,39000000000,0,9000000000,9000000000,9000000000,\n"
+        f"{HEAD}\nt,m,f,,adam,g,64,40000000000,attention,sm_80,39000000000,0,9000000000,9000000000,9000000000,\n"
+    )
+    assert read_rows([file]) == ([], 1)
+
+
+def test_a_run_whose_loss_cannot_have_run_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(
+        f"{HEAD}\nt,m,f,vit; {TOO_FEW},adam,g,64,40000000000,attention,sm_80,"
+        "9000000000,0,9000000000,9000000000,9000000000,\n"
     )
     assert read_rows([file]) == ([], 1)
