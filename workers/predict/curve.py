@@ -243,14 +243,15 @@ class PeakCurve:
         demanded = self._demanded(batch_size, conditions, plans, level)
         spans = 2 * self._demands(batch_size, conditions, plans)
         tried = tuple(span.choices_up_to(size) for span, size in zip(spans, demanded, strict=True))
-        key = (batch_size, demanded, conditions.settings, limit_bytes, tried)
+        timed = self._timed(batch_size, conditions)
+        key = (batch_size, demanded, conditions.settings, limit_bytes, tried, timed)
         if key not in self._replays:
             self._replays[key] = replay(
                 self._events,
                 self._sizes(batch_size, demanded),
                 settings=conditions.settings,
                 limit_bytes=limit_bytes,
-                choices=self._choices(tried, self._timed(batch_size, conditions)),
+                choices=self._choices(tried, timed),
             )
         return self._replays[key]
 

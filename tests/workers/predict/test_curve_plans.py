@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
@@ -9,6 +11,7 @@ from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve
 from workers.predict.plans import Plan
 from workers.protocol import Verdict
+from workers.trace import Trace
 
 BATCH_SIZE = 20
 BARE_BYTES = 60 * MIB  # of that batch, without a workspace
@@ -87,6 +90,28 @@ def test_benchmarking_comes_down_from_the_largest_even_if_that_is_the_first_plan
         replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB)
         assert replay.completed
         assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
+
+
+def with_a_map_after_the_convolution(batch_size: int) -> Trace:
+    """The step, of which the first map is freed before the convolution; another, twice as large, follows."""
+    trace = step(batch_size)
+    larger = dataclasses.replace(
+        trace.allocations[1], num_bytes=2 * batch_size * MIB, shape=(batch_size, MIB // 2)
+    )
+    return dataclasses.replace(
+        trace, allocations=(*trace.allocations, larger), events=(0, 1, ~1, 2, ~2, 3, ~3)
+    )
+
+
+def test_benchmarking_gives_back_what_is_cached_though_there_is_nothing_to_choose():
+    curve = PeakCurve([with_a_map_after_the_convolution(batch_size) for batch_size in (4, 6, 9)])
+    peaks = []
+    for conv_algo in ("cudnn", "cudnn-benchmark"):
+        conditions = with_sizes(0, conv_algo=conv_algo)
+        replay = curve.replay(BATCH_SIZE, conditions)
+        assert replay == curve.replay_within(BATCH_SIZE, conditions, 10**12)
+        peaks.append(replay.peak_reserved_bytes // MIB)
+    assert peaks == [40 + 20 + 40, 40 + 40]
 
 
 def test_at_the_worst_the_largest_is_tried_first_and_smaller_ones_after_it(curve):
