@@ -117,10 +117,10 @@ def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
     """
     current = TablePlans(architecture, _CURRENT)
     older = WithWeightGradients(current, TablePlans(architecture, _OLDEST))
-    of_older = Without(older, pointwise=True), Without(older, pointwise=True, grouped=True)
+    one_or_other = Without(current, pointwise=True, grouped=True), Without(older, pointwise=True)
     if architecture in _POINTWISE_WITHOUT:
-        return (Without(current, pointwise=True), *of_older)
-    return (current, Without(current, pointwise=True, grouped=True), *of_older)
+        return one_or_other
+    return (current, *one_or_other, Without(older, pointwise=True, grouped=True))
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -100,25 +101,28 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def with_constants(scored: Sequence[Scored]) -> list[Scored]:
-    """Rows whose constant is the median of what is left over in all other families.
+    """Rows whose constant is the one by which all other families are off least, each by its own peak.
 
     A constant that a family had a part in would be judged by rows that it was made from. With a
     single family there is no other, and it is taken from that one.
     """
     constants = {
-        family: _median_left_over([s for s in scored if s.row.family != family] or scored)
+        family: _constant_of([s for s in scored if s.row.family != family] or scored)
         for family in {s.row.family for s in scored}
     }
     return [dataclasses.replace(s, constant_bytes=constants[s.row.family]) for s in scored]
 
 
-def _median_left_over(scored: Iterable[Scored]) -> int:
-    left_over = [
-        s.row.measured_bytes - s.prediction.likely_bytes
+def _constant_of(scored: Iterable[Scored]) -> int:
+    """The constant with the least mean of relative errors: a median that weighs each by 1/peak."""
+    left_over = sorted(
+        (s.row.measured_bytes - s.prediction.likely_bytes, 1 / s.row.measured_bytes)
         for s in scored
         if not s.failed and s.row.measured_bytes is not None
-    ]
-    return int(statistics.median(left_over)) if left_over else 0
+    )
+    half = sum(weight for _, weight in left_over) / 2
+    reached = itertools.accumulate(weight for _, weight in left_over)
+    return next((size for (size, _), sum_ in zip(left_over, reached, strict=True) if sum_ >= half), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

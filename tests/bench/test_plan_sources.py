@@ -65,7 +65,7 @@ def test_an_older_cudnn_copies_what_a_newer_one_does_or_less(
     ("architecture", "pointwise_copies", "grouped_copies"),
     [
         ("sm_86", [True, False, False, False], [True, False, True, False]),
-        ("sm_80", [False, False, False], [True, True, False]),
+        ("sm_80", [False, False], [False, True]),
     ],
 )
 def test_the_tables_alternatives_of_an_older_cudnn_differ_in_pointwise_and_grouped(
@@ -77,15 +77,15 @@ def test_the_tables_alternatives_of_an_older_cudnn_differ_in_pointwise_and_group
     assert [grouped > 0 for _, grouped in found] == grouped_copies
 
 
-def test_gradients_of_weights_are_planned_by_the_oldest_table_in_all_alternatives_but_the_first() -> None:
+def test_the_tables_alternatives_of_an_older_cudnn_differ_in_gradients_of_weights() -> None:
     # A layer of VGG: 9.20 copies more than both maps for the gradient of its weights, 9.8 these alone.
     maps = {"input_shape": (32, 512, 28, 28), "output_shape": (32, 512, 28, 28)}
     weights = dataclasses.replace(WEIGHTS, weight_shape=(512, 512, 3, 3), **maps)
-    usual, *others = [first_bytes(each, weights)[0] for each in older_cudnn("sm_80")]
-    assert usual > max(others) == min(others) > 0
+    usual, older = [first_bytes(each, weights)[0] for each in older_cudnn("sm_80")]
+    assert usual > older > 0
 
 
-@pytest.mark.parametrize(("source", "of_older", "of_asked"), [(TABLE, 3, 1), (CUDNN, 2, 1), (FORMULAS, 0, 0)])
+@pytest.mark.parametrize(("source", "of_older", "of_asked"), [(TABLE, 2, 1), (CUDNN, 2, 1), (FORMULAS, 0, 0)])
 def test_a_row_has_one_source_where_its_cudnn_can_be_asked(
     source: str, of_older: int, of_asked: int, tmp_path: Path
 ) -> None:
