@@ -23,8 +23,8 @@ SOURCES = (TABLE, CUDNN, FORMULAS)
 _FIRST_RELEASE_ASKED = (2, 7)
 _OLDEST, _CURRENT = (9, 8), (9, 20)
 # On an A100 networks of 1×1 convolutions (GPUMemNet's EfficientNets, NextViTs, FastViTs) agree to 1 % with
-# none that copies, and are 4 to 7 % off with all of them; on the cards of xMem's runs it is in between.
-_POINTWISE_WITHOUT = ("sm_80",)
+# none that copies, and are 4 to 7 % off where all do; on the cards of xMem's runs it is in between.
+_MORE_WITHOUT_POINTWISE = ("sm_80",)
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,17 @@ def sources_of(row: Row, source: str, cache: Path) -> tuple[PlanSource, ...]:
     is_asked = bool(release) and release >= _FIRST_RELEASE_ASKED
     if source == CUDNN:
         current = _cudnn(row.gpu, cache)
-        return (current,) if is_asked else copying_or_not(current, row.architecture)
+        return (current,) if is_asked else copying_or_not(current)
     return (TablePlans(row.architecture),) if is_asked else older_cudnn(row.architecture)
 
 
-def copying_or_not(current: PlanSource, architecture: str) -> tuple[PlanSource, ...]:
+def copying_or_not(current: PlanSource) -> tuple[PlanSource, ...]:
     """What a cuDNN may do that is too old to be asked, such as the 9.1 of PyTorch 2.4 to 2.6, by a newer one.
 
     Real runs with it lie between those in which 1×1 and grouped convolutions copy their feature maps, as
     newer versions plan, and those in which they do without.
     """
-    without = Without(current, pointwise=True), Without(current, pointwise=True, grouped=True)
-    return without if architecture in _POINTWISE_WITHOUT else (current, *without)
+    return current, Without(current, pointwise=True), Without(current, pointwise=True, grouped=True)
 
 
 @functools.cache
@@ -117,10 +116,15 @@ def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
     """
     current = TablePlans(architecture, _CURRENT)
     older = WithWeightGradients(current, TablePlans(architecture, _OLDEST))
-    one_or_other = Without(current, pointwise=True, grouped=True), Without(older, pointwise=True)
-    if architecture in _POINTWISE_WITHOUT:
-        return one_or_other
-    return (current, *one_or_other, Without(older, pointwise=True, grouped=True))
+    alternatives = (
+        current,
+        Without(current, pointwise=True, grouped=True),
+        Without(older, pointwise=True),
+        Without(older, pointwise=True, grouped=True),
+    )
+    if architecture in _MORE_WITHOUT_POINTWISE:
+        return (*alternatives, Without(current, pointwise=True))
+    return alternatives
 
 
 @functools.cache
