@@ -36,6 +36,8 @@ def register() -> torch.library.Library:
     library.impl("linear", _linear, "AutogradCUDA")
     library.impl("dropout", _dropout, "AutogradCUDA")
     library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, "AutogradCUDA")
+    library.impl("softmax.int", _softmax, "AutogradCUDA")
+    library.impl("log_softmax.int", _log_softmax, "AutogradCUDA")
     recurrent.register(library)
     for name in _lacking_a_cuda_kernel():
         library.impl(name.removeprefix("aten::"), _never_called, "CUDA")
@@ -85,6 +87,24 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
         return input.mul(torch.zeros((), dtype=input.dtype, device=input.device))
     output: Tensor = aten.native_dropout(input, p, train)[0]
     return output
+
+
+def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """SoftMax.cpp: the kernel itself makes float32 of float16, which autocast asks for."""
+    output: Tensor = aten._softmax(*_converted(self, dim, dtype))
+    return output
+
+
+def _log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    output: Tensor = aten._log_softmax(*_converted(self, dim, dtype))
+    return output
+
+
+def _converted(tensor: Tensor, dim: int, dtype: torch.dtype | None) -> tuple[Tensor, int, bool]:
+    """The input of both, their dimension, and whether the kernel converts."""
+    if tensor.dtype == torch.float16 and dtype == torch.float32:
+        return tensor, dim, True
+    return tensor if dtype is None else tensor.to(dtype), dim, False
 
 
 def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signature

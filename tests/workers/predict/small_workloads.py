@@ -70,6 +70,8 @@ silu = _workload(functools.partial(_perceptron, nn.SiLU))
 mish = _workload(functools.partial(_perceptron, nn.Mish))
 rms_norm = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.RMSNorm(HIDDEN)))
 dropout = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Dropout(0.1), nn.Linear(HIDDEN, 2)))
+softmax = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Softmax(-1)))
+log_softmax = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.LogSoftmax(-1)))
 sequence = _workload(lambda: nn.Linear(WIDTH, HIDDEN), shape=(5, WIDTH))
 strided_sequence = _workload(
     lambda: nn.Linear(WIDTH, HIDDEN),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def casts(steps, step: int = 2, dtype: str = "bfloat16"):
     made = steps.allocations("forward", step=step)
@@ -58,6 +60,19 @@ def test_products_run_in_half_precision_and_the_loss_in_single(steps_of):
         "aten.pow.Tensor_Scalar": "float32",
         "aten.mean": "float32",
     }
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_softmax_makes_float32_of_float16_itself_and_of_bfloat16_a_copy_first(name, steps_of):
+    def made(phase: str, precision: str) -> list[tuple[str, str]]:
+        steps = steps_of(name, precision=precision)
+        return [(a.operator, a.dtype) for a in steps.allocations(phase, module="1")]
+
+    operator = f"aten._{name}"
+    assert made("forward", "amp-fp16") == [(operator, "float32")]
+    assert made("backward", "amp-fp16") == [(f"{operator}_backward_data", "float16")]
+    assert made("forward", "amp-bf16") == [("aten._to_copy", "float32"), (operator, "float32")]
+    assert made("forward", "fp32") == [(operator, "float32")]
 
 
 def test_the_cache_which_is_a_table_by_address_does_not_make_traces_differ(outcome_of):
