@@ -27,7 +27,6 @@ from workers.predict.curve import (
     TracedCurve,
 )
 from workers.predict.mixed_convolutions import Option
-from workers.predict.workspace import MOST_ELEMENTS
 from workers.protocol import (
     Device,
     Evidence,
@@ -241,24 +240,17 @@ class PredictedCurve:
             allow_tf32=self._knobs.tf32_in_convolutions,
         )
 
-    def largest_indexed(self, max_batch: int) -> int:
-        """The largest batch up to a cap that PyTorch's kernels can index; 0 for none."""
+    def largest_accepted(self, max_batch: int) -> int:
+        """The largest batch up to a cap that PyTorch's kernels take, whatever memory there is; 0 for none."""
         if self.needs_traces:
             return max_batch  # each size would cost a trace
         sizes = range(1, max_batch + 1)
-        return bisect.bisect_left(sizes, True, key=lambda size: self.why_not_indexed(size) is not None)
+        return bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)
 
-    def why_not_indexed(self, batch_size: int) -> str | None:
+    def why_refused(self, batch_size: int) -> str | None:
         """Why a size cannot be run, whatever memory there is; None where it can."""
-        found = self._at(batch_size).not_indexed(batch_size, self._conditions)
-        if found is None:
-            return None
-        module, num_elements = found
-        return (
-            f"batch {batch_size} cannot be run: {module} convolves {num_elements:,} elements channel by "
-            f"channel, and PyTorch's kernel for that indexes up to {MOST_ELEMENTS:,}; cuDNN has no such "
-            "limit: try --conv-algo cudnn, or --memory-format channels_last"
-        )
+        refusal = self._at(batch_size).refusal(batch_size, self._conditions)
+        return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether even the low end fails under the budget, with all that the allocator can release."""

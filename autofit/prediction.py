@@ -162,7 +162,7 @@ class Predictor:
         trace = self.trace(knobs, batch_size)
         require_applicable(knobs, trace)
         curve = self.curve_of(trace, knobs, card)
-        if (why := curve.why_not_indexed(batch_size)) is not None:
+        if (why := curve.why_refused(batch_size)) is not None:
             raise WorkloadFailedError(why)
         return curve
 

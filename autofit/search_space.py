@@ -131,9 +131,9 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
     caps = {
         knobs: largest
         for knobs, curve in curves.by_knobs.items()
-        if (largest := curve.largest_indexed(space.max_batch)) < space.max_batch
+        if (largest := curve.largest_accepted(space.max_batch)) < space.max_batch
     }
-    reasons = {knobs: str(curves.of(knobs).why_not_indexed(cap + 1)) for knobs, cap in caps.items()}
+    reasons = {knobs: str(curves.of(knobs).why_refused(cap + 1)) for knobs, cap in caps.items()}
     beyond = frozenset(knobs for knobs, cap in caps.items() if cap < space.min_batch)
     if beyond and not set(space.settings) - beyond:
         raise WorkloadFailedError(reasons[space.settings[0]])

@@ -16,9 +16,9 @@ from workers.allocator import Choice, Choices, Replay, live_peak_bytes, peak_of_
 from workers.predict import mixed_convolutions
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
-from workers.predict.indexing import too_many_elements
 from workers.predict.plans import PlanSource
-from workers.predict.polynomials import NotPolynomialError, size_polynomial, value_at
+from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
+from workers.predict.refusals import FUSED_ATTENTION, Refusal, why_not_attended, why_not_convolved
 from workers.predict.versions import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Knobs, Verdict
@@ -122,6 +122,11 @@ class PeakCurve:
         try:
             self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
             found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
+            self._attended = {
+                index: line_through(batch_sizes, [a.shape[0] for a in column])
+                for index, column in enumerate(columns)
+                if _is_attended(column[0])
+            }
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
                 f"a tensor's size is no polynomial of the batch size: {error}"
@@ -357,7 +362,7 @@ class PeakCurve:
         At the low end it is enough that it runs by one source of plans, to be likely it has to by half of
         them, else by all. What PyTorch cannot index runs under no limit.
         """
-        if self.not_indexed(batch_size, conditions) is not None:
+        if self.refusal(batch_size, conditions) is not None:
             return False
         runs = (
             self.replay_within(batch_size, conditions, limit_bytes, level, source=source).completed
@@ -375,7 +380,7 @@ class PeakCurve:
         level: Level = Level.HIGH,
     ) -> Verdict:
         """Whether a size fits a budget without a retry of the allocator, fits thrashing, or fails."""
-        if self.not_indexed(batch_size, conditions) is not None:
+        if self.refusal(batch_size, conditions) is not None:
             return Verdict.OOM
         if budget_bytes is None:
             return Verdict.FITS
@@ -447,15 +452,21 @@ class PeakCurve:
         calls = self._shapes(batch_size)[1]
         return [call for _, number in self._called if isinstance(call := calls[number], Convolution)]
 
-    def not_indexed(self, batch_size: int, conditions: Conditions) -> tuple[str, int] | None:
-        """The module of a convolution that PyTorch refuses at a batch size, and its number of elements."""
+    def refusal(self, batch_size: int, conditions: Conditions) -> Refusal | None:
+        """What PyTorch cannot run at a batch size whatever memory there is; None where it can all."""
+        release = self._torch_release
+        for index, line in self._attended.items():
+            allocation = self._allocations[index]
+            why = why_not_attended(allocation.operator, value_at(line, batch_size), conditions, release)
+            if why is not None:
+                return Refusal(allocation.module, why)
         calls = self._shapes(batch_size)[1]
         for index, number in self._called:
             call = calls[number]
             if isinstance(call, Convolution):
-                num_elements = too_many_elements(call, conditions, self._torch_release)
-                if num_elements is not None:
-                    return self._allocations[index].module, num_elements
+                why = why_not_convolved(call, conditions, release)
+                if why is not None:
+                    return Refusal(self._allocations[index].module, why)
         return None
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
@@ -577,6 +588,11 @@ def _kind(allocation: Allocation) -> tuple[object, ...]:
     """What decides an allocation's size."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     return allocation.convolution is None, formula, allocation.span_bytes is None
+
+
+def _is_attended(allocation: Allocation) -> bool:
+    """Whether it is what fused attention returns: batch, heads, rows and head size."""
+    return allocation.operator in FUSED_ATTENTION and len(allocation.shape) == 4
 
 
 def _polynomial(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> tuple[int, ...]:

@@ -1,0 +1,148 @@
+"""What PyTorch refuses: convolutions for the number of their elements, attention for that of its samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from workers.predict.conditions import Conditions
+from workers.predict.curve import PeakCurve
+from workers.predict.refusals import (
+    FUSED_ATTENTION,
+    MOST_SAMPLES,
+    too_many_elements,
+    why_not_attended,
+    why_not_convolved,
+)
+from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
+from workers.protocol import Knobs, Verdict
+from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+
+# blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.
+LAYER = Convolution(
+    conv_pass=ConvPass.FPROP,
+    input_shape=(1, 144, 160, 160),
+    weight_shape=(144, 1, 3, 3),
+    output_shape=(1, 144, 80, 80),
+    stride=(2, 2),
+    padding=(1, 1),
+    dilation=(1, 1),
+    groups=144,
+    dtype="float16",
+    element_bytes=2,
+)
+LAST = MOST_ELEMENTS // (144 * 160 * 160)
+
+
+BEFORE, SINCE = (2, 7), (2, 8)
+
+
+def refused(call: Convolution, release: tuple[int, int] = BEFORE, **conditions: Any) -> bool:
+    return too_many_elements(call, Conditions(**conditions), release) is not None
+
+
+def test_the_direct_kernel_has_a_last_batch() -> None:
+    assert not refused(LAYER.of_samples(LAST))
+    num_elements = too_many_elements(LAYER.of_samples(LAST + 1), Conditions(), BEFORE)
+    assert num_elements == (LAST + 1) * 144 * 160 * 160
+
+
+def test_what_it_cannot_index_is_cudnns_in_newer_releases() -> None:
+    call = LAYER.of_samples(LAST + 1)
+    assert not refused(call, SINCE)
+    assert goes_to_cudnn(call, 80, SINCE)
+    assert not goes_to_cudnn(LAYER.of_samples(LAST), 80, SINCE)
+    assert refused(call, SINCE, conv_algo="native")
+    assert refused(call, SINCE, torch_release=BEFORE)
+
+
+def test_the_release_looks_at_the_input_alone() -> None:
+    widened = dataclasses.replace(LAYER, weight_shape=(720, 1, 3, 3), output_shape=(1, 720, 80, 80))
+    assert refused(widened.of_samples(LAST), SINCE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"channels_last": True},
+        {"stride": (1, 1), "output_shape": (1, 144, 160, 160)},
+        {"groups": 1, "weight_shape": (144, 144, 3, 3)},
+    ],
+    ids=["channels-last", "fast-in-cudnn", "dense"],
+)
+def test_what_goes_to_cudnn_has_none(change: dict[str, object]) -> None:
+    call = dataclasses.replace(LAYER, **change).of_samples(4 * LAST)  # type: ignore[arg-type]
+    assert not refused(call)
+
+
+def test_without_cudnn_the_layout_does_not_help() -> None:
+    call = dataclasses.replace(LAYER, channels_last=True).of_samples(LAST + 1)
+    assert refused(call, conv_algo="native")
+
+
+def test_a_batch_in_pieces_is_indexed_piece_by_piece() -> None:
+    assert not refused(LAYER.of_samples(4 * LAST), conv_algo="chunked:8")
+
+
+def test_a_refused_convolution_says_how_many_elements_and_what_to_do() -> None:
+    call = LAYER.of_samples(LAST + 1)
+    said = why_not_convolved(call, Conditions(), BEFORE)
+    assert said is not None
+    assert f"{(LAST + 1) * 144 * 160 * 160:,} elements" in said
+    assert "try --conv-algo cudnn" in said
+    assert why_not_convolved(LAYER.of_samples(LAST), Conditions(), BEFORE) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "release", "refuses"),
+    [
+        (FUSED_ATTENTION[0], BEFORE, True),
+        (FUSED_ATTENTION[0], (2, 13), True),
+        (FUSED_ATTENTION[1], BEFORE, True),
+        (FUSED_ATTENTION[1], SINCE, False),  # in chunks
+    ],
+)
+def test_fused_attention_takes_as_many_samples_as_a_grid_has_rows(
+    operator: str, release: tuple[int, int], refuses: bool
+) -> None:
+    assert why_not_attended(operator, MOST_SAMPLES, Conditions(), release) is None
+    said = why_not_attended(operator, MOST_SAMPLES + 1, Conditions(), release)
+    assert (said is not None) is refuses
+    # The release that runs counts, where it is another than that of the trace.
+    other = Conditions(torch_release=release)
+    assert (why_not_attended(operator, MOST_SAMPLES + 1, other, (2, 13)) is not None) is refuses
+
+
+def windows(batch_size: int) -> Trace:
+    """Attention within 64 windows of each image, as DaViT has it at 224 pixels."""
+    output = Allocation(
+        num_bytes=64 * batch_size * 3 * 49 * 32 * 2,
+        shape=(64 * batch_size, 3, 49, 32),
+        dtype="float16",
+        category=Category.ACTIVATION,
+        operator=FUSED_ATTENTION[0],
+        module="stages.0.blocks.0.0.attn",
+    )
+    return Trace(
+        workload="windows",
+        batch_size=batch_size,
+        mode="infer",
+        optimizer="",
+        knobs=Knobs(),
+        allocations=(output,),
+        events=(0, ~0),
+    )
+
+
+def test_windows_are_samples_too_and_no_memory_helps() -> None:
+    curve = PeakCurve([windows(batch_size) for batch_size in (4, 6, 10)])
+    assert curve.refusal(1023, Conditions()) is None
+    assert curve.verdict(1023, Conditions(), 10**12) is Verdict.FITS
+    refusal = curve.refusal(1024, Conditions())
+    assert refusal is not None
+    assert refusal.module == "stages.0.blocks.0.0.attn"
+    assert "65,536 sequences or windows" in refusal.reason
+    assert curve.verdict(1024, Conditions(), 10**12) is Verdict.OOM
+    assert not curve.runs_within(1024, Conditions(), 10**12)
