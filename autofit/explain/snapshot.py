@@ -1,10 +1,10 @@
 """A profile as a PyTorch memory snapshot, which `torch.cuda._memory_viz` and pytorch.org/memory_viz open.
 
 The fields are those of `torch.cuda.memory._snapshot()` (`THCPModule_memorySnapshot` in
-torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is what was requested, a block's
-that of the block; `allocated_size` of the segments adds up to what is allocated, `total_size` to what
-is reserved. The page reads pickles with a reader of its own that knows few opcodes: plain dicts,
-lists, strings, numbers and no protocol above 4.
+torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is what was requested (of plans
+that benchmarking found, their block), a block's that of the block; `allocated_size` of the segments adds
+up to what is allocated, `total_size` to what is reserved. The page reads pickles with a reader of its own
+that knows few opcodes: plain dicts, lists, strings, numbers and no protocol above 4.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from workers.protocol import allocator_conf
 FIRST_ADDRESS = 0x7F00_0000_0000
 
 # The page colours allocations by category where entries have one, but stops with an error unless one is
-# of this category (`annotate_snapshot` of MemoryViz.js): those about segments are.
+# of this category (`annotate_snapshot` of MemoryViz.js): those about segments are, and about plans that
+# benchmarking found.
 _NO_CATEGORY = "unknown"
 
 _DEFAULT_POOL = (0, 0)

@@ -108,7 +108,7 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                     low_bytes=int(line["low_bytes"]),
                     high_bytes=int(line["high_bytes"]),
                 )
-                if row.high_bytes >= _MIN_PREDICTED_BYTES:
+                if row.high_bytes >= _MIN_PREDICTED_BYTES and row.real_bytes > 0:
                     rows.append(row)
     return rows, num_failed
 

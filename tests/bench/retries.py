@@ -1,10 +1,11 @@
 """What a process keeps of a larger batch that failed, when it comes down to a smaller one.
 
-timm's `benchmark.py` makes a new model and batch while it still holds those of the try that failed. It
-gives back what is cached before that, so the old batch's segment stays, and the new, smaller batch is
-put into it: the rest of the segment can be had for what fits in there alone. This goes on down the
-ladder, always in the segment of the first try. (The old model's segments are whole again by then, and
-go where memory is short; what is left of gradients and optimizer states is not followed.)
+timm's `benchmark.py` gives back what is cached and makes a new model while it still holds the model and
+the batch of the try that failed. So the old batch's segment stays, and the new, smaller batch, which is
+made after the old one is freed, is put into it: the rest of the segment can be had for what fits in there
+alone. This goes on down the ladder, always in the segment of the first try. (The old model's segments are
+whole again by then, and go where memory is short; what is left of gradients and optimizer states is not
+followed.)
 """
 
 from __future__ import annotations

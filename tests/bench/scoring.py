@@ -122,7 +122,7 @@ def _constant_of(scored: Iterable[Scored]) -> int:
     )
     half = sum(weight for _, weight in left_over) / 2
     reached = itertools.accumulate(weight for _, weight in left_over)
-    return next((size for (size, _), sum_ in zip(left_over, reached, strict=True) if sum_ >= half), 0)
+    return next((size for (size, _), weight in zip(left_over, reached, strict=True) if weight >= half), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,10 +101,10 @@ def test_the_constant_is_the_one_by_which_peaks_are_off_least_each_by_its_own_si
     (constant_bytes,) = {s.constant_bytes for s in with_constants(scored)}
     assert constant_bytes == 150 * MIB
 
-    def mean_error(num_bytes: int) -> float:
+    def total_error(num_bytes: int) -> float:
         return sum(abs(dataclasses.replace(s, constant_bytes=num_bytes).error) for s in scored)
 
-    assert mean_error(constant_bytes) == min(mean_error(size * MIB) for size in range(0, 400, 10))
+    assert total_error(constant_bytes) == min(total_error(size * MIB) for size in range(0, 400, 10))
 
 
 def test_the_constant_of_a_single_family_is_its_own() -> None:

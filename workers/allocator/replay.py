@@ -14,7 +14,7 @@ from workers.allocator.settings import BLOCK_BYTES, DEFAULT_SETTINGS, SMALL_REQU
 
 
 class Choice(NamedTuple):
-    """A request that does with less where its size cannot be had.
+    """A request that does with less where its size cannot be had, or that looks for a plan.
 
     Attributes:
         asker: who asks: one that was refused a size does not ask for it again.
@@ -43,8 +43,8 @@ class Replay:
         peak_allocated_position: index in the events of the allocation that first reached the
             allocated peak.
         completed: False if the memory ran out, or if the replay was stopped.
-        failed_position: index in the events of the allocation that ran out of memory or made the
-            reserved bytes exceed the bound.
+        failed_position: index in the events of what ran out of memory or made the reserved bytes exceed
+            the bound: an allocation, or the end of one in whose room a plan was found.
     """
 
     peak_allocated_bytes: int
@@ -72,9 +72,9 @@ def replay(
         sizes: bytes of each request.
         settings: of the allocator.
         limit_bytes: what may be reserved, with release and retry at the limit.
-        stop_above_bytes: end the replay once more than this is reserved: enough where only
-            "does it fit" is asked.
-        choices: requests that do with less where their size cannot be had.
+        stop_above_bytes: end the replay at the first request for which more than this is reserved: enough
+            where only "does it fit" is asked.
+        choices: requests that do with less where their size cannot be had, or that look for a plan.
 
     Raises:
         ValueError: if the events free what is not allocated.
@@ -148,7 +148,11 @@ class _Chooser:
         return self._first_of(choice.asker, choice.sizes)
 
     def run_found(self, choice: Choice) -> None:
-        """Runs the plan that was found in the room of a choice, which no peak is due to: it was as large."""
+        """Runs the plan that was found in the room of a choice.
+
+        Its block counts for what is reserved. As an allocation it is left out, because it is no more than
+        its room was, beside what a block may be larger than its request.
+        """
         self._pools.release_cached()
         block = self._first_of(choice.asker, choice.found)
         if block is not None:
