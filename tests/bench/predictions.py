@@ -16,7 +16,6 @@ from pathlib import Path
 
 from autofit.confidence import Calibration, classify, shipped_residuals
 from tests.bench.plan_sources import sources_of
-from tests.bench.retries import RetriedCurve, after_failure
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
@@ -24,8 +23,6 @@ from tests.bench.traces import Traces
 from workers.allocator import replay
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve, TracedCurve
-
-AnySize = PeakCurve | TracedCurve | RetriedCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +204,8 @@ def _run(task: _Task) -> list[Prediction]:
         if task.only_trace:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
-        begun = {row.first_batch_size for _, row in task.rows}
-        curves = {first: _curve(task.setting, first) for first in begun}
-        return [_predict(*curves[row.first_batch_size], row, ablate=task.ablate) for _, row in task.rows]
+        curve, trace_seconds = _process.traces.curve(task.setting)
+        return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
     except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
@@ -218,17 +214,9 @@ def _run(task: _Task) -> list[Prediction]:
     return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
-def _curve(setting: Setting, first_batch_size: int | None) -> tuple[AnySize, float]:
-    """The curve of a process that came down to its sizes from one, and the seconds of a trace."""
-    assert _process is not None
-    tried_first, trace_seconds = _process.traces.curve(setting)
-    if first_batch_size is None:
-        return tried_first, trace_seconds
-    tried_again, _ = _process.traces.curve(setting, lambda trace: after_failure(trace, first_batch_size))
-    return RetriedCurve(tried_first, tried_again, first_batch_size=first_batch_size), trace_seconds
-
-
-def _predict(any_size: AnySize, trace_seconds: float, row: Row, *, ablate: bool) -> Prediction:
+def _predict(
+    any_size: PeakCurve | TracedCurve, row: Row, trace_seconds: float, *, ablate: bool
+) -> Prediction:
     curve = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
@@ -264,16 +252,19 @@ def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
     return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 
-def _safe_batch_size(any_size: AnySize, row: Row) -> int:
+def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
     """Found by halving, as if a larger batch always needed more, which is nearly so."""
     assert row.failed_batch_size is not None
+    conditions = conditions_of(row)
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
         curve = any_size.at(batch_size)
         within_bytes = _calibration(curve, row).within_high_end(row.limit_bytes)
-        high_bytes = curve.reserved_bytes(batch_size, conditions_of(row), stop_above_bytes=within_bytes)
-        if high_bytes <= within_bytes:
+        if (
+            curve.refusal(batch_size, conditions) is None
+            and curve.reserved_bytes(batch_size, conditions, stop_above_bytes=within_bytes) <= within_bytes
+        ):
             fits = batch_size
         else:
             fails = batch_size

@@ -12,7 +12,6 @@ import hashlib
 import importlib.metadata
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 
 from autofit.paths import write_atomically
@@ -51,15 +50,10 @@ class Traces:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._tracer = Tracer()
 
-    def curve(
-        self, setting: Setting, changed: Callable[[Trace], Trace] = lambda trace: trace
-    ) -> tuple[PeakCurve | TracedCurve, float]:
+    def curve(self, setting: Setting) -> tuple[PeakCurve | TracedCurve, float]:
         """The peak curve of a setting, and the seconds that one of its traces took when it was made.
 
         Traced at the three usual sizes or, where those disagree, at each size that is asked for.
-
-        Args:
-            changed: what becomes of each trace before it is replayed.
 
         Raises:
             NotTracedError: the model cannot be loaded or its step not traced.
@@ -67,9 +61,9 @@ class Traces:
         timed = self.usual(setting)
         seconds = statistics.median(seconds for _, seconds in timed)
         try:
-            return PeakCurve([changed(trace) for trace, _ in timed]), seconds
+            return PeakCurve([trace for trace, _ in timed]), seconds
         except BatchDependentEventsError:
-            return TracedCurve(lambda batch_size: changed(self._trace(setting, batch_size)[0])), seconds
+            return TracedCurve(lambda batch_size: self._trace(setting, batch_size)[0]), seconds
 
     def usual(self, setting: Setting) -> list[tuple[Trace, float]]:
         """The traces at the usual sizes, each with its seconds; raises `NotTracedError` likewise."""

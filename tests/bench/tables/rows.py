@@ -23,8 +23,6 @@ class Row:
         measured_bytes: the peak; None where only `ran` is known.
         ran: whether this batch size ran; None where the table does not say.
         failed_batch_size: the next size that was tried, which did not run.
-        first_batch_size: where the process came down by failing, what it began with; see
-            `tests.bench.retries`.
         others: bytes that other predictors said, by their names; None where one gave no answer.
     """
 
@@ -43,7 +41,6 @@ class Row:
     measured_bytes: int | None = None
     ran: bool | None = None
     failed_batch_size: int | None = None
-    first_batch_size: int | None = None
     others: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
