@@ -35,8 +35,7 @@ _FAST_NORM = ("rtx3090", "rtx4090", "4090")
 _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
-# one constant of the table: of its rungs 1.2 GB find 85 %, 1.5 GB 92 %, 1.7 to 2.4 GB 96 to 98 %; chosen for
-# each family by all others of 1.4, 1.7, 2.0 and 2.3 GB, 95.6 %.
+# one constant of the table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
 EAGER_CONTEXT_BYTES = 2000 * 1024**2
 
 
