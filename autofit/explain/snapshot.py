@@ -39,7 +39,6 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
     The history before it is whole, so that the page shows every moment up to then; `segsum` and
     other summaries of segments show that moment alone.
     """
-    events = profile.trace.events[:position]
     history = history_of(profile, position)
     frames = _Frames(profile)
     traces: list[list[dict[str, Any]]] = [[]]
@@ -48,7 +47,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
     return {
         "segments": [_segment(each, history.requests, profile, frames) for each in history.segments],
         "device_traces": traces,
-        "external_annotations": list(_annotations(profile, len(events))),
+        "external_annotations": list(_annotations(profile, len(profile.trace.events[:position]))),
         "allocator_settings": _settings(profile),
     }
 

@@ -96,7 +96,7 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.DictReader(file) if line["measured_bytes"]]
             for line in lines:
-                if line["failure"] or any(is_implausible(line, lines) for is_implausible in _IMPLAUSIBLE):
+                if line["failure"] or _is_implausible(line, lines):
                     num_failed += 1
                     continue
                 row = Row(
@@ -113,7 +113,11 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     return rows, num_failed
 
 
-def _fills_its_card(line: dict[str, str], _lines: Sequence[dict[str, str]]) -> bool:
+def _is_implausible(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
+    return _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line) or _ended_early(line)
+
+
+def _fills_its_card(line: dict[str, str]) -> bool:
     """Whether a run took what there was: its peak says what the card has, not what the step needs."""
     taken_bytes = int(line["measured_bytes"]) - int(line["constant_bytes"] or 0)
     return taken_bytes > _FULL * int(line["limit_bytes"])
@@ -130,12 +134,9 @@ def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[s
     )
 
 
-def _ended_early(line: dict[str, str], _lines: Sequence[dict[str, str]]) -> bool:
+def _ended_early(line: dict[str, str]) -> bool:
     """Whether the loss cannot have run, so that the peak is of less than a step."""
     return TOO_FEW in line["groups"].split("; ")
-
-
-_IMPLAUSIBLE = (_needs_more_than_a_larger_batch, _fills_its_card, _ended_early)
 
 
 def shares_of(rows: Sequence[Row]) -> Shares:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from workers.allocator.caching import CachingAllocator, Segment
 from workers.allocator.pools import ActionKind, Block
 from workers.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
-
-_NOTHING_FOUND: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def record_history(
     sizes: Sequence[int],
     *,
     settings: AllocatorSettings = DEFAULT_SETTINGS,
-    found: Mapping[int, int] = _NOTHING_FOUND,
+    found: Mapping[int, int] | None = None,
 ) -> History:
     """Replays events as `replay` does, without a limit, and keeps what the allocator did.
 
@@ -86,6 +83,7 @@ def record_history(
         allocator.free(block)
 
     allocator = CachingAllocator(settings, watcher=watch)
+    plans = found or {}
     blocks: dict[int, Block] = {}
     for position, event in enumerate(events):
         if event >= 0:
@@ -97,10 +95,10 @@ def record_history(
             if request not in blocks:
                 raise ValueError(f"event {position} frees request {request}, which was not allocated")
             free(blocks.pop(request), request)
-        if request in found:
+        if request in plans:
             allocator.empty_cache()
-            if found[request]:
-                free(allocate(found[request], None), None)
+            if plans[request]:
+                free(allocate(plans[request], None), None)
     return History(
         actions=tuple(actions),
         segments=allocator.segments(),
@@ -115,7 +113,7 @@ def given_blocks(
     sizes: Sequence[int],
     *,
     settings: AllocatorSettings = DEFAULT_SETTINGS,
-    found: Mapping[int, int] = _NOTHING_FOUND,
+    found: Mapping[int, int] | None = None,
 ) -> list[int]:
     """Bytes of the block that each request gets where nothing limits what is reserved.
 

@@ -262,6 +262,8 @@ class PeakCurve:
 
     def _timed(self, batch_size: int, conditions: Conditions) -> frozenset[int]:
         """The numbers of the different calls whose plans are timed."""
+        if not conditions.policy.benchmark:
+            return frozenset()
         spans = self._demands(batch_size, conditions, conditions.sources[0])
         return frozenset(number for number, span in enumerate(spans) if span.is_benchmark)
 
@@ -279,6 +281,10 @@ class PeakCurve:
             if found or len(tried[number]) > 1:
                 choices[index] = Choice(call, tried[number], found)
         return choices
+
+    def _rooms(self, demanded: _Sizes, timed: frozenset[int]) -> Choices:
+        """By allocation, room to time plans in, where every size can be had."""
+        return self._choices([(size,) for size in demanded], timed)
 
     def _replay(
         self,
@@ -303,7 +309,7 @@ class PeakCurve:
             self._sizes(batch_size, demanded),
             settings=conditions.settings,
             stop_above_bytes=stop_above_bytes,
-            choices=self._choices([(size,) for size in demanded], timed) if timed else None,
+            choices=self._rooms(demanded, timed) if timed else None,
         )
         return result
 
@@ -360,7 +366,7 @@ class PeakCurve:
         """Whether a size runs under a limit, retries and smaller plans allowed.
 
         At the low end it is enough that it runs by one source of plans, to be likely it has to by half of
-        them, else by all. What PyTorch cannot index runs under no limit.
+        them, else by all. What PyTorch refuses runs under no limit.
         """
         if self.refusal(batch_size, conditions) is not None:
             return False
@@ -395,10 +401,7 @@ class PeakCurve:
         timed = self._timed(batch_size, conditions)
         return LikelyReplay(
             sizes=self._sizes(batch_size, demanded),
-            found_bytes={
-                index: choice.found[0]
-                for index, choice in self._choices([(size,) for size in demanded], timed).items()
-            },
+            found_bytes={index: choice.found[0] for index, choice in self._rooms(demanded, timed).items()},
             replay=self._replay(batch_size, demanded, conditions),
         )
 

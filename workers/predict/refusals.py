@@ -16,11 +16,11 @@ from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn, is_depthwise
 from workers.trace import Convolution
 
 MOST_SAMPLES = 2**16 - 1  # of the grid of a CUDA kernel, in its second and third dimension
-FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"
+_FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"
 _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 # From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
-FUSED_ATTENTION = (FLASH_ATTENTION, _EFFICIENT_ATTENTION)
+FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
 
 
 class Refusal(NamedTuple):

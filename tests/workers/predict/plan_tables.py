@@ -39,11 +39,7 @@ DEPTHWISE = variant(weight_shape=(64, 1, 3, 3), groups=64)
 
 
 def of_samples(num_samples: int, call: Convolution = CONVOLUTION) -> Convolution:
-    return dataclasses.replace(
-        call,
-        input_shape=(num_samples, *call.input_shape[1:]),
-        output_shape=(num_samples, *call.output_shape[1:]),
-    )
+    return call.of_samples(num_samples)
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.predict.plan_tables import variant
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
@@ -18,17 +19,14 @@ from workers.predict.refusals import (
 )
 from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.protocol import Knobs, Verdict
-from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+from workers.trace import Allocation, Category, Convolution, Trace
 
 # blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.
-LAYER = Convolution(
-    conv_pass=ConvPass.FPROP,
+LAYER = variant(
     input_shape=(1, 144, 160, 160),
     weight_shape=(144, 1, 3, 3),
     output_shape=(1, 144, 80, 80),
     stride=(2, 2),
-    padding=(1, 1),
-    dilation=(1, 1),
     groups=144,
     dtype="float16",
     element_bytes=2,
