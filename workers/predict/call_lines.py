@@ -10,11 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.predict.polynomials import line_through, value_at
+from workers.predict.polynomials import Line, line_through, lines_through, value_at, values_at
 from workers.predict.workspace import Workspace
 from workers.trace import Allocation, Convolution, Scratch
-
-_Line = tuple[int, int]
 
 
 def call_lines(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> CallLines | None:
@@ -41,10 +39,10 @@ class _ConvolutionLines:
     """
 
     convolution: Convolution
-    input_shape: tuple[_Line, ...]
-    weight_shape: tuple[_Line, ...]
-    output_shape: tuple[_Line, ...]
-    groups: _Line
+    input_shape: tuple[Line, ...]
+    weight_shape: tuple[Line, ...]
+    output_shape: tuple[Line, ...]
+    groups: Line
 
     @classmethod
     def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ConvolutionLines:
@@ -52,18 +50,18 @@ class _ConvolutionLines:
         return cls(
             # The shapes are blanked so that the same layer in another step is the same key.
             dataclasses.replace(calls[0], input_shape=(), weight_shape=(), output_shape=(), groups=1),
-            _lines(batch_sizes, [c.input_shape for c in calls]),
-            _lines(batch_sizes, [c.weight_shape for c in calls]),
-            _lines(batch_sizes, [c.output_shape for c in calls]),
+            lines_through(batch_sizes, [c.input_shape for c in calls]),
+            lines_through(batch_sizes, [c.weight_shape for c in calls]),
+            lines_through(batch_sizes, [c.output_shape for c in calls]),
             line_through(batch_sizes, [c.groups for c in calls]),
         )
 
     def at(self, batch_size: int) -> Convolution:
         return dataclasses.replace(
             self.convolution,
-            input_shape=_at(self.input_shape, batch_size),
-            weight_shape=_at(self.weight_shape, batch_size),
-            output_shape=_at(self.output_shape, batch_size),
+            input_shape=values_at(self.input_shape, batch_size),
+            weight_shape=values_at(self.weight_shape, batch_size),
+            output_shape=values_at(self.output_shape, batch_size),
             groups=value_at(self.groups, batch_size),
         )
 
@@ -74,7 +72,7 @@ class _ScratchLines:
 
     correction: str
     scratch: Scratch
-    dimensions: tuple[_Line, ...]
+    dimensions: tuple[Line, ...]
 
     @classmethod
     def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ScratchLines:
@@ -83,24 +81,25 @@ class _ScratchLines:
             column[0].correction,
             # Blanked so that the same layer in another step is the same key.
             dataclasses.replace(pieces[0], dimensions=()),
-            _lines(batch_sizes, [s.dimensions for s in pieces]),
+            lines_through(batch_sizes, [s.dimensions for s in pieces]),
         )
 
     def at(self, batch_size: int) -> tuple[str, Scratch]:
-        return self.correction, dataclasses.replace(self.scratch, dimensions=_at(self.dimensions, batch_size))
+        dimensions = values_at(self.dimensions, batch_size)
+        return self.correction, dataclasses.replace(self.scratch, dimensions=dimensions)
 
 
 @dataclass(frozen=True, slots=True)
 class _SpanLines:
     """The ends of an estimated size, as lines of the batch size."""
 
-    likely: _Line
-    low: _Line
-    high: _Line
+    likely: Line
+    low: Line
+    high: Line
 
     @classmethod
     def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _SpanLines:
-        low, high = _lines(batch_sizes, [a.span_bytes for a in column if a.span_bytes is not None])
+        low, high = lines_through(batch_sizes, [a.span_bytes for a in column if a.span_bytes is not None])
         return cls(line_through(batch_sizes, [a.num_bytes for a in column]), low, high)
 
     def at(self, batch_size: int) -> Workspace:
@@ -109,11 +108,3 @@ class _SpanLines:
 
 
 CallLines = _ConvolutionLines | _ScratchLines | _SpanLines
-
-
-def _lines(batch_sizes: tuple[int, ...], shapes: Sequence[Sequence[int]]) -> tuple[_Line, ...]:
-    return tuple(line_through(batch_sizes, dimension) for dimension in zip(*shapes, strict=True))
-
-
-def _at(lines: Sequence[_Line], batch_size: int) -> tuple[int, ...]:
-    return tuple(value_at(line, batch_size) for line in lines)

@@ -20,6 +20,7 @@ from workers.predict.scratch import Platform, scratch_bytes
 from workers.predict.workspace import (
     NO_WORKSPACE,
     Workspace,
+    at_once,
     certain,
     goes_to_cudnn,
     native_workspace,
@@ -193,7 +194,7 @@ def _on_its_card(
         and policy.enabled
         and goes_to_cudnn(call, platform.capability, platform.torch_release)
     ]
-    plans = dict(zip(asked, source.plans(asked), strict=True))
+    plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
 
     def demand(call: Call) -> Workspace:
         if isinstance(call, Workspace):

@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workers.allocator import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
-from workers.predict import mixed_convolutions
+from workers.predict import mixed_convolutions, refusals
 from workers.predict.call_lines import call_lines
 from workers.predict.conditions import Call, Conditions, Level, demands
 from workers.predict.plans import PlanSource
-from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
-from workers.predict.refusals import FUSED_ATTENTION, Refusal, why_not_attended, why_not_convolved
+from workers.predict.polynomials import (
+    NotPolynomialError,
+    lines_through,
+    size_polynomial,
+    value_at,
+    values_at,
+)
+from workers.predict.refusals import Refusal
 from workers.predict.versions import parse_release
 from workers.predict.workspace import Workspace
 from workers.protocol import Knobs, Verdict
@@ -122,10 +128,10 @@ class PeakCurve:
         try:
             self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
             found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
-            self._attended = {
-                index: line_through(batch_sizes, [a.shape[0] for a in column])
+            self._refusable = {
+                index: lines_through(batch_sizes, [a.shape for a in column])
                 for index, column in enumerate(columns)
-                if _is_attended(column[0])
+                if column[0].operator in refusals.OPERATORS
             }
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
@@ -458,16 +464,16 @@ class PeakCurve:
     def refusal(self, batch_size: int, conditions: Conditions) -> Refusal | None:
         """What PyTorch cannot run at a batch size whatever memory there is; None where it can all."""
         release = self._torch_release
-        for index, line in self._attended.items():
-            allocation = self._allocations[index]
-            why = why_not_attended(allocation.operator, value_at(line, batch_size), conditions, release)
+        for index, lines in self._refusable.items():
+            allocation, shape = self._allocations[index], values_at(lines, batch_size)
+            why = refusals.why_not_returned(allocation.operator, shape, conditions, release)
             if why is not None:
                 return Refusal(allocation.module, why)
         calls = self._shapes(batch_size)[1]
         for index, number in self._called:
             call = calls[number]
             if isinstance(call, Convolution):
-                why = why_not_convolved(call, conditions, release)
+                why = refusals.why_not_convolved(call, conditions, release)
                 if why is not None:
                     return Refusal(self._allocations[index].module, why)
         return None
@@ -591,11 +597,6 @@ def _kind(allocation: Allocation) -> tuple[object, ...]:
     """What decides an allocation's size."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     return allocation.convolution is None, formula, allocation.span_bytes is None
-
-
-def _is_attended(allocation: Allocation) -> bool:
-    """Whether it is what fused attention returns: batch, heads, rows and head size."""
-    return allocation.operator in FUSED_ATTENTION and len(allocation.shape) == 4
 
 
 def _polynomial(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+Line = tuple[int, int]
+
 
 class NotPolynomialError(ValueError):
     """The values at the given batch sizes lie on no such polynomial."""
@@ -18,7 +20,7 @@ def value_at(polynomial: Sequence[int], batch_size: int) -> int:
     return value
 
 
-def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> tuple[int, int]:
+def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
     """The integer line through the first two points, checked on the others.
 
     A single point gives the constant.
@@ -33,6 +35,16 @@ def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> tuple[int
     if remainder or any(value_at(line, b) != v for b, v in zip(batch_sizes, values, strict=True)):
         raise NotPolynomialError(f"{list(values)} at batch sizes {list(batch_sizes)}")
     return line
+
+
+def lines_through(batch_sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[Line, ...]:
+    """A line for every dimension of a tensor; raises as `line_through` does."""
+    return tuple(line_through(batch_sizes, dimension) for dimension in zip(*shapes, strict=True))
+
+
+def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
+    """The dimensions at a batch size."""
+    return tuple(value_at(line, batch_size) for line in lines)
 
 
 def size_polynomial(

@@ -1,12 +1,15 @@
 """What PyTorch refuses whatever memory there is.
 
-Its direct kernel of depthwise convolutions counts elements in 32 bits; its kernels of fused attention
-give every sample of a batch a row of the grid, which has so many (pytorch/pytorch#146704).
+Its direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling; its
+kernels of fused attention give every sample of a batch a row of the grid, which has so many
+(pytorch/pytorch#146704). Left out is what looks at an operator's input, of which a trace has no shape:
+reflection and replication padding, adaptive pooling in channels last.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from workers.knobs import conv
@@ -20,7 +23,13 @@ _FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"
 _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 # From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
-FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
+_FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
+MOST_POOLED = 2**31 - 1  # elements that pooling returns
+_AVERAGE_POOL = "aten.avg_pool2d"  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
+_MAX_POOL = "aten.max_pool2d_with_indices"
+_LARGE_MAX_POOL_SINCE = (2, 10)  # pytorch/pytorch#165374 and #167427
+# What may refuse the shape of what it is to return.
+OPERATORS = frozenset((*_FUSED_ATTENTION, _AVERAGE_POOL, _MAX_POOL))
 
 
 class Refusal(NamedTuple):
@@ -49,22 +58,37 @@ def why_not_convolved(
     )
 
 
-def why_not_attended(
-    operator: str, num_samples: int, conditions: Conditions, torch_release: tuple[int, int]
+def why_not_returned(
+    operator: str, shape: Sequence[int], conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Why fused attention is refused, in words; None where it is not.
+    """Why an operator refuses to return a tensor, in words; None where it does not.
 
     Args:
-        operator: one of `FUSED_ATTENTION`.
-        num_samples: of its batch, of which windows count as well.
+        operator: one of `OPERATORS`.
+        shape: of the tensor.
         torch_release: of the trace.
     """
     release = conditions.torch_release or torch_release
-    in_chunks = operator == _EFFICIENT_ATTENTION and release >= _EFFICIENT_IN_CHUNKS_SINCE
-    if in_chunks or num_samples <= MOST_SAMPLES:
+    if operator in _FUSED_ATTENTION:
+        return _why_not_attended(operator, shape, release)
+    if operator == _MAX_POOL and release >= _LARGE_MAX_POOL_SINCE:
+        return None
+    num_elements = math.prod(shape)
+    if num_elements <= MOST_POOLED:
         return None
     return (
-        f"attends in {num_samples:,} sequences or windows at once, and PyTorch's fused attention takes up to "
+        f"pools to {num_elements:,} elements, and PyTorch's kernel for that counts up to {MOST_POOLED:,}; a "
+        "smaller batch is all that helps"
+    )
+
+
+def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, int]) -> str | None:
+    """Of fused attention, which returns batch, heads, rows and head size; windows count as samples."""
+    in_chunks = operator == _EFFICIENT_ATTENTION and release >= _EFFICIENT_IN_CHUNKS_SINCE
+    if in_chunks or len(shape) != 4 or shape[0] <= MOST_SAMPLES:
+        return None
+    return (
+        f"attends in {shape[0]:,} sequences or windows at once, and PyTorch's fused attention takes up to "
         f"{MOST_SAMPLES:,}; a smaller batch is all that helps"
     )
 

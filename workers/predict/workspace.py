@@ -16,8 +16,11 @@ from workers.predict.plans import Plan
 from workers.trace import Convolution
 
 MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
-# Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#153101).
-_LARGE_DEPTHWISE_SINCE = (2, 8)
+_MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `at_once`
+# Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#156140), but in
+# channels last not with the cuDNN 9.10 that these releases bring (pytorch/pytorch#163171).
+_LARGE_DEPTHWISE_SINCE = (2, 9)
+_NO_LARGE_CHANNELS_LAST_IN = ((2, 9), (2, 10))
 # Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
 _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
@@ -132,6 +135,18 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
     return Workspace(min(sizes), sizes[0], high_bytes, max(sizes), tuple(dict.fromkeys(sizes)))
 
 
+def at_once(call: Convolution) -> Convolution:
+    """As much of a call as cuDNN runs at once: it goes through a batch in pieces of up to 2^31 elements.
+
+    Plans take their workspaces for one piece: asked without a GPU, cuDNN 9.8, 9.10 and 9.20 want no more
+    for any larger batch, in all passes, types and layouts, on compute capabilities 8.0, 8.6, 9.0 and 12.0.
+    """
+    num_samples = call.input_shape[0]
+    elements_of_one = max(math.prod(call.input_shape[1:]), math.prod(call.output_shape[1:]))
+    most_samples = max(_MOST_AT_ONCE // max(elements_of_one, 1), 1)
+    return call if num_samples <= most_samples else call.of_samples(most_samples)
+
+
 def native_workspace(call: Convolution) -> Workspace:
     """PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
 
@@ -164,7 +179,7 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
     if not is_depthwise(call):
         return True
     if torch_release >= _LARGE_DEPTHWISE_SINCE and math.prod(call.input_shape) > MOST_ELEMENTS:
-        return True
+        return not (call.channels_last and torch_release in _NO_LARGE_CHANNELS_LAST_IN)
     return _depthwise_goes_to_cudnn(call)
 
 

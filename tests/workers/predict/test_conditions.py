@@ -55,6 +55,14 @@ def test_each_convolution_has_the_workspace_of_its_own_plans():
     assert (dense.likely_bytes, grouped.likely_bytes) == (100, 3200)
 
 
+def test_a_batch_that_cudnn_goes_through_in_pieces_has_the_workspace_of_one():
+    source = MadeUpPlans(lambda call: (Plan(0, call.input_shape[0]),))
+    last = 2**31 // (64 * 56 * 56)
+    calls = [CONVOLUTION.of_samples(size) for size in (last - 1, last, last + 1, 10 * last)]
+    found = demands(calls, Conditions(), source, RELEASE)
+    assert [each.likely_bytes for each in found] == [last - 1, last, last, last]
+
+
 def test_a_source_is_asked_for_all_convolutions_of_cudnn_at_once_and_for_no_others():
     asked: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from workers.predict.cudnn import Cudnn, CudnnError, dotted, find_library, strid
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 from workers.predict.plans import Plan
+from workers.predict.workspace import at_once
 from workers.trace import Convolution, ConvPass
 
 needs_libcudnn = pytest.mark.skipif(
@@ -206,6 +208,21 @@ def test_every_kind_of_convolution_has_plans_in_every_pass(kind, conv_pass, plan
 @pytest.mark.parametrize("architecture", ARCHITECTURE_LIMITS)
 def test_every_architecture_is_planned_for(architecture, plans_on):
     assert plans_on(architecture, CONVOLUTION)
+
+
+@needs_libcudnn
+@pytest.mark.parametrize("conv_pass", ConvPass)
+@pytest.mark.parametrize("kind", ["3x3", "channels last", "fp16"])
+def test_cudnn_wants_no_more_for_a_batch_than_for_the_piece_that_it_runs_at_once(kind, conv_pass, plans_on):
+    call = dataclasses.replace(ALL_KINDS[kind], conv_pass=conv_pass).of_samples(30_000)
+    piece = at_once(call)
+    assert piece.input_shape[0] == 2**31 // (64 * 56 * 56)
+
+    def largest_bytes(each: Convolution) -> int:
+        return max(plan.workspace_bytes for plan in plans_on("sm_80", each))
+
+    # Weights that are summed over pieces take a few bytes for each.
+    assert largest_bytes(call) == pytest.approx(largest_bytes(piece), rel=0.001)
 
 
 @needs_libcudnn

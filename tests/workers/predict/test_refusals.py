@@ -1,4 +1,4 @@
-"""What PyTorch refuses: convolutions for the number of their elements, attention for that of its samples."""
+"""What PyTorch refuses: convolutions and pooling for the number of elements, attention for its samples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tests.workers.predict.plan_tables import variant
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
-    FUSED_ATTENTION,
+    MOST_POOLED,
     MOST_SAMPLES,
+    OPERATORS,
     too_many_elements,
-    why_not_attended,
     why_not_convolved,
+    why_not_returned,
 )
 from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.protocol import Knobs, Verdict
@@ -34,7 +35,10 @@ LAYER = variant(
 LAST = MOST_ELEMENTS // (144 * 160 * 160)
 
 
-BEFORE, SINCE = (2, 7), (2, 8)
+BEFORE, SINCE = (2, 8), (2, 9)
+FLASH = "aten._scaled_dot_product_flash_attention"
+EFFICIENT = "aten._scaled_dot_product_efficient_attention"
+AVERAGE_POOL, MAX_POOL = "aten.avg_pool2d", "aten.max_pool2d_with_indices"
 
 
 def refused(call: Convolution, release: tuple[int, int] = BEFORE, **conditions: Any) -> bool:
@@ -80,6 +84,17 @@ def test_without_cudnn_the_layout_does_not_help() -> None:
     assert refused(call, conv_algo="native")
 
 
+@pytest.mark.parametrize(
+    ("release", "refuses"), [((2, 8), False), ((2, 9), True), ((2, 10), True), ((2, 11), False)]
+)
+def test_what_cudnn_9_10_cannot_index_in_channels_last_is_refused(
+    release: tuple[int, int], refuses: bool
+) -> None:
+    call = dataclasses.replace(LAYER, channels_last=True)
+    assert not refused(call.of_samples(LAST), release)
+    assert refused(call.of_samples(LAST + 1), release) is refuses
+
+
 def test_a_batch_in_pieces_is_indexed_piece_by_piece() -> None:
     assert not refused(LAYER.of_samples(4 * LAST), conv_algo="chunked:8")
 
@@ -96,21 +111,45 @@ def test_a_refused_convolution_says_how_many_elements_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("operator", "release", "refuses"),
     [
-        (FUSED_ATTENTION[0], BEFORE, True),
-        (FUSED_ATTENTION[0], (2, 13), True),
-        (FUSED_ATTENTION[1], BEFORE, True),
-        (FUSED_ATTENTION[1], SINCE, False),  # in chunks
+        (FLASH, (2, 7), True),
+        (FLASH, (2, 13), True),
+        (EFFICIENT, (2, 7), True),
+        (EFFICIENT, (2, 8), False),  # in chunks
     ],
 )
 def test_fused_attention_takes_as_many_samples_as_a_grid_has_rows(
     operator: str, release: tuple[int, int], refuses: bool
 ) -> None:
-    assert why_not_attended(operator, MOST_SAMPLES, Conditions(), release) is None
-    said = why_not_attended(operator, MOST_SAMPLES + 1, Conditions(), release)
+    assert operator in OPERATORS
+    rest = (3, 49, 32)
+    assert why_not_returned(operator, (MOST_SAMPLES, *rest), Conditions(), release) is None
+    said = why_not_returned(operator, (MOST_SAMPLES + 1, *rest), Conditions(), release)
     assert (said is not None) is refuses
     # The release that runs counts, where it is another than that of the trace.
     other = Conditions(torch_release=release)
-    assert (why_not_attended(operator, MOST_SAMPLES + 1, other, (2, 13)) is not None) is refuses
+    assert (why_not_returned(operator, (MOST_SAMPLES + 1, *rest), other, (2, 13)) is not None) is refuses
+
+
+@pytest.mark.parametrize(
+    ("operator", "release", "refuses"),
+    [
+        (AVERAGE_POOL, (2, 9), True),
+        (AVERAGE_POOL, (2, 15), True),
+        (MAX_POOL, (2, 9), True),
+        (MAX_POOL, (2, 10), False),
+    ],
+)
+def test_pooling_counts_what_it_returns(operator: str, release: tuple[int, int], refuses: bool) -> None:
+    """The stem of resnet50x64_clip at 448 pixels, which ran with 1,024 samples and not with 1,536."""
+    assert operator in OPERATORS
+    rest = (128, 112, 112)
+    last = MOST_POOLED // (128 * 112 * 112)
+    assert 1024 <= last < 1536
+    assert why_not_returned(operator, (last, *rest), Conditions(), release) is None
+    said = why_not_returned(operator, (last + 1, *rest), Conditions(), release)
+    assert (said is not None) is refuses
+    if said is not None:
+        assert f"{(last + 1) * 128 * 112 * 112:,} elements" in said
 
 
 def windows(batch_size: int) -> Trace:
@@ -120,7 +159,7 @@ def windows(batch_size: int) -> Trace:
         shape=(64 * batch_size, 3, 49, 32),
         dtype="float16",
         category=Category.ACTIVATION,
-        operator=FUSED_ATTENTION[0],
+        operator=FLASH,
         module="stages.0.blocks.0.0.attn",
     )
     return Trace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, variant
@@ -10,6 +12,7 @@ from workers.predict.plans import Plan
 from workers.predict.workspace import (
     NO_WORKSPACE,
     Workspace,
+    at_once,
     between,
     certain,
     goes_to_cudnn,
@@ -143,6 +146,29 @@ def test_a_convolution_is_depthwise_when_every_channel_is_a_group():
 @pytest.mark.parametrize("call", [CONVOLUTION, POINTWISE, GROUPED], ids=["dense", "pointwise", "grouped"])
 def test_all_but_depthwise_convolutions_go_to_cudnn(call, conv_pass):
     assert goes_to_cudnn(call, 80, (2, 7))
+
+
+# 64 -> 250 maps of 100×100: 858 samples have up to 2^31 elements where they have most.
+WIDE = variant(
+    input_shape=(1, 64, 100, 100),
+    weight_shape=(250, 64, 1, 1),
+    output_shape=(1, 250, 100, 100),
+    padding=(0, 0),
+)
+
+
+@pytest.mark.parametrize("conv_pass", ConvPass)
+@pytest.mark.parametrize(("num_samples", "at_a_time"), [(1, 1), (858, 858), (859, 858), (5000, 858)])
+def test_cudnn_goes_through_a_batch_in_pieces_that_32_bits_index(conv_pass, num_samples, at_a_time):
+    call = dataclasses.replace(WIDE, conv_pass=conv_pass).of_samples(num_samples)
+    assert at_once(call) == call.of_samples(at_a_time)
+
+
+def test_a_piece_is_a_sample_at_least_and_may_have_just_2_to_the_31_elements():
+    half = variant(input_shape=(3, 2**30, 1, 1), output_shape=(3, 1, 1, 1))
+    assert at_once(half).input_shape[0] == 2
+    huge = variant(input_shape=(3, 2**32, 1, 1), output_shape=(3, 1, 1, 1))
+    assert at_once(huge).input_shape[0] == 1
 
 
 def test_bfloat16_goes_to_cudnn_from_ampere_on():
