@@ -30,8 +30,8 @@ _CARDS = {
     "pro6000maxq": "rtx-pro-6000",
 }
 # The runs on these GPUs had timm's `--fast-norm`, which their files do not say: with norms in fp32, half of
-# ConvNeXt V2's brackets lie above what these GPUs have; on the newer ones it is without that they are true.
-_FAST_NORM = ("rtx3090", "rtx4090", "4090")
+# ConvNeXt V2's brackets lie above what these GPUs have; on the RTX 5090 it is without that they are true.
+_FAST_NORM = ("rtx3090", "rtx4090", "4090", "pro6000maxq")
 _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
