@@ -17,7 +17,7 @@ from tests.bench.tables.cards import card
 from tests.bench.tables.families import family_of, groups_of, timm_modules
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
-from tests.bench.tables.timm_history import former_arguments
+from tests.bench.tables.timm_history import former_arguments, had_fast_norms
 
 TRAIN_FILE = "timm_train_brackets.csv"
 INFER_FILE = "timm_infer_brackets.csv"
@@ -57,7 +57,8 @@ def _read(path: Path, table: str) -> list[Row]:
 
 def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
     model, gpu = line["model"], card(_CARDS[line["gpu"]])
-    family = family_of(model, modules.get(model))
+    module = modules.get(model)
+    family = family_of(model, module)
     training = line["mode"] == "train"
     assert line["precision"] == "amp", f"{model}: what {line['precision']!r} means is not known here"
     if line["torch"] == "1.12":
@@ -79,7 +80,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
             num_classes=None,
             arguments=former_arguments(model),
             fused_attention=not training,
-            fast_norm=not training and line["gpu"] in _FAST_NORM,
+            fast_norm=not training and line["gpu"] in _FAST_NORM and had_fast_norms(module, line["torch"]),
         ),
         batch_size=int(line["fits_batch"]),
         failed_batch_size=int(line["did_not_fit_batch"]),
