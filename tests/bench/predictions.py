@@ -15,11 +15,12 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 from autofit.confidence import Calibration, classify, shipped_residuals
+from tests.bench.ladder import tried_before
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
-from tests.bench.traces import Traces
+from tests.bench.traces import Traced, Traces
 from workers.allocator import replay
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve, TracedCurve
@@ -204,8 +205,9 @@ def _run(task: _Task) -> list[Prediction]:
         if task.only_trace:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
-        curve, trace_seconds = _process.traces.curve(task.setting)
-        return [_predict(curve, row, trace_seconds, ablate=task.ablate) for _, row in task.rows]
+        traced = _process.traces.traced(task.setting)
+        curve = traced.curve
+        return [_predict(traced, curve, row, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
     except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
@@ -214,9 +216,7 @@ def _run(task: _Task) -> list[Prediction]:
     return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
-def _predict(
-    any_size: PeakCurve | TracedCurve, row: Row, trace_seconds: float, *, ablate: bool
-) -> Prediction:
+def _predict(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, *, ablate: bool) -> Prediction:
     curve = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
@@ -224,7 +224,7 @@ def _predict(
     likely_bytes, high_bytes = _on_the_card(curve, row, conditions), estimate.high_bytes
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
-    seconds = trace_seconds + time.perf_counter() - started
+    seconds = traced.seconds + time.perf_counter() - started
     calibration = _calibration(curve, row)
     return Prediction(
         model_class=calibration.model_class.value,
@@ -232,10 +232,10 @@ def _predict(
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
-        runs=_runs(curve, row, row.batch_size) if row.ran is not None else {},
+        runs=_runs(traced, any_size, row, row.batch_size) if row.ran is not None else {},
         next_runs={}
         if row.failed_batch_size is None
-        else _runs(any_size.at(row.failed_batch_size), row, row.failed_batch_size),
+        else _runs(traced, any_size, row, row.failed_batch_size),
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
@@ -246,9 +246,15 @@ def _calibration(curve: PeakCurve, row: Row) -> Calibration:
     return shipped_residuals().of(classify(curve.trace), row.architecture)
 
 
-def _runs(curve: PeakCurve, row: Row, batch_size: int) -> dict[str, bool]:
-    """By level, whether a size completes under the row's limit, with or without retries."""
+def _runs(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, batch_size: int) -> dict[str, bool]:
+    """By level, whether a size completes under the row's limit, with or without retries.
+
+    Args:
+        any_size: the curve of what was traced, for rows whose process tried nothing before.
+    """
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
+    before = None if row.first_tried is None else tried_before(batch_size, row.first_tried)
+    curve = (any_size if before is None else traced.after_failed_try(before).curve).at(batch_size)
     return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 

@@ -8,6 +8,7 @@ from tests.bench.tables import gpumemnet_timm, synthetic_cnn, synthetic_net, xme
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, groups_of, registered
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.synthetic_recipe import Recipe
+from tests.bench.tables.timm_history import had_fast_norms
 
 XMEM_HEADER = (
     "family,model,optimizer,batch_size,gpu,gpu_total_bytes,real_oom,ground_nvml_peak_bytes,xmem_est_bytes,"
@@ -169,3 +170,18 @@ def test_layers_that_the_recipe_does_not_make_are_refused() -> None:
     recipe = Recipe.from_name(name())
     with pytest.raises(ValueError, match="the table lists"):
         synthetic_net.build(recipe, (("conv2d", 256, 999), ("linear", 5, 25)))
+
+
+@pytest.mark.parametrize(
+    ("module", "torch_release", "expected"),
+    [
+        ("vision_transformer", "2.4", False),
+        ("vision_transformer", "2.9", True),
+        ("convnext", "2.1", True),
+        ("eva", "2.4", True),
+    ],
+)
+def test_vision_transformers_have_fast_norms_since_2025(
+    module: str, torch_release: str, expected: bool
+) -> None:
+    assert had_fast_norms(module, torch_release) is expected

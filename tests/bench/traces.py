@@ -12,9 +12,12 @@ import hashlib
 import importlib.metadata
 import json
 import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.paths import write_atomically
+from tests.bench import ladder
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 from workers.predict.curve import (
@@ -37,6 +40,37 @@ _REPLAYING_MODULES = (
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """The traces of one setting.
+
+    Attributes:
+        usual: at the usual sizes.
+        trace_at: that at any size.
+        seconds: that one of them took when it was made.
+    """
+
+    usual: tuple[Trace, ...]
+    trace_at: Callable[[int], Trace]
+    seconds: float
+
+    @property
+    def curve(self) -> PeakCurve | TracedCurve:
+        """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
+        try:
+            return PeakCurve(self.usual)
+        except BatchDependentEventsError:
+            return TracedCurve(self.trace_at)
+
+    def after_failed_try(self, num_samples: int) -> Traced:
+        """The same in a process where so many samples were tried before, and did not fit."""
+        return Traced(
+            usual=tuple(ladder.after_failed_try(trace, num_samples) for trace in self.usual),
+            trace_at=lambda batch_size: ladder.after_failed_try(self.trace_at(batch_size), num_samples),
+            seconds=self.seconds,
+        )
+
+
 class Traces:
     """The traces of settings, from the cache or from a worker.
 
@@ -50,20 +84,18 @@ class Traces:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._tracer = Tracer()
 
-    def curve(self, setting: Setting) -> tuple[PeakCurve | TracedCurve, float]:
-        """The peak curve of a setting, and the seconds that one of its traces took when it was made.
-
-        Traced at the three usual sizes or, where those disagree, at each size that is asked for.
+    def traced(self, setting: Setting) -> Traced:
+        """A setting's traces at the three usual sizes, and at any other that is asked for.
 
         Raises:
             NotTracedError: the model cannot be loaded or its step not traced.
         """
         timed = self.usual(setting)
-        seconds = statistics.median(seconds for _, seconds in timed)
-        try:
-            return PeakCurve([trace for trace, _ in timed]), seconds
-        except BatchDependentEventsError:
-            return TracedCurve(lambda batch_size: self._trace(setting, batch_size)[0]), seconds
+        return Traced(
+            usual=tuple(trace for trace, _ in timed),
+            trace_at=lambda batch_size: self._trace(setting, batch_size)[0],
+            seconds=statistics.median(seconds for _, seconds in timed),
+        )
 
     def usual(self, setting: Setting) -> list[tuple[Trace, float]]:
         """The traces at the usual sizes, each with its seconds; raises `NotTracedError` likewise."""

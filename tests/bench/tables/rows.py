@@ -23,6 +23,8 @@ class Row:
         measured_bytes: the peak; None where only `ran` is known.
         ran: whether this batch size ran; None where the table does not say.
         failed_batch_size: the next size that was tried, which did not run.
+        first_tried: the size with which a process began that went down a ladder of sizes, where what a try
+            that failed leaves behind counts (`tests.bench.ladder`).
         others: bytes that other predictors said, by their names; None where one gave no answer.
     """
 
@@ -41,6 +43,7 @@ class Row:
     measured_bytes: int | None = None
     ran: bool | None = None
     failed_batch_size: int | None = None
+    first_tried: int | None = None
     others: Mapping[str, int | None] = field(default_factory=dict)
 
     @property

@@ -1,11 +1,10 @@
 """timm_train_brackets.csv and timm_infer_brackets.csv: the batch that ran, and the next one that did not.
 
 Source: huggingface/pytorch-image-models, `results/`, Apache-2.0: its `benchmark.py` went down a ladder of
-batch sizes, in one process, until one ran; what a try that failed leaves behind is not followed (with the
-segment of its batch kept, fewer brackets of CNNs agree). AMP with fp16, `cudnn.benchmark` on. Training:
-PyTorch 1.12 on an RTX 3090, backward inside autocast, no GradScaler, SGD with Nesterov momentum, gradients
-left allocated, attention not fused, and no lazy loading of kernels. Inference: PyTorch 2.1 to 2.9, eager.
-The same runs repeated agree on 95 to 98 % of the rungs; across PyTorch versions, on 83 to 85 %.
+batch sizes, in one process, until one ran (`tests.bench.ladder`). AMP with fp16, `cudnn.benchmark` on.
+Training: PyTorch 1.12 on an RTX 3090, backward inside autocast, no GradScaler, SGD with Nesterov momentum,
+gradients left allocated, attention not fused, and no lazy loading of kernels. Inference: PyTorch 2.1 to 2.9,
+eager. The same runs repeated agree on 95 to 98 % of the rungs; across PyTorch versions, on 83 to 85 %.
 """
 
 from __future__ import annotations
@@ -32,7 +31,13 @@ _CARDS = {
 # The runs on these GPUs had timm's `--fast-norm`, which their files do not say: with norms in fp32, half of
 # ConvNeXt V2's brackets lie above what these GPUs have; on the RTX 5090 it is without that they are true.
 _FAST_NORM = ("rtx3090", "rtx4090", "4090", "pro6000maxq")
+# The largest batch that did not run in any of their files: where the ladder began.
+_FIRST_TRIED = {"train": 512, "infer": 1024}
+_FIRST_TRIED_ON = {"pro6000maxq": 2048}
 _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
+# What else lay on the card of these runs, a desktop say: of its rungs in NCHW none finds 84 %, 0.5 to 1.3 GB
+# 86 to 89 %. On the other cards none is best.
+_BESIDE_BYTES = {"rtx-4090": 700 * 1024**2}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
 # one constant of the table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
@@ -63,6 +68,10 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
     assert line["precision"] == "amp", f"{model}: what {line['precision']!r} means is not known here"
     if line["torch"] == "1.12":
         gpu = gpu._replace(context_bytes=EAGER_CONTEXT_BYTES)
+    gpu = gpu._replace(context_bytes=gpu.context_bytes + _BESIDE_BYTES.get(gpu.gpu, 0))
+    memory_format = _MEMORY_FORMATS[line["layout"]]
+    is_cut = memory_format == "contiguous"  # else each input has a segment of its own
+    first = _FIRST_TRIED_ON.get(line["gpu"], _FIRST_TRIED[line["mode"]])
     return Row(
         table=table,
         model=model,
@@ -74,7 +83,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
             mode=line["mode"],
             optimizer="sgd-nesterov-single",
             precision="amp-fp16",
-            memory_format=_MEMORY_FORMATS[line["layout"]],
+            memory_format=memory_format,
             step="timm-benchmark" if training else "usual",
             image_size=int(line["img_size"]),
             num_classes=None,
@@ -84,6 +93,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
         ),
         batch_size=int(line["fits_batch"]),
         failed_batch_size=int(line["did_not_fit_batch"]),
+        first_tried=first if is_cut else None,
         ran=True,
         **gpu._asdict(),
         torch_release=line["torch"],
