@@ -12,7 +12,7 @@ import dataclasses
 
 from workers.trace import Allocation, Category, Trace
 
-# `decay_batch_step` of timm: by a third, then by a quarter.
+# `decay_batch_step` of timm: by a quarter, then by a third.
 _STEPS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 _INPUT = "step 1 input"
 
@@ -29,7 +29,9 @@ def after_failed_try(trace: Trace, num_samples: int) -> Trace:
         trace: of steps that begin with one input.
     """
     (position,) = {mark.position for mark in trace.marks if mark.name == _INPUT}
-    own = trace.allocations[trace.events[position]]
+    event = trace.events[position]
+    assert event >= 0, "a step begins with what it frees"
+    own = trace.allocations[event]
     assert own.category is Category.INPUT, own
     left = Allocation(num_bytes=own.num_bytes // trace.batch_size * num_samples, category=Category.OTHER)
     number = len(trace.allocations)

@@ -206,7 +206,7 @@ def _run(task: _Task) -> list[Prediction]:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
         traced = _process.traces.traced(task.setting)
-        curve = traced.curve
+        curve = traced.make_curve()
         return [_predict(traced, curve, row, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
@@ -254,7 +254,7 @@ def _runs(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, batch_siz
     """
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
     before = None if row.first_tried is None else tried_before(batch_size, row.first_tried)
-    curve = (any_size if before is None else traced.after_failed_try(before).curve).at(batch_size)
+    curve = (any_size if before is None else traced.after_failed_try(before).make_curve()).at(batch_size)
     return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 

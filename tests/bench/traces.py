@@ -54,8 +54,7 @@ class Traced:
     trace_at: Callable[[int], Trace]
     seconds: float
 
-    @property
-    def curve(self) -> PeakCurve | TracedCurve:
+    def make_curve(self) -> PeakCurve | TracedCurve:
         """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
         try:
             return PeakCurve(self.usual)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.predict.plans import PassedOn, Plan, PlanSource
+from workers.predict.workspace import at_once
 from workers.trace import Convolution
 
 
@@ -24,7 +25,7 @@ class GridPlans(PassedOn):
         """See `PlanSource`; the first plan of a call is always a plan of its own size."""
         keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
-        ends = {key: neighbours(call.input_shape[0]) for key, call in new.items()}
+        ends = {key: _ends(call) for key, call in new.items()}
         self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
         for key, call in new.items():
             at_ends = (self._known[*key[:-1], size] for size in ends[key])
@@ -65,6 +66,14 @@ def neighbours(num_samples: int) -> tuple[int, int]:
     if num_samples in (power, middle):
         return num_samples, num_samples
     return (power, middle) if num_samples < middle else (middle, 2 * power)
+
+
+def _ends(call: Convolution) -> tuple[int, int]:
+    """The sizes that a call is asked at: none above what cuDNN runs at once, from where on nothing grows."""
+    num_samples = call.input_shape[0]
+    low, high = neighbours(num_samples)
+    high = at_once(call.of_samples(high)).input_shape[0]
+    return (num_samples, num_samples) if high <= num_samples else (low, high)
 
 
 def _interpolated(

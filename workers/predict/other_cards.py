@@ -5,9 +5,9 @@ low end what it takes on the card where it wants least, and at the high end what
 most: one replay each, whatever the number of cards. The likely demand stays that of one card.
 
 Plans are asked for at the batch sizes of `workers.predict.grid_plans`. In between a workspace is
-copies of feature maps, so it is taken in proportion to the samples, by the end of the two where a
-sample takes more, or at the low end less. That spans both ends' kernels wherever between them cuDNN
-changes from one to the other.
+copies of feature maps, so it is taken in proportion to the samples that cuDNN runs at once, by the end
+of the two where a sample takes more, or at the low end less. That spans both ends' kernels wherever
+between them cuDNN changes from one to the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from workers.predict.conditions import Call, Conditions, demands
 from workers.predict.grid_plans import layer, neighbours
 from workers.predict.plans import PlanSource
-from workers.predict.workspace import Workspace
+from workers.predict.workspace import Workspace, at_once
 from workers.trace import Convolution
 
 _Key = tuple[object, ...]
@@ -117,11 +117,12 @@ class OtherCards:
         self._known |= zip(missing, ask(list(missing.values())), strict=True)
 
     def _between(self, call: Convolution, policy: _Key) -> _Ends:
-        num_samples = call.input_shape[0]
-        sizes = neighbours(num_samples)
-        below, above = (self._known[policy, layer(call), size] for size in sizes)
-        if sizes[0] == sizes[1]:
+        ends = neighbours(call.input_shape[0])
+        below, above = (self._known[policy, layer(call), size] for size in ends)
+        if ends[0] == ends[1]:
             return below
+        sizes = [at_once(call.of_samples(size)).input_shape[0] for size in ends]
+        num_samples = at_once(call).input_shape[0]
 
         def most(at_below: int, at_above: int) -> int:
             return max(-(-at_below * num_samples // sizes[0]), -(-at_above * num_samples // sizes[1]))

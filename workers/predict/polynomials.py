@@ -38,7 +38,13 @@ def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
 
 
 def lines_through(batch_sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[Line, ...]:
-    """A line for every dimension of a tensor; raises as `line_through` does."""
+    """A line for every dimension of a tensor.
+
+    Raises:
+        NotPolynomialError: a dimension lies on no line, or some shapes have more dimensions than others.
+    """
+    if len({len(shape) for shape in shapes}) > 1:
+        raise NotPolynomialError(f"shapes {list(shapes)} at batch sizes {list(batch_sizes)}")
     return tuple(line_through(batch_sizes, dimension) for dimension in zip(*shapes, strict=True))
 
 

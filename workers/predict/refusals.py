@@ -24,8 +24,8 @@ _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 # From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
 _FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
-MOST_POOLED = 2**31 - 1  # elements that pooling returns
-_AVERAGE_POOL = "aten.avg_pool2d"  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
+MOST_POOLED = 2**31 - 1  # elements that pooling returns; backward has no such limit
+_AVERAGE_POOL = "aten.avg_pool2d"  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu, up to PyTorch 2.15
 _MAX_POOL = "aten.max_pool2d_with_indices"
 _LARGE_MAX_POOL_SINCE = (2, 10)  # pytorch/pytorch#165374 and #167427
 # What may refuse the shape of what it is to return.
@@ -51,10 +51,16 @@ def why_not_convolved(
     num_elements = too_many_elements(call, conditions, torch_release)
     if num_elements is None:
         return None
+    # With cuDNN it is the layout that a release does not give to it.
+    in_vain = call.channels_last and conditions.policy.enabled
+    hint = (
+        "try --memory-format contiguous"
+        if in_vain
+        else ("cuDNN has no such limit: try --conv-algo cudnn, or --memory-format channels_last")
+    )
     return (
         f"convolves {num_elements:,} elements channel by channel, and PyTorch's kernel for that indexes up "
-        f"to {MOST_ELEMENTS:,}; cuDNN has no such limit: try --conv-algo cudnn, or --memory-format "
-        "channels_last"
+        f"to {MOST_ELEMENTS:,}; {hint}"
     )
 
 
@@ -77,8 +83,8 @@ def why_not_returned(
     if num_elements <= MOST_POOLED:
         return None
     return (
-        f"pools to {num_elements:,} elements, and PyTorch's kernel for that counts up to {MOST_POOLED:,}; a "
-        "smaller batch is all that helps"
+        f"pools to {num_elements:,} elements, and PyTorch's kernel for that counts up to {MOST_POOLED:,}; "
+        "take a smaller batch"
     )
 
 
@@ -89,7 +95,7 @@ def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, i
         return None
     return (
         f"attends in {shape[0]:,} sequences or windows at once, and PyTorch's fused attention takes up to "
-        f"{MOST_SAMPLES:,}; a smaller batch is all that helps"
+        f"{MOST_SAMPLES:,}; take a smaller batch"
     )
 
 

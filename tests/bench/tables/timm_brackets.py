@@ -40,7 +40,7 @@ _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
 _BESIDE_BYTES = {"rtx-4090": 700 * 1024**2}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
-# one constant of the table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
+# one constant of the training table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
 EAGER_CONTEXT_BYTES = 2000 * 1024**2
 
 

@@ -212,7 +212,7 @@ def test_every_architecture_is_planned_for(architecture, plans_on):
 
 @needs_libcudnn
 @pytest.mark.parametrize("conv_pass", ConvPass)
-@pytest.mark.parametrize("kind", ["3x3", "channels last", "fp16"])
+@pytest.mark.parametrize("kind", ["grouped", "channels last", "fp16"])
 def test_cudnn_wants_no_more_for_a_batch_than_for_the_piece_that_it_runs_at_once(kind, conv_pass, plans_on):
     call = dataclasses.replace(ALL_KINDS[kind], conv_pass=conv_pass).of_samples(30_000)
     piece = at_once(call)

@@ -77,6 +77,18 @@ def test_sizes_between_are_not_asked_for():
     assert set(source.asked) == {64, 96}
 
 
+# CONVOLUTION has 64 maps of 56×56.
+LAST_AT_ONCE = 2**31 // (64 * 56 * 56)
+
+
+@pytest.mark.parametrize("num_samples", [9000, LAST_AT_ONCE - 1, LAST_AT_ONCE, LAST_AT_ONCE + 1, 20_000])
+def test_where_a_batch_is_gone_through_in_pieces_nothing_is_understated(num_samples):
+    source = MadeUpPlans(lambda call: (Plan(1, 1000 * min(call.input_shape[0], LAST_AT_ONCE)),))
+    assert LAST_AT_ONCE not in neighbours(LAST_AT_ONCE)
+    call = of_samples(num_samples)
+    assert GridPlans(source).plans([call]) == source.plans([call])
+
+
 def test_a_size_between_different_first_choices_is_asked_for():
     source = changing_at(5)
     calls = [of_samples(n) for n in (3, 5, 7)]

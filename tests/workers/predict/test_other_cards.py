@@ -90,6 +90,17 @@ def test_scratch_memory_spans_the_cards_and_what_is_the_same_everywhere_stays():
     assert off.high_bytes == 0
 
 
+@pytest.mark.parametrize("num_samples", [9000, 10_000, 11_000, 15_000, 10**6])
+def test_what_cudnn_runs_at_once_is_all_that_grows(num_samples):
+    last = 2**31 // (64 * 56 * 56)  # of CONVOLUTION, 64 maps of 56×56
+    source = MadeUpPlans(lambda call: (Plan(1, 1000 * min(call.input_shape[0], last)),))
+    (needed,) = widened(
+        of_samples(num_samples), likely=of_sizes(10**9, 10**8), elsewhere=OtherCards({"sm_90": source})
+    )
+    (most,) = widened(of_samples(num_samples), likely=of_sizes(0), elsewhere=OtherCards({"sm_90": source}))
+    assert needed.low_bytes == most.high_bytes == most.worst_bytes == 1000 * min(num_samples, last)
+
+
 @pytest.mark.parametrize("num_samples", [64, 65, 77, 95])
 def test_between_the_sizes_asked_for_the_ends_hold_for_either_kernel(num_samples):
     """From some size on another kernel is taken, which wants half or twice as much a sample."""

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workers.predict.polynomials import NotPolynomialError, line_through, size_polynomial, value_at
+from workers.predict.polynomials import (
+    NotPolynomialError,
+    line_through,
+    lines_through,
+    size_polynomial,
+    value_at,
+    values_at,
+)
 
 batch_sizes = st.lists(st.integers(1, 64), min_size=2, max_size=4, unique=True)
 lines = st.tuples(st.integers(0, 50), st.integers(0, 50))
@@ -80,6 +87,16 @@ def test_a_size_that_does_not_change_is_a_constant():
 def test_dimensions_that_are_no_lines_are_refused(shapes):
     with pytest.raises(NotPolynomialError):
         size_polynomial([4, 6, 9], shapes, [4 * math.prod(shape) for shape in shapes])
+
+
+def test_every_dimension_of_a_shape_has_a_line_of_its_own():
+    lines = lines_through([4, 6, 9], [(8, 3, 5), (12, 3, 7), (18, 3, 10)])
+    assert values_at(lines, 100) == (200, 3, 101)
+
+
+def test_shapes_of_different_ranks_have_no_lines():
+    with pytest.raises(NotPolynomialError):
+        lines_through([4, 6, 9], [(4,), (6,), (9, 1)])
 
 
 def test_three_sizes_that_only_a_parabola_fits_are_refused():

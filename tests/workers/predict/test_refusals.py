@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from tests.workers.predict.plan_tables import variant
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
-    MOST_POOLED,
     MOST_SAMPLES,
     OPERATORS,
     too_many_elements,
@@ -93,6 +93,8 @@ def test_what_cudnn_9_10_cannot_index_in_channels_last_is_refused(
     call = dataclasses.replace(LAYER, channels_last=True)
     assert not refused(call.of_samples(LAST), release)
     assert refused(call.of_samples(LAST + 1), release) is refuses
+    said = why_not_convolved(call.of_samples(LAST + 1), Conditions(), release)
+    assert said is None or said.endswith("try --memory-format contiguous")
 
 
 def test_a_batch_in_pieces_is_indexed_piece_by_piece() -> None:
@@ -142,28 +144,28 @@ def test_fused_attention_takes_as_many_samples_as_a_grid_has_rows(
 def test_pooling_counts_what_it_returns(operator: str, release: tuple[int, int], refuses: bool) -> None:
     """The stem of resnet50x64_clip at 448 pixels, which ran with 1,024 samples and not with 1,536."""
     assert operator in OPERATORS
-    rest = (128, 112, 112)
-    last = MOST_POOLED // (128 * 112 * 112)
-    assert 1024 <= last < 1536
-    assert why_not_returned(operator, (last, *rest), Conditions(), release) is None
-    said = why_not_returned(operator, (last + 1, *rest), Conditions(), release)
+    ran, failed = ((size, 128, 112, 112) for size in (1024, 1536))
+    assert why_not_returned(operator, ran, Conditions(), release) is None
+    said = why_not_returned(operator, failed, Conditions(), release)
     assert (said is not None) is refuses
     if said is not None:
-        assert f"{(last + 1) * 128 * 112 * 112:,} elements" in said
+        assert f"{1536 * 128 * 112 * 112:,} elements" in said
+    assert why_not_returned(operator, (1, 2**31 - 1, 1, 1), Conditions(), release) is None
+    assert (why_not_returned(operator, (2**21, 1024, 1, 1), Conditions(), release) is not None) is refuses
 
 
-def windows(batch_size: int) -> Trace:
-    """Attention within 64 windows of each image, as DaViT has it at 224 pixels."""
+def returning(operator: str, module: str, batch_size: int, shape: tuple[int, ...]) -> Trace:
+    """A step of one operator, in half precision."""
     output = Allocation(
-        num_bytes=64 * batch_size * 3 * 49 * 32 * 2,
-        shape=(64 * batch_size, 3, 49, 32),
+        num_bytes=2 * math.prod(shape),
+        shape=shape,
         dtype="float16",
         category=Category.ACTIVATION,
-        operator=FLASH,
-        module="stages.0.blocks.0.0.attn",
+        operator=operator,
+        module=module,
     )
     return Trace(
-        workload="windows",
+        workload="one operator",
         batch_size=batch_size,
         mode="infer",
         optimizer="",
@@ -171,6 +173,24 @@ def windows(batch_size: int) -> Trace:
         allocations=(output,),
         events=(0, ~0),
     )
+
+
+def windows(batch_size: int) -> Trace:
+    """Attention within 64 windows of each image, as DaViT has it at 224 pixels."""
+    return returning(FLASH, "stages.0.blocks.0.0.attn", batch_size, (64 * batch_size, 3, 49, 32))
+
+
+def pooled(batch_size: int) -> Trace:
+    """The stem of resnet50x64_clip at 448 pixels."""
+    return returning(AVERAGE_POOL, "stem.pool", batch_size, (batch_size, 128, 112, 112))
+
+
+def test_what_is_pooled_is_counted_at_the_batch_that_is_asked_for() -> None:
+    curve = PeakCurve([pooled(batch_size) for batch_size in (4, 6, 10)])
+    assert curve.refusal(1337, Conditions()) is None
+    refusal = curve.refusal(1338, Conditions())
+    assert refusal is not None
+    assert refusal.module == "stem.pool"
 
 
 def test_windows_are_samples_too_and_no_memory_helps() -> None:
