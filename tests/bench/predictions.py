@@ -24,6 +24,7 @@ from tests.bench.traces import Traced, Traces
 from workers.allocator import replay
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve, TracedCurve
+from workers.predict.versions import parse_release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +74,8 @@ def conditions_of(row: Row) -> Conditions:
         conv_algo=row.conv_algo,
         architecture=row.architecture,
         plans=sources_of(row, _process.plans, _process.cache),
-        torch_release=_release(row.torch_release),
+        torch_release=parse_release(row.torch_release) if row.torch_release else None,
     )
-
-
-def _release(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    major, minor = text.split(".")
-    return int(major), int(minor)
 
 
 def _live_bytes(curve: PeakCurve, row: Row) -> int:
@@ -206,8 +200,7 @@ def _run(task: _Task) -> list[Prediction]:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
         traced = _process.traces.traced(task.setting)
-        curve = traced.make_curve()
-        return [_predict(traced, curve, row, ablate=task.ablate) for _, row in task.rows]
+        return [_predict(traced, row, ablate=task.ablate) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
     except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
@@ -216,7 +209,8 @@ def _run(task: _Task) -> list[Prediction]:
     return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
-def _predict(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, *, ablate: bool) -> Prediction:
+def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
+    any_size = traced.curve()
     curve = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
@@ -232,10 +226,8 @@ def _predict(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, *, abl
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
-        runs=_runs(traced, any_size, row, row.batch_size) if row.ran is not None else {},
-        next_runs={}
-        if row.failed_batch_size is None
-        else _runs(traced, any_size, row, row.failed_batch_size),
+        runs=_runs(traced, row, row.batch_size) if row.ran is not None else {},
+        next_runs={} if row.failed_batch_size is None else _runs(traced, row, row.failed_batch_size),
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
@@ -246,15 +238,11 @@ def _calibration(curve: PeakCurve, row: Row) -> Calibration:
     return shipped_residuals().of(classify(curve.trace), row.architecture)
 
 
-def _runs(traced: Traced, any_size: PeakCurve | TracedCurve, row: Row, batch_size: int) -> dict[str, bool]:
-    """By level, whether a size completes under the row's limit, with or without retries.
-
-    Args:
-        any_size: the curve of what was traced, for rows whose process tried nothing before.
-    """
+def _runs(traced: Traced, row: Row, batch_size: int) -> dict[str, bool]:
+    """By level, whether a size completes under the row's limit, with or without retries."""
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
     before = None if row.first_tried is None else tried_before(batch_size, row.first_tried)
-    curve = (any_size if before is None else traced.after_failed_try(before).make_curve()).at(batch_size)
+    curve = traced.curve(before).at(batch_size)
     return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
 
 

@@ -13,11 +13,11 @@ import importlib.metadata
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.paths import write_atomically
-from tests.bench import ladder
+from tests.bench.ladder import after_failed_try
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 from workers.predict.curve import (
@@ -40,9 +40,9 @@ _REPLAYING_MODULES = (
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Traced:
-    """The traces of one setting.
+    """The traces of one setting, and the curves through them, each made once.
 
     Attributes:
         usual: at the usual sizes.
@@ -53,21 +53,26 @@ class Traced:
     usual: tuple[Trace, ...]
     trace_at: Callable[[int], Trace]
     seconds: float
+    _curves: dict[int | None, PeakCurve | TracedCurve] = field(default_factory=dict)
 
-    def make_curve(self) -> PeakCurve | TracedCurve:
-        """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
+    def curve(self, after: int | None = None) -> PeakCurve | TracedCurve:
+        """Through the usual traces or, where those disagree, by a trace for each size that is asked for.
+
+        Args:
+            after: so many samples were tried before in the same process, and did not fit.
+        """
+        if after not in self._curves:
+            self._curves[after] = self._make_curve(after)
+        return self._curves[after]
+
+    def _make_curve(self, after: int | None) -> PeakCurve | TracedCurve:
+        def tried(trace: Trace) -> Trace:
+            return trace if after is None else after_failed_try(trace, after)
+
         try:
-            return PeakCurve(self.usual)
+            return PeakCurve([tried(trace) for trace in self.usual])
         except BatchDependentEventsError:
-            return TracedCurve(self.trace_at)
-
-    def after_failed_try(self, num_samples: int) -> Traced:
-        """The same in a process where so many samples were tried before, and did not fit."""
-        return Traced(
-            usual=tuple(ladder.after_failed_try(trace, num_samples) for trace in self.usual),
-            trace_at=lambda batch_size: ladder.after_failed_try(self.trace_at(batch_size), num_samples),
-            seconds=self.seconds,
-        )
+            return TracedCurve(lambda batch_size: tried(self.trace_at(batch_size)))
 
 
 class Traces:

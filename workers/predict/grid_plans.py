@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.predict.plans import PassedOn, Plan, PlanSource
-from workers.predict.workspace import at_once
+from workers.predict.workspace import samples_at_once
 from workers.trace import Convolution
 
 
@@ -72,7 +72,7 @@ def _ends(call: Convolution) -> tuple[int, int]:
     """The sizes that a call is asked at: none above what cuDNN runs at once, from where on nothing grows."""
     num_samples = call.input_shape[0]
     low, high = neighbours(num_samples)
-    high = at_once(call.of_samples(high)).input_shape[0]
+    high = min(high, samples_at_once(call))
     return (num_samples, num_samples) if high <= num_samples else (low, high)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from workers.predict.conditions import Call, Conditions, demands
 from workers.predict.grid_plans import layer, neighbours
 from workers.predict.plans import PlanSource
-from workers.predict.workspace import Workspace, at_once
+from workers.predict.workspace import Workspace, samples_at_once
 from workers.trace import Convolution
 
 _Key = tuple[object, ...]
@@ -121,8 +121,8 @@ class OtherCards:
         below, above = (self._known[policy, layer(call), size] for size in ends)
         if ends[0] == ends[1]:
             return below
-        sizes = [at_once(call.of_samples(size)).input_shape[0] for size in ends]
-        num_samples = at_once(call).input_shape[0]
+        most_samples = samples_at_once(call)
+        num_samples, *sizes = (min(size, most_samples) for size in (call.input_shape[0], *ends))
 
         def most(at_below: int, at_above: int) -> int:
             return max(-(-at_below * num_samples // sizes[0]), -(-at_above * num_samples // sizes[1]))

@@ -16,7 +16,7 @@ from workers.predict.plans import Plan
 from workers.trace import Convolution
 
 MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
-_MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `at_once`
+_MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `samples_at_once`
 # Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#156140), but in
 # channels last not with the cuDNN 9.10 that these releases bring (pytorch/pytorch#163171).
 _LARGE_DEPTHWISE_SINCE = (2, 9)
@@ -135,17 +135,21 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
     return Workspace(min(sizes), sizes[0], high_bytes, max(sizes), tuple(dict.fromkeys(sizes)))
 
 
-def at_once(call: Convolution) -> Convolution:
-    """As much of a call as cuDNN runs at once: it goes through a batch in pieces of up to 2^31 elements.
+def samples_at_once(call: Convolution) -> int:
+    """How many samples cuDNN runs at once: it goes through a batch in pieces of up to 2^31 elements.
 
     Plans take their workspaces for one piece: asked without a GPU, cuDNN 9.8, 9.10 and 9.20 want no more
     for any larger batch (but for 0.02 % that some kernels take a piece), in float32 and float16, all passes
     and both layouts, on compute capabilities 8.0, 8.6, 9.0 and 12.0.
     """
-    num_samples = call.input_shape[0]
     elements_of_one = max(math.prod(call.input_shape[1:]), math.prod(call.output_shape[1:]))
-    most_samples = max(_MOST_AT_ONCE // max(elements_of_one, 1), 1)
-    return call if num_samples <= most_samples else call.of_samples(most_samples)
+    return max(_MOST_AT_ONCE // max(elements_of_one, 1), 1)
+
+
+def at_once(call: Convolution) -> Convolution:
+    """As much of a call as cuDNN runs at once, which is what it plans for."""
+    most_samples = samples_at_once(call)
+    return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 
 
 def native_workspace(call: Convolution) -> Workspace:

@@ -6,6 +6,8 @@ norms of timm's sources: 0.9.12 and 1.0.8, with which PyTorch 2.1 and 2.4 were r
 
 from __future__ import annotations
 
+from workers.predict.versions import parse_release
+
 _FORMER_ARGUMENTS: dict[str, tuple[tuple[str, int | tuple[int, ...]], ...]] = {
     # "Technically a 28 layer ResNet" in 1.0.9's source; 50 layers since.
     "ecaresnext50t_32x4d": (("layers", (2, 2, 2, 2)),),
@@ -26,5 +28,4 @@ _FAST_NORMS_SINCE = (2, 9)
 
 def had_fast_norms(module: str | None, torch_release: str) -> bool:
     """Whether `--fast-norm` did anything to models of a module of timm in the runs with a PyTorch release."""
-    major, minor = map(int, torch_release.split("."))
-    return module not in _PLAIN_NORMS or (major, minor) >= _FAST_NORMS_SINCE
+    return module not in _PLAIN_NORMS or parse_release(torch_release) >= _FAST_NORMS_SINCE
