@@ -95,14 +95,23 @@ class Recorder:
         """The events, with consecutive frees in the order of their allocations.
 
         Autocast's cache is a table by address and frees its copies in another order every time;
-        the free blocks that are left do not depend on it.
+        the free blocks that are left do not depend on it. A convolution's workspace stays the first: what
+        it gives back at its end (`Choice.found`) leaves out the operands, which are freed after it.
         """
         ordered: list[int] = []
         bounds = [0, *(mark.position for mark in self.marks), len(self._events)]
         for start, stop in itertools.pairwise(bounds):
-            for is_free, run in itertools.groupby(self._events[start:stop], lambda event: event < 0):
-                ordered += sorted(run, reverse=is_free)
+            for _, run in itertools.groupby(self._events[start:stop], lambda event: event < 0):
+                ordered += sorted(run, key=self._place)
         return tuple(ordered)
+
+    def _place(self, event: int) -> tuple[bool, int]:
+        """The key of an allocation among those next to it, and of a free.
+
+        Among frees there is one of a convolution's workspace at most, since it follows its allocation.
+        """
+        number = max(event, ~event)
+        return event < 0 and self.allocations[number].convolution is None, number
 
     def allocation_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the allocation that a tensor lies in; None for one on another device."""
