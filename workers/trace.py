@@ -139,6 +139,7 @@ class Allocation:
     span_bytes: tuple[int, int] | None = None
     stack: tuple[str, ...] = ()
     name: str = ""
+    counted_shape: tuple[int, ...] = ()
 
 
 class Role(StrEnum):
@@ -294,6 +295,7 @@ class Trace:
         stacks = _StackTable(strings)
         stacked = [stacks.index(a.stack) for a in self.allocations]
         named = [(number, strings.index(a.name)) for number, a in enumerate(self.allocations) if a.name]
+        counted = [(number, a.counted_shape) for number, a in enumerate(self.allocations) if a.counted_shape]
         calls = [
             [
                 c.position,
@@ -332,6 +334,8 @@ class Trace:
             document |= {"stacks": stacks.rows, "stacked": stacked}
         if named:
             document["named"] = named
+        if counted:
+            document["counted"] = counted
         if calls:
             document["calls"] = calls
         return document
@@ -367,18 +371,21 @@ class Trace:
         rows = data["allocations"]
         stacks = _read_stacks(data.get("stacks", ()), strings)
         stacked = data.get("stacked") or [0] * len(rows)
-        names = {number: strings[name] for number, name in data.get("named", ())}
-        allocations = tuple(
-            _allocation(row, strings, convolutions, stacks[stack], names.get(number, ""))
-            for number, (row, stack) in enumerate(zip(rows, stacked, strict=True))
-        )
+        allocations = [
+            _allocation(row, strings, convolutions, stacks[stack])
+            for row, stack in zip(rows, stacked, strict=True)
+        ]
+        for number, name in data.get("named", ()):
+            allocations[number] = dataclasses.replace(allocations[number], name=strings[name])
+        for number, shape in data.get("counted", ()):
+            allocations[number] = dataclasses.replace(allocations[number], counted_shape=tuple(shape))
         return cls(
             workload=data["workload"],
             batch_size=data["batch_size"],
             mode=data["mode"],
             optimizer=data["optimizer"],
             knobs=Knobs(**data["knobs"]),
-            allocations=allocations,
+            allocations=tuple(allocations),
             events=tuple(data["events"]),
             marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
             batch_kind=data.get("batch_kind"),
@@ -442,7 +449,7 @@ def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[An
 
 
 def _allocation(
-    row: list[Any], strings: list[str], convolutions: list[Convolution], stack: tuple[str, ...], name: str
+    row: list[Any], strings: list[str], convolutions: list[Convolution], stack: tuple[str, ...]
 ) -> Allocation:
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
@@ -459,7 +466,6 @@ def _allocation(
         scratch=None if scratch is None else _scratch(scratch, strings),
         span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
         stack=stack,
-        name=name,
     )
 
 

@@ -63,6 +63,7 @@ TRACE = Trace(
         ),
         Allocation(num_bytes=7, category=Category.WORKSPACE, correction="cublas"),
         Allocation(num_bytes=4, category=Category.OTHER, span_bytes=(3, 8)),
+        Allocation(num_bytes=4, category=Category.ACTIVATION, counted_shape=(4, 3, 8, 9)),
     ),
     events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),

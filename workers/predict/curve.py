@@ -129,9 +129,9 @@ class PeakCurve:
             self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
             found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
             self._refusable = {
-                index: lines_through(batch_sizes, [a.shape for a in column])
+                index: lines_through(batch_sizes, [a.counted_shape or a.shape for a in column])
                 for index, column in enumerate(columns)
-                if column[0].operator in refusals.OPERATORS
+                if column[0].counted_shape or column[0].operator in refusals.OPERATORS
             }
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
@@ -466,7 +466,7 @@ class PeakCurve:
         release = self._torch_release
         for index, lines in self._refusable.items():
             allocation, shape = self._allocations[index], values_at(lines, batch_size)
-            why = refusals.why_not_returned(allocation.operator, shape, conditions, release)
+            why = refusals.why_not_counted(allocation.operator, shape, conditions, release)
             if why is not None:
                 return Refusal(allocation.module, why)
         calls = self._shapes(batch_size)[1]

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from workers.predict import hidden
+from workers.predict import counted, hidden
 from workers.predict.call_log import CallLog
 from workers.predict.call_sites import Stacks, called_by_the_engine, user_source
 from workers.predict.convolution_calls import convolutions
@@ -203,6 +203,11 @@ class Recorder:
             if not self._is_ours(leaf):
                 continue
             if self._allocate(leaf, operator, origin):
+                counted_shape = counted.counted_shape(func, args, leaf)
+                if counted_shape:
+                    self.allocations[-1] = dataclasses.replace(
+                        self.allocations[-1], counted_shape=counted_shape
+                    )
                 workspace = next(calls, None)
                 if workspace is not None:
                     self._use_workspace(workspace, operator, origin)

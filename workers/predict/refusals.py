@@ -1,9 +1,8 @@
 """What PyTorch refuses whatever memory there is.
 
-Its direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling; its
-kernels of fused attention give every sample of a batch a row of the grid, which has so many
-(pytorch/pytorch#146704). Left out is what looks at an operator's input, of which a trace has no shape:
-reflection and replication padding, adaptive pooling in channels last.
+Its direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling, of
+padding by what is there, and of bilinear interpolation in channels last; its kernels of fused attention
+give every sample of a batch a row of the grid, which has so many (pytorch/pytorch#146704).
 """
 
 from __future__ import annotations
@@ -24,12 +23,45 @@ _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 # From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
 _FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
-MOST_POOLED = 2**31 - 1  # elements that pooling returns; backward has no such limit
-_AVERAGE_POOL = "aten.avg_pool2d"  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu, up to PyTorch 2.15
-_MAX_POOL = "aten.max_pool2d_with_indices"
-_LARGE_MAX_POOL_SINCE = (2, 10)  # pytorch/pytorch#165374 and #167427
-# What may refuse the shape of what it is to return.
-OPERATORS = frozenset((*_FUSED_ATTENTION, _AVERAGE_POOL, _MAX_POOL))
+MOST_POOLED = 2**31 - 1  # elements; backward has no such limit
+MOST_INDEXED = 2**31 - 2  # elements for `canUse32BitIndexMath`; interpolation asks for less than INT_MAX too
+
+
+class _Counter(NamedTuple):
+    """A kernel that counts elements in 32 bits.
+
+    Attributes:
+        does: what it does, in words that go before the number of elements.
+        most: so many it takes.
+        lifted_in: the release from which on it takes more; None where none does, up to 2.15.
+        remedy: what can be done.
+    """
+
+    does: str
+    most: int
+    lifted_in: tuple[int, int] | None = None
+    remedy: str = "take a smaller batch"
+
+
+_PADDING = _Counter("pads or unpads", MOST_INDEXED)
+_COUNTERS = {
+    "aten.avg_pool2d": _Counter("pools to", MOST_POOLED),  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
+    # pytorch/pytorch#165374 and #167427
+    "aten.max_pool2d_with_indices": _Counter("pools to", MOST_POOLED, lifted_in=(2, 10)),
+    "aten.reflection_pad2d": _PADDING,
+    "aten.reflection_pad2d_backward": _PADDING,
+    "aten.replication_pad2d": _PADDING,
+    "aten.replication_pad2d_backward": _PADDING,
+    # pytorch/pytorch#185788
+    "aten.upsample_bilinear2d": _Counter(
+        "interpolates",
+        MOST_INDEXED,
+        lifted_in=(2, 14),
+        remedy="take a smaller batch, or --memory-format contiguous",
+    ),
+}
+# What may refuse the shape of what it is to return; others have an `Allocation.counted_shape` to refuse.
+OPERATORS = frozenset((*_FUSED_ATTENTION, "aten.avg_pool2d", "aten.max_pool2d_with_indices"))
 
 
 class Refusal(NamedTuple):
@@ -64,27 +96,26 @@ def why_not_convolved(
     )
 
 
-def why_not_returned(
+def why_not_counted(
     operator: str, shape: Sequence[int], conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Why an operator refuses to return a tensor, in words; None where it does not.
+    """Why an operator refuses a tensor, in words; None where it does not.
 
     Args:
-        operator: one of `OPERATORS`.
-        shape: of the tensor.
+        operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
+        shape: of the tensor that it is to return, or that one.
         torch_release: of the trace.
     """
     release = conditions.torch_release or torch_release
     if operator in _FUSED_ATTENTION:
         return _why_not_attended(operator, shape, release)
-    if operator == _MAX_POOL and release >= _LARGE_MAX_POOL_SINCE:
-        return None
-    num_elements = math.prod(shape)
-    if num_elements <= MOST_POOLED:
+    counter, num_elements = _COUNTERS[operator], math.prod(shape)
+    is_lifted = counter.lifted_in is not None and release >= counter.lifted_in
+    if is_lifted or num_elements <= counter.most:
         return None
     return (
-        f"pools to {num_elements:,} elements, and PyTorch's kernel for that counts up to {MOST_POOLED:,}; "
-        "take a smaller batch"
+        f"{counter.does} {num_elements:,} elements, and PyTorch's kernel for that counts up to "
+        f"{counter.most:,}; {counter.remedy}"
     )
 
 

@@ -472,3 +472,15 @@ def _by_eights(model: nn.Module, batch: Tensor) -> Tensor:
 
 branching_at_64 = _workload(_perceptron, loss=_once_more_from_64_on)
 by_eights = _workload(_perceptron, loss=_by_eights)
+
+
+def _padded() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReflectionPad2d(1), nn.ReplicationPad2d(1))
+
+
+def _enlarged() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Upsample(scale_factor=2.0, mode="bilinear"))
+
+
+padded = _workload(_padded, shape=(3, 12, 12))
+enlarged = _workload(_enlarged, shape=(3, 12, 12))

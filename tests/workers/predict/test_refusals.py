@@ -1,9 +1,10 @@
-"""What PyTorch refuses: convolutions and pooling for the number of elements, attention for its samples."""
+"""What PyTorch refuses: many operators for the number of elements, attention for its samples."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from tests.workers.predict.plan_tables import variant
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
+    MOST_INDEXED,
     MOST_SAMPLES,
     OPERATORS,
     too_many_elements,
     why_not_convolved,
-    why_not_returned,
+    why_not_counted,
 )
 from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.protocol import Knobs, Verdict
@@ -124,12 +126,12 @@ def test_fused_attention_takes_as_many_samples_as_a_grid_has_rows(
 ) -> None:
     assert operator in OPERATORS
     rest = (3, 49, 32)
-    assert why_not_returned(operator, (MOST_SAMPLES, *rest), Conditions(), release) is None
-    said = why_not_returned(operator, (MOST_SAMPLES + 1, *rest), Conditions(), release)
+    assert why_not_counted(operator, (MOST_SAMPLES, *rest), Conditions(), release) is None
+    said = why_not_counted(operator, (MOST_SAMPLES + 1, *rest), Conditions(), release)
     assert (said is not None) is refuses
     # The release that runs counts, where it is another than that of the trace.
     other = Conditions(torch_release=release)
-    assert (why_not_returned(operator, (MOST_SAMPLES + 1, *rest), other, (2, 13)) is not None) is refuses
+    assert (why_not_counted(operator, (MOST_SAMPLES + 1, *rest), other, (2, 13)) is not None) is refuses
 
 
 @pytest.mark.parametrize(
@@ -145,13 +147,69 @@ def test_pooling_counts_what_it_returns(operator: str, release: tuple[int, int],
     """The stem of resnet50x64_clip at 448 pixels, which ran with 1,024 samples and not with 1,536."""
     assert operator in OPERATORS
     ran, failed = ((size, 128, 112, 112) for size in (1024, 1536))
-    assert why_not_returned(operator, ran, Conditions(), release) is None
-    said = why_not_returned(operator, failed, Conditions(), release)
+    assert why_not_counted(operator, ran, Conditions(), release) is None
+    said = why_not_counted(operator, failed, Conditions(), release)
     assert (said is not None) is refuses
     if said is not None:
         assert f"{1536 * 128 * 112 * 112:,} elements" in said
-    assert why_not_returned(operator, (1, 2**31 - 1, 1, 1), Conditions(), release) is None
-    assert (why_not_returned(operator, (2**21, 1024, 1, 1), Conditions(), release) is not None) is refuses
+    assert why_not_counted(operator, (1, 2**31 - 1, 1, 1), Conditions(), release) is None
+    assert (why_not_counted(operator, (2**21, 1024, 1, 1), Conditions(), release) is not None) is refuses
+
+
+@pytest.mark.parametrize(
+    ("operator", "release", "refuses"),
+    [
+        ("aten.reflection_pad2d", (2, 15), True),
+        ("aten.reflection_pad2d_backward", (2, 15), True),
+        ("aten.replication_pad2d", (2, 15), True),
+        ("aten.replication_pad2d_backward", (2, 15), True),
+        ("aten.upsample_bilinear2d", (2, 13), True),
+        ("aten.upsample_bilinear2d", (2, 14), False),
+    ],
+)
+def test_what_indexes_in_32_bits_takes_one_element_less(
+    operator: str, release: tuple[int, int], refuses: bool
+) -> None:
+    assert why_not_counted(operator, (MOST_INDEXED,), Conditions(), release) is None
+    said = why_not_counted(operator, (MOST_INDEXED + 1,), Conditions(), release)
+    assert (said is not None) is refuses
+    assert said is None or f" {MOST_INDEXED + 1:,} elements" in said
+
+
+@pytest.mark.parametrize(
+    ("workload", "memory_format", "module", "num_elements"),
+    [
+        ("padded", "contiguous", "2", 16 * 14 * 14),
+        ("enlarged", "channels_last", "1", 16 * 24 * 24),
+    ],
+)
+def test_the_largest_tensor_of_those_that_are_counted_sets_the_last_batch(
+    workload: str, memory_format: str, module: str, num_elements: int, trace_of: Callable[..., Trace]
+) -> None:
+    settings = {"mode": "infer", "memory_format": memory_format}
+    curve = PeakCurve([trace_of(f"small:{workload}", size, **settings) for size in (4, 6, 10)])
+    most = MOST_INDEXED // num_elements
+    there = Conditions(torch_release=(2, 13))
+    assert curve.refusal(most, there) is None
+    refusal = curve.refusal(most + 1, there)
+    assert refusal is not None
+    assert refusal.module == module
+
+
+def test_interpolation_counts_in_channels_last_alone(trace_of: Callable[..., Trace]) -> None:
+    trace = trace_of("small:enlarged", mode="infer", memory_format="contiguous")
+    assert not any(allocation.counted_shape for allocation in trace.allocations)
+
+
+def test_backward_counts_the_gradient_of_what_was_padded(trace_of: Callable[..., Trace]) -> None:
+    trace = trace_of("small:padded")
+    counted = {a.operator: a.counted_shape for a in trace.allocations if a.counted_shape}
+    assert counted == {
+        "aten.reflection_pad2d": (4, 16, 12, 12),
+        "aten.replication_pad2d": (4, 16, 14, 14),
+        "aten.replication_pad2d_backward": (4, 16, 16, 16),
+        "aten.reflection_pad2d_backward": (4, 16, 14, 14),
+    }
 
 
 def returning(operator: str, module: str, batch_size: int, shape: tuple[int, ...]) -> Trace:
