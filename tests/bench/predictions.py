@@ -15,7 +15,7 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 from autofit.confidence import Calibration, classify, shipped_residuals
-from tests.bench.ladder import tried_before
+from tests.bench.ladder import runs_in_turn, steps_down
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
@@ -35,7 +35,8 @@ class Prediction:
         low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
         model_class: of `autofit.confidence.classify`.
-        runs: by level, whether the row's batch size runs under its limit, thrashing or not.
+        runs: by level, whether the row's batch size runs under its limit, thrashing or not; at the likely
+            one alone where a process tried larger sizes before.
         next_runs: the same of the next size, which did not run.
         safe_batch_size: of a bracket, the largest size up to the one that failed whose high end is
             within the limit.
@@ -210,7 +211,7 @@ def _run(task: _Task) -> list[Prediction]:
 
 
 def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
-    any_size = traced.curve()
+    any_size = traced.curve
     curve = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
@@ -220,14 +221,15 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = traced.seconds + time.perf_counter() - started
     calibration = _calibration(curve, row)
+    runs = _runs(any_size, row)
     return Prediction(
         model_class=calibration.model_class.value,
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
-        runs=_runs(traced, row, row.batch_size) if row.ran is not None else {},
-        next_runs={} if row.failed_batch_size is None else _runs(traced, row, row.failed_batch_size),
+        runs=runs.get(row.batch_size, {}),
+        next_runs={} if row.failed_batch_size is None else runs[row.failed_batch_size],
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
@@ -238,12 +240,23 @@ def _calibration(curve: PeakCurve, row: Row) -> Calibration:
     return shipped_residuals().of(classify(curve.trace), row.architecture)
 
 
-def _runs(traced: Traced, row: Row, batch_size: int) -> dict[str, bool]:
-    """By level, whether a size completes under the row's limit, with or without retries."""
+def _runs(any_size: PeakCurve | TracedCurve, row: Row) -> dict[int, dict[str, bool]]:
+    """For the sizes of which the row says whether they ran: by level, whether they run under its limit."""
+    if row.ran is None:
+        return {}
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
-    before = None if row.first_tried is None else tried_before(batch_size, row.first_tried)
-    curve = traced.curve(before).at(batch_size)
-    return {level.value: curve.runs_within(batch_size, conditions, limit_bytes, level) for level in Level}
+    if row.first_tried is not None:
+        ladder = steps_down(row.first_tried, row.batch_size)
+        runs = runs_in_turn(any_size.at, ladder, conditions, limit_bytes)
+        return {batch_size: {Level.LIKELY.value: each} for batch_size, each in runs.items()}
+    return {
+        batch_size: {
+            level.value: any_size.at(batch_size).runs_within(batch_size, conditions, limit_bytes, level)
+            for level in Level
+        }
+        for batch_size in (row.batch_size, row.failed_batch_size)
+        if batch_size is not None
+    }
 
 
 def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:

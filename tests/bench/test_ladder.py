@@ -1,60 +1,103 @@
-"""Ladders of batch sizes: which size was tried before, and what its failed try leaves in the trace."""
+"""Ladders of batch sizes: which sizes are tried, and what the tries that fail leave to the next ones."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 
-from tests.bench.ladder import after_failed_try, tried_before
-from workers.allocator import replay
+from tests.bench.ladder import runs_in_turn, steps_down
+from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.protocol import Knobs
-from workers.trace import Allocation, Category, Mark, Trace
+from workers.trace import Allocation, Category, Mark, Scratch, Trace
 
 MIB = 2**20
+WEIGHTS = Allocation(num_bytes=40 * MIB, category=Category.PARAMETER)
+HANDLE = Allocation(
+    num_bytes=0,  # 8.1 MiB on the card of the conditions
+    category=Category.WORKSPACE,
+    correction="cublas",
+    scratch=Scratch(formula="cublas", dimensions=(), element_bytes=1),
+)
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "first", "before"),
-    [(1024, 1024, None), (768, 1024, 1024), (512, 1024, 768), (1536, 2048, 2048), (48, 512, 64), (1, 512, 2)],
+    ("first", "last", "steps"),
+    [
+        (1024, 1024, (1024,)),
+        (1024, 384, (1024, 768, 512, 384)),
+        (2048, 1024, (2048, 1536, 1024)),
+        (4, 1, (4, 3, 2, 1)),
+    ],
 )
-def test_before_a_size_its_next_larger_step_was_tried(
-    batch_size: int, first: int, before: int | None
-) -> None:
-    assert tried_before(batch_size, first) == before
+def test_a_ladder_goes_down_to_the_size_that_ran(first: int, last: int, steps: tuple[int, ...]) -> None:
+    assert steps_down(first, last) == steps
 
 
-def one_step(batch_size: int) -> Trace:
-    """40 MiB of weights, 4 MiB of input for each sample, and 1 MiB for each sample that is made of it."""
-    sizes = (40 * MIB, 4 * MIB * batch_size, MIB * batch_size)
-    categories = (Category.PARAMETER, Category.INPUT, Category.ACTIVATION)
-    return Trace(
-        workload="one step",
-        batch_size=batch_size,
-        mode="infer",
-        optimizer="",
-        knobs=Knobs(),
-        allocations=tuple(
-            Allocation(num_bytes=size, category=each) for size, each in zip(sizes, categories, strict=True)
-        ),
-        events=(0, 1, 2, ~2),
-        marks=(
-            Mark(position=0, name="model"),
-            Mark(position=1, name="step 1 input"),
-            Mark(position=2, name="step 1 forward"),
-        ),
-    )
+def curve(make_step: Callable[[int], tuple[Allocation, ...]], *events: int) -> PeakCurve:
+    """One step after 40 MiB of weights and 4 MiB of input a sample.
+
+    Args:
+        make_step: what the step allocates at a batch size; the first is number 2.
+        events: of the step.
+    """
+
+    def traced(batch_size: int) -> Trace:
+        return Trace(
+            workload="one step",
+            batch_size=batch_size,
+            mode="infer",
+            optimizer="",
+            knobs=Knobs(),
+            allocations=(WEIGHTS, made(4 * batch_size, Category.INPUT), *make_step(batch_size)),
+            events=(0, 1, *events),
+            marks=(
+                Mark(position=0, name="model"),
+                Mark(position=1, name="step 1 input"),
+                Mark(position=2, name="step 1 forward"),
+            ),
+        )
+
+    return PeakCurve([traced(batch_size) for batch_size in (4, 6, 10)])
 
 
-def test_the_next_input_lies_in_the_segment_of_the_last_one() -> None:
-    trace = after_failed_try(one_step(30), 40)
-    assert trace.events == (0, 3, ~3, 1, 2, ~2)
-    assert [mark.position for mark in trace.marks] == [0, 1, 4]
-    assert trace.allocations[3].num_bytes == 40 * 4 * MIB
-    # What is made of it fits into the rest: nothing more is reserved.
-    sizes = [each.num_bytes for each in trace.allocations]
-    assert replay(trace.events, sizes).peak_reserved_bytes == (40 + 160) * MIB
+def made(mib: int, category: Category = Category.ACTIVATION) -> Allocation:
+    return Allocation(num_bytes=mib * MIB, category=category)
 
 
-def test_what_is_left_behind_does_not_grow_with_the_batch() -> None:
-    curve = PeakCurve([after_failed_try(one_step(size), 40) for size in (4, 6, 10)])
-    assert curve.agrees_with(after_failed_try(one_step(30), 40))
+def runs(of: PeakCurve, first: int, last: int, limit_mib: int) -> dict[int, bool]:
+    return runs_in_turn(of.at, steps_down(first, last), Conditions(), limit_mib * MIB)
+
+
+def test_what_is_smaller_lies_in_the_segment_of_the_last_input() -> None:
+    of = curve(lambda batch_size: (made(2 * batch_size),), 2, ~2)
+    # Of its 192 MiB the next input takes 128, and what is made of that the rest.
+    assert runs(of, 48, 32, 2 * 40 + 192) == {48: False, 32: True}
+    # The new model is made while there is the last one.
+    assert runs(of, 48, 32, 2 * 40 + 190) == {48: False, 32: False}
+    assert runs(of, 32, 32, 2 * 40 + 190) == {32: True}
+
+
+def test_what_does_not_fit_there_takes_the_place_of_the_last_model() -> None:
+    of = curve(lambda batch_size: (made(3 * batch_size),), 2, ~2)
+    assert runs(of, 48, 32, 40 + 192 + 96) == {48: False, 32: True}
+    assert runs(of, 48, 32, 40 + 192 + 94) == {48: False, 32: False}
+    assert runs(of, 32, 32, 40 + 192 + 94) == {32: True}
+
+
+def test_the_workspace_of_cublas_stays_in_the_segment_that_it_was_cut_from() -> None:
+    of = curve(lambda batch_size: (made(10 * batch_size), HANDLE, made(20 * batch_size)), 2, ~2, 3, 4, ~4)
+    # 480 MiB of the larger batch stay reserved, and the new model lies in them.
+    assert runs(of, 48, 32, 192 + 480 + 640) == {48: False, 32: True}
+    assert runs(of, 48, 32, 192 + 480 + 638) == {48: False, 32: False}
+    assert runs(of, 32, 32, 40 + 128 + 320 + 640) == {32: True}
+
+
+def test_what_is_refused_leaves_nothing_behind() -> None:
+    def pooled(batch_size: int) -> tuple[Allocation, ...]:
+        shape = (batch_size, 60_000_000)
+        return (dataclasses.replace(made(batch_size), operator="aten.avg_pool2d", shape=shape),)
+
+    assert runs(curve(pooled, 2, ~2), 48, 32, 40 + 128 + 32) == {48: False, 32: True}

@@ -13,11 +13,10 @@ import importlib.metadata
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.paths import write_atomically
-from tests.bench.ladder import after_failed_try
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 from workers.predict.curve import (
@@ -42,7 +41,7 @@ _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
 @dataclass(slots=True, kw_only=True)
 class Traced:
-    """The traces of one setting, and the curves through them, each made once.
+    """The traces of one setting, and the curve through them, made once.
 
     Attributes:
         usual: at the usual sizes.
@@ -53,26 +52,17 @@ class Traced:
     usual: tuple[Trace, ...]
     trace_at: Callable[[int], Trace]
     seconds: float
-    _curves: dict[int | None, PeakCurve | TracedCurve] = field(default_factory=dict)
+    _curve: PeakCurve | TracedCurve | None = None
 
-    def curve(self, after: int | None = None) -> PeakCurve | TracedCurve:
-        """Through the usual traces or, where those disagree, by a trace for each size that is asked for.
-
-        Args:
-            after: so many samples were tried before in the same process, and did not fit.
-        """
-        if after not in self._curves:
-            self._curves[after] = self._make_curve(after)
-        return self._curves[after]
-
-    def _make_curve(self, after: int | None) -> PeakCurve | TracedCurve:
-        def tried(trace: Trace) -> Trace:
-            return trace if after is None else after_failed_try(trace, after)
-
-        try:
-            return PeakCurve([tried(trace) for trace in self.usual])
-        except BatchDependentEventsError:
-            return TracedCurve(lambda batch_size: tried(self.trace_at(batch_size)))
+    @property
+    def curve(self) -> PeakCurve | TracedCurve:
+        """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
+        if self._curve is None:
+            try:
+                self._curve = PeakCurve(self.usual)
+            except BatchDependentEventsError:
+                self._curve = TracedCurve(self.trace_at)
+        return self._curve
 
 
 class Traces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -56,6 +56,16 @@ class Level(StrEnum):
             return (self,)
         order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
         return tuple(reversed(order[: order.index(self) + 1]))
+
+    def settles(self, runs: Iterable[bool]) -> bool:
+        """Whether something runs that by each source of plans does or does not.
+
+        At the low end it is enough that it runs by one of them, to be likely it has to by half, else by all.
+        """
+        if self is Level.LIKELY:
+            by_source = list(runs)
+            return 2 * sum(by_source) >= len(by_source)
+        return any(runs) if self is Level.LOW else all(runs)
 
 
 class Elsewhere(Protocol):

@@ -103,6 +103,18 @@ class LikelyReplay(NamedTuple):
     replay: Replay
 
 
+class Requests(NamedTuple):
+    """What the events of a trace ask for at a batch size.
+
+    Attributes:
+        sizes: bytes of every allocation.
+        choices: by allocation, what does with less where that cannot be had.
+    """
+
+    sizes: list[int]
+    choices: Choices
+
+
 class PeakCurve:
     """Peak memory at any batch size; with a single trace, at that trace's size alone.
 
@@ -250,11 +262,7 @@ class PeakCurve:
         There the allocator releases its cache and asks again, and cuDNN comes down to the next
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
-        plans = source or conditions.sources[0]
-        demanded = self._demanded(batch_size, conditions, plans, level)
-        spans = 2 * self._demands(batch_size, conditions, plans)
-        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, demanded, strict=True))
-        timed = self._timed(batch_size, conditions)
+        demanded, tried, timed = self._asked(batch_size, conditions, level, source)
         key = (batch_size, demanded, conditions.settings, limit_bytes, tried, timed)
         if key not in self._replays:
             self._replays[key] = replay(
@@ -265,6 +273,21 @@ class PeakCurve:
                 choices=self._choices(tried, timed),
             )
         return self._replays[key]
+
+    def requests(self, batch_size: int, conditions: Conditions, source: PlanSource) -> Requests:
+        """What `replay_within` replays at the likely level, for those who replay it among other events."""
+        demanded, tried, timed = self._asked(batch_size, conditions, Level.LIKELY, source)
+        return Requests(self._sizes(batch_size, demanded), self._choices(tried, timed))
+
+    def _asked(
+        self, batch_size: int, conditions: Conditions, level: Level, source: PlanSource | None
+    ) -> tuple[_Sizes, tuple[tuple[int, ...], ...], frozenset[int]]:
+        """What calls take, what each tries in turn up to that, and the numbers of those that are timed."""
+        plans = source or conditions.sources[0]
+        demanded = self._demanded(batch_size, conditions, plans, level)
+        spans = 2 * self._demands(batch_size, conditions, plans)
+        tried = tuple(span.choices_up_to(size) for span, size in zip(spans, demanded, strict=True))
+        return demanded, tried, self._timed(batch_size, conditions)
 
     def _timed(self, batch_size: int, conditions: Conditions) -> frozenset[int]:
         """The numbers of the different calls whose plans are timed."""
@@ -371,18 +394,14 @@ class PeakCurve:
     ) -> bool:
         """Whether a size runs under a limit, retries and smaller plans allowed.
 
-        At the low end it is enough that it runs by one source of plans, to be likely it has to by half of
-        them, else by all. What PyTorch refuses runs under no limit.
+        What PyTorch refuses runs under no limit.
         """
         if self.refusal(batch_size, conditions) is not None:
             return False
-        runs = (
+        return level.settles(
             self.replay_within(batch_size, conditions, limit_bytes, level, source=source).completed
             for source in conditions.sources
         )
-        if level is Level.LIKELY:
-            return 2 * sum(runs) >= len(conditions.sources)
-        return any(runs) if level is Level.LOW else all(runs)
 
     def verdict(
         self,

@@ -23,9 +23,9 @@ class Row:
         measured_bytes: the peak; None where only `ran` is known.
         ran: whether this batch size ran; None where the table does not say.
         failed_batch_size: the next size that was tried, which did not run.
-        first_tried: the size with which a process began that went down a ladder of sizes, where what a try
-            that failed leaves behind counts (`tests.bench.ladder`) for whether a size runs. What is safe
-            is said for a process that tried nothing before, as users' are.
+        first_tried: the size with which a process began that went down a ladder of sizes until this one
+            ran (`tests.bench.ladder`): what the others left behind counts for whether a size runs. What is
+            safe is said for a process that tried nothing before, as users' are.
         others: bytes that other predictors said, by their names; None where one gave no answer.
     """
 

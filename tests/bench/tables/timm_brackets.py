@@ -70,8 +70,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
         gpu = gpu._replace(context_bytes=EAGER_CONTEXT_BYTES)
     gpu = gpu._replace(context_bytes=gpu.context_bytes + _BESIDE_BYTES.get(gpu.gpu, 0))
     memory_format = _MEMORY_FORMATS[line["layout"]]
-    is_cut = memory_format == "contiguous"  # else each input has a segment of its own
-    first = _FIRST_TRIED_ON.get(line["gpu"], _FIRST_TRIED[line["mode"]])
+    first_tried = _FIRST_TRIED_ON.get(line["gpu"], _FIRST_TRIED[line["mode"]])
     return Row(
         table=table,
         model=model,
@@ -93,7 +92,7 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
         ),
         batch_size=int(line["fits_batch"]),
         failed_batch_size=int(line["did_not_fit_batch"]),
-        first_tried=first if is_cut else None,
+        first_tried=first_tried,
         ran=True,
         **gpu._asdict(),
         torch_release=line["torch"],
