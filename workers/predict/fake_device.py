@@ -112,6 +112,7 @@ def install() -> None:
     _let_modules_convert_fake_parameters()
     _let_scalers_step_without_values()
     _let_initializers_leave_fake_parameters()
+    _let_inference_mode_decompose()
     _installed.append(True)
 
 
@@ -159,6 +160,31 @@ def _let_initializers_leave_fake_parameters() -> None:
         return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
 
     init._no_grad_trunc_normal_ = draw_unless_fake
+
+
+class _WithoutGradients:
+    """What `torch._C._InferenceMode` does to gradients: on or off for a while."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._with_gradients = not enabled
+        self._before = torch.is_grad_enabled()
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self._with_gradients)
+
+    def __exit__(self, *_error: object) -> None:
+        torch._C._set_grad_enabled(self._before)
+
+
+def _let_inference_mode_decompose() -> None:
+    """Without autograd's dispatch keys composite operators would reach the mode whole.
+
+    A convolution would then be another operator, of which no workspace is known. What all allocate is the
+    same as without gradients.
+    """
+    c: Any = torch._C
+    c._InferenceMode = _WithoutGradients
 
 
 @contextmanager

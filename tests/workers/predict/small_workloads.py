@@ -122,7 +122,26 @@ def _convolutional() -> nn.Module:
     )
 
 
+class Inferring(nn.Module):
+    """Asks for inference mode itself, as Lightning does in validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _convolutional()
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.inner(x).softmax(-1)
+        return output
+
+
+class WithoutGradients(Inferring):
+    forward = torch.no_grad()(Inferring.forward.__wrapped__)  # type: ignore[attr-defined]
+
+
 convolutional = _workload(_convolutional, shape=(3, 10, 12))
+inferring = _workload(Inferring, shape=(3, 10, 12))
+without_gradients = _workload(WithoutGradients, shape=(3, 10, 12))
 transposed = _workload(
     lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 5, 4, stride=2)), shape=(3, 8, 9)
 )

@@ -187,6 +187,16 @@ def test_a_workspace_is_given_back_before_anything_else_happens(precision, steps
     assert len(workspaces) == 3 * 5
 
 
+def test_inference_mode_of_the_users_own_allocates_as_without_gradients(steps_of):
+    settings = {"mode": "infer", "precision": "amp-bf16"}
+    own, plain = (steps_of(each, **settings).trace for each in ("inferring", "without_gradients"))
+    assert own.events == plain.events
+    assert [(a.operator, a.num_bytes, a.convolution) for a in own.allocations] == [
+        (a.operator, a.num_bytes, a.convolution) for a in plain.allocations
+    ]
+    assert [a.convolution.conv_pass for a in own.allocations if a.convolution] == [ConvPass.FPROP] * 2 * 3
+
+
 def test_a_transposed_convolution_is_the_data_gradient_of_the_plain_one(steps_of):
     steps = steps_of("transposed")
     forward = [a.convolution for a in steps.allocations("forward", module="1") if a.convolution is not None]
