@@ -124,6 +124,8 @@ class Allocation:
             PyTorch and of the standard library have their path from where those are installed.
         name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
             `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
+        counted_shape: of the tensor that the operator counts in 32 bits, where that is not the one that it
+            returns (`workers.predict.counted`); empty for most.
     """
 
     num_bytes: int

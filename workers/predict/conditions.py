@@ -58,7 +58,7 @@ class Level(StrEnum):
         return tuple(reversed(order[: order.index(self) + 1]))
 
     def settles(self, runs: Iterable[bool]) -> bool:
-        """Whether something runs that by each source of plans does or does not.
+        """Whether a size runs, given whether it does by each source of plans.
 
         At the low end it is enough that it runs by one of them, to be likely it has to by half, else by all.
         """

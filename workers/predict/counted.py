@@ -1,7 +1,7 @@
 """Whose elements a kernel counts in 32 bits, where they are not those of the tensor that it returns.
 
-`workers.predict.refusals` knows how many each takes. Left out is adaptive pooling in channels last: what
-it pools from is seldom the largest tensor of a network.
+`workers.predict.refusals` knows how many each takes. Left out are padding of sequences and of volumes, and
+adaptive pooling in channels last: what it pools from is seldom the largest tensor of a network.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 aten: Any = torch.ops.aten
 
@@ -21,7 +22,7 @@ _FEWEST_CHANNELS = 16
 
 def counted_shape(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
     """The shape of that tensor; empty where an operator counts what it returns, or in 64 bits."""
-    counted = _COUNTED.get(func)
+    counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 
 
@@ -31,13 +32,14 @@ def _first(first: Tensor, _result: Tensor) -> torch.Size:
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
-    in_channels_last = not first.is_contiguous() and first.is_contiguous(memory_format=torch.channels_last)
-    if not in_channels_last or first.size(1) < _FEWEST_CHANNELS:
+    """A result of the same shape is a copy, whatever its size."""
+    in_channels_last = suggest_memory_format(first) is torch.channels_last
+    if not in_channels_last or first.size(1) < _FEWEST_CHANNELS or first.shape == result.shape:
         return torch.Size()
     return max(first.shape, result.shape, key=math.prod)
 
 
-_COUNTED: dict[Any, Callable[[Tensor, Tensor], torch.Size]] = {
+COUNTED: dict[Any, Callable[[Tensor, Tensor], torch.Size]] = {
     # cuda/ReflectionPad.cu and cuda/ReplicationPadding.cu
     aten.reflection_pad2d.default: _first,
     aten.reflection_pad2d_backward.default: _first,

@@ -485,16 +485,16 @@ class PeakCurve:
         release = self._torch_release
         for index, lines in self._refusable.items():
             allocation, shape = self._allocations[index], values_at(lines, batch_size)
-            why = refusals.why_not_counted(allocation.operator, shape, conditions, release)
+            why = refusals.why_not_taken(allocation.operator, shape, conditions, release)
             if why is not None:
-                return Refusal(allocation.module, why)
+                return Refusal(index, allocation.module, why)
         calls = self._shapes(batch_size)[1]
         for index, number in self._called:
             call = calls[number]
             if isinstance(call, Convolution):
                 why = refusals.why_not_convolved(call, conditions, release)
                 if why is not None:
-                    return Refusal(self._allocations[index].module, why)
+                    return Refusal(index, self._allocations[index].module, why)
         return None
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:

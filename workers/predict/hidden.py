@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
+from workers.predict.layouts import convolution_format
 from workers.trace import Scratch
 
 aten: Any = torch.ops.aten
@@ -92,15 +94,6 @@ def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contigu
 def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_format:
     dimensions = {torch.channels_last: 4, torch.channels_last_3d: 5}
     return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
-
-
-def _layout(tensor: Tensor) -> torch.memory_format:
-    """`suggest_memory_format`: what the strides say, plain where they say both."""
-    if not tensor.is_contiguous():
-        for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-            if tensor.dim() == dimensions and tensor.is_contiguous(memory_format=layout):
-                return layout
-    return torch.contiguous_format
 
 
 # Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
@@ -214,7 +207,7 @@ def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
 
 def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
     """cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu, cuda/UpSample*.cu: either of two layouts."""
-    return Recipe(before=(_copies(input, layout=_layout(input)),))
+    return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
 
 
 def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
@@ -225,14 +218,14 @@ def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe
     """
     if input.dim() < 3:
         return Recipe()
-    return Recipe(before=(_copies(grad_out, layout=_layout(input)),))
+    return Recipe(before=(_copies(grad_out, layout=suggest_memory_format(input)),))
 
 
 # Convolution. Convolution.cpp, `convolution` and `convolution_backward`, and cudnn/ConvShared.cpp.
 
 
 def _convolution(input: Tensor, weight: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    layout = _convolution_layout(input, weight)
+    layout = convolution_format(input, weight)
     return Recipe(before=(_copies(input, weight, layout=layout),))
 
 
@@ -242,20 +235,10 @@ def _convolution_backward(
     weight: Tensor,
     *rest: Any,
 ) -> Recipe:
-    layout = _convolution_layout(input, weight)
+    layout = convolution_format(input, weight)
     output_mask = rest[-1]
     input_copied = input if output_mask[1] else None
     return Recipe(before=(_copies(input_copied, grad_out, layout=layout), _copies(weight, layout=layout)))
-
-
-def _convolution_layout(input: Tensor, weight: Tensor) -> torch.memory_format:  # noqa: A002
-    """ConvUtils.h, `cudnn_conv_suggest_memory_format`: channels last if either argument is.
-
-    Depthwise convolutions go to cuDNN only in that layout, or in half precision; the native
-    kernels take dense NCHW, which is what cuDNN would get too.
-    """
-    layout = _layout(input)
-    return _layout(weight) if layout == torch.contiguous_format else layout
 
 
 # Indices.

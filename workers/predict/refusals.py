@@ -23,7 +23,7 @@ _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 # From then on it goes through larger batches in chunks (`process_chunk` of transformers/cuda/attention.cu).
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
 _FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
-MOST_POOLED = 2**31 - 1  # elements; backward has no such limit
+MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no such limit
 MOST_INDEXED = 2**31 - 2  # elements for `canUse32BitIndexMath`; interpolation asks for less than INT_MAX too
 
 
@@ -35,19 +35,22 @@ class _Counter(NamedTuple):
         most: so many it takes.
         lifted_in: the release from which on it takes more; None where none does, up to 2.15.
         remedy: what can be done.
+        by_result: whether it counts what it returns; else an `Allocation.counted_shape`.
     """
 
     does: str
     most: int
     lifted_in: tuple[int, int] | None = None
     remedy: str = "take a smaller batch"
+    by_result: bool = False
 
 
 _PADDING = _Counter("pads or unpads", MOST_INDEXED)
 _COUNTERS = {
-    "aten.avg_pool2d": _Counter("pools to", MOST_POOLED),  # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
+    # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
+    "aten.avg_pool2d": _Counter("pools to", MOST_POOLED, by_result=True),
     # pytorch/pytorch#165374 and #167427
-    "aten.max_pool2d_with_indices": _Counter("pools to", MOST_POOLED, lifted_in=(2, 10)),
+    "aten.max_pool2d_with_indices": _Counter("pools to", MOST_POOLED, lifted_in=(2, 10), by_result=True),
     "aten.reflection_pad2d": _PADDING,
     "aten.reflection_pad2d_backward": _PADDING,
     "aten.replication_pad2d": _PADDING,
@@ -60,18 +63,20 @@ _COUNTERS = {
         remedy="take a smaller batch, or --memory-format contiguous",
     ),
 }
-# What may refuse the shape of what it is to return; others have an `Allocation.counted_shape` to refuse.
-OPERATORS = frozenset((*_FUSED_ATTENTION, "aten.avg_pool2d", "aten.max_pool2d_with_indices"))
+# What may refuse the shape of what it is to return; the others an `Allocation.counted_shape`.
+OPERATORS = frozenset((*_FUSED_ATTENTION, *(name for name, each in _COUNTERS.items() if each.by_result)))
 
 
 class Refusal(NamedTuple):
     """What cannot be run.
 
     Attributes:
+        allocation: the number of the first allocation that it is refused for.
         module: the path of the module.
         reason: what it does that PyTorch cannot, and what can be done, in words that follow its name.
     """
 
+    allocation: int
     module: str
     reason: str
 
@@ -96,14 +101,14 @@ def why_not_convolved(
     )
 
 
-def why_not_counted(
+def why_not_taken(
     operator: str, shape: Sequence[int], conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
     """Why an operator refuses a tensor, in words; None where it does not.
 
     Args:
         operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
-        shape: of the tensor that it is to return, or that one.
+        shape: of the tensor that it looks at: what it is to return, or the one that is counted.
         torch_release: of the trace.
     """
     release = conditions.torch_release or torch_release

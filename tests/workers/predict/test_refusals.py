@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from tests.workers.predict.plan_tables import variant
 from workers.predict.conditions import Conditions
+from workers.predict.counted import COUNTED, counted_shape
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
     MOST_INDEXED,
@@ -18,7 +20,7 @@ from workers.predict.refusals import (
     OPERATORS,
     too_many_elements,
     why_not_convolved,
-    why_not_counted,
+    why_not_taken,
 )
 from workers.predict.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.protocol import Knobs, Verdict
@@ -126,12 +128,12 @@ def test_fused_attention_takes_as_many_samples_as_a_grid_has_rows(
 ) -> None:
     assert operator in OPERATORS
     rest = (3, 49, 32)
-    assert why_not_counted(operator, (MOST_SAMPLES, *rest), Conditions(), release) is None
-    said = why_not_counted(operator, (MOST_SAMPLES + 1, *rest), Conditions(), release)
+    assert why_not_taken(operator, (MOST_SAMPLES, *rest), Conditions(), release) is None
+    said = why_not_taken(operator, (MOST_SAMPLES + 1, *rest), Conditions(), release)
     assert (said is not None) is refuses
     # The release that runs counts, where it is another than that of the trace.
     other = Conditions(torch_release=release)
-    assert (why_not_counted(operator, (MOST_SAMPLES + 1, *rest), other, (2, 13)) is not None) is refuses
+    assert (why_not_taken(operator, (MOST_SAMPLES + 1, *rest), other, (2, 13)) is not None) is refuses
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,13 @@ def test_pooling_counts_what_it_returns(operator: str, release: tuple[int, int],
     """The stem of resnet50x64_clip at 448 pixels, which ran with 1,024 samples and not with 1,536."""
     assert operator in OPERATORS
     ran, failed = ((size, 128, 112, 112) for size in (1024, 1536))
-    assert why_not_counted(operator, ran, Conditions(), release) is None
-    said = why_not_counted(operator, failed, Conditions(), release)
+    assert why_not_taken(operator, ran, Conditions(), release) is None
+    said = why_not_taken(operator, failed, Conditions(), release)
     assert (said is not None) is refuses
     if said is not None:
         assert f"{1536 * 128 * 112 * 112:,} elements" in said
-    assert why_not_counted(operator, (1, 2**31 - 1, 1, 1), Conditions(), release) is None
-    assert (why_not_counted(operator, (2**21, 1024, 1, 1), Conditions(), release) is not None) is refuses
+    assert why_not_taken(operator, (1, 2**31 - 1, 1, 1), Conditions(), release) is None
+    assert (why_not_taken(operator, (2**21, 1024, 1, 1), Conditions(), release) is not None) is refuses
 
 
 @pytest.mark.parametrize(
@@ -170,10 +172,16 @@ def test_pooling_counts_what_it_returns(operator: str, release: tuple[int, int],
 def test_what_indexes_in_32_bits_takes_one_element_less(
     operator: str, release: tuple[int, int], refuses: bool
 ) -> None:
-    assert why_not_counted(operator, (MOST_INDEXED,), Conditions(), release) is None
-    said = why_not_counted(operator, (MOST_INDEXED + 1,), Conditions(), release)
+    assert why_not_taken(operator, (2**31 - 2,), Conditions(), release) is None
+    said = why_not_taken(operator, (2**31 - 1,), Conditions(), release)
     assert (said is not None) is refuses
-    assert said is None or f" {MOST_INDEXED + 1:,} elements" in said
+    assert said is None or " 2,147,483,647 elements" in said
+
+
+def test_whatever_is_counted_has_a_last_size() -> None:
+    for func in COUNTED:
+        operator = str(func).removesuffix(".default")
+        assert why_not_taken(operator, (2**31,), Conditions(), (2, 13)) is not None
 
 
 @pytest.mark.parametrize(
@@ -196,9 +204,29 @@ def test_the_largest_tensor_of_those_that_are_counted_sets_the_last_batch(
     assert refusal.module == module
 
 
-def test_interpolation_counts_in_channels_last_alone(trace_of: Callable[..., Trace]) -> None:
-    trace = trace_of("small:enlarged", mode="infer", memory_format="contiguous")
-    assert not any(allocation.counted_shape for allocation in trace.allocations)
+@pytest.mark.parametrize(
+    ("channels", "memory_format", "size", "counted"),
+    [
+        (16, torch.channels_last, 24, (4, 16, 24, 24)),
+        (16, torch.channels_last, 6, (4, 16, 12, 12)),  # the input is the larger one
+        (16, torch.channels_last, 12, ()),  # a copy
+        (15, torch.channels_last, 24, ()),  # not the kernel for channels last
+        (16, torch.contiguous_format, 24, ()),
+    ],
+)
+def test_interpolation_counts_the_larger_tensor_in_channels_last(
+    channels: int, memory_format: torch.memory_format, size: int, counted: tuple[int, ...]
+) -> None:
+    func = torch.ops.aten.upsample_bilinear2d.default
+    image = torch.empty(4, channels, 12, 12, device="meta").to(memory_format=memory_format)
+    assert counted_shape(func, (image,), func(image, [size, size], align_corners=False)) == counted
+
+
+def test_patches_of_a_transformer_are_in_channels_last_too() -> None:
+    func = torch.ops.aten.upsample_bilinear2d.default
+    tokens = torch.empty(4, 1 + 144, 16, device="meta")
+    image = tokens[:, 1:].transpose(1, 2).unflatten(2, (12, 12))
+    assert counted_shape(func, (image,), func(image, [24, 24], align_corners=False)) == (4, 16, 24, 24)
 
 
 def test_backward_counts_the_gradient_of_what_was_padded(trace_of: Callable[..., Trace]) -> None:
