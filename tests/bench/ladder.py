@@ -2,17 +2,18 @@
 
 timm's `benchmark.py` (`_try_run`) gives the cache back before it tries again, but the runner of the try
 that failed lives on until the next one has its model: with its own model and its input. What is smaller is
-then cut from their segments. And the workspaces of cuBLAS stay for good, each in the midst of the segment
-that it was cut from.
+then cut from their segments. And the workspaces of cuBLAS stay, up to PyTorch 2.14 for good, each in the
+midst of the segment that it was cut from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from workers.allocator import Choice, replay
 from workers.predict.conditions import Conditions, Level
-from workers.predict.curve import PeakCurve
+from workers.predict.curve import PeakCurve, Requests
 from workers.predict.plans import PlanSource
 from workers.trace import Category, Trace
 
@@ -37,8 +38,6 @@ def runs_in_turn(
 ) -> dict[int, bool]:
     """Whether each size likely runs, after all before it were tried in the same process.
 
-    What PyTorch refuses is left out, as if it left nothing behind.
-
     Args:
         curve_at: the curve that knows a size.
     """
@@ -60,9 +59,7 @@ def _runs_by(
     process = _Process(conditions, limit_bytes)
     runs = {}
     for batch_size in batch_sizes:
-        curve = curve_at(batch_size)
-        refused = curve.refusal(batch_size, conditions) is not None
-        runs[batch_size] = not refused and process.tries(curve, batch_size, source)
+        runs[batch_size] = process.tries(curve_at(batch_size), batch_size, source)
     return runs
 
 
@@ -75,34 +72,23 @@ class _Process:
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._choices: dict[int, Choice] = {}
-        self._runner: list[int] = []  # what the last one holds
+        self._held: list[int] = []  # by the last runner
         self._num_handles = 0  # of cuBLAS that have their workspace
 
     def tries(self, curve: PeakCurve, batch_size: int, source: PlanSource) -> bool:
         """Whether a size runs now; what that leaves behind is there for the next one."""
-        sizes, choices = curve.requests(batch_size, self._conditions, source)
-        trace, start, emptied = curve.trace, len(self._sizes), len(self._sizes) + len(sizes)
-        self._sizes += [*sizes, 0]
-        self._choices[emptied] = _EMPTY_CACHE
-        self._choices |= {
-            start + index: choice._replace(asker=start + choice.asker) for index, choice in choices.items()
-        }
-        position = {mark.name: mark.position for mark in trace.marks}
-        with_model, with_input = position["step 1 input"], position["step 1 forward"]
-        events = [event + start if event >= 0 else event - start for event in trace.events]
-        handles = [start + index for index in _handles(trace)]
-        there = handles[: self._num_handles]
-        held = {
-            start + index
-            for index, allocation in enumerate(trace.allocations)
-            if allocation.category in _HELD
-        }
-        tried = [emptied, ~emptied, *events[:with_model]]
-        tried += [~index for index in self._runner]  # the new one takes its place
-        tried += events[with_model:with_input]
-        held.update(tried)
-        tried += [event for event in events[with_input:] if event not in there]
-
+        runner = _Runner.of(curve.trace, first=len(self._sizes) + 1)
+        emptied = self._append(curve.requests(batch_size, self._conditions, source))
+        refusal = curve.refusal(batch_size, self._conditions)
+        there = runner.handles[: self._num_handles]
+        steps = [event for event in runner.steps if event not in there]
+        tried = [
+            *(emptied, ~emptied),
+            *runner.model,
+            *(~index for index in self._held),
+            *runner.own_input,
+            *(steps if refusal is None else steps[: steps.index(runner.first + refusal.allocation)]),
+        ]
         result = replay(
             [*self._events, *tried],
             self._sizes,
@@ -112,23 +98,59 @@ class _Process:
         )
         if result.failed_position is not None:
             failed = result.failed_position - len(self._events)
-            # What fails at its end is the plan that was found in a room, which was asked for just before.
-            del tried[failed if tried[failed] >= 0 else failed - 1 :]
+            if tried[failed] < 0:  # at its end a room fails for the plan that was found in it
+                failed -= 1
+                assert tried[failed] == ~tried[failed + 1], "a room is given back at once"
+            del tried[failed:]
         freed = {~event for event in tried if event < 0}
-        alive = [index for index in (*self._runner, *tried) if index >= 0 and index not in freed]
-        held.update(self._runner)
-        self._num_handles += len(set(alive) & set(handles))
-        self._runner = [index for index in alive if index in held]
+        alive = [index for index in (*self._held, *tried) if index >= 0 and index not in freed]
+        held = runner.held.union(self._held)
+        self._held = [index for index in alive if index in held]
+        self._num_handles += len(set(alive).intersection(runner.handles))
         self._events += tried
-        self._events += [~index for index in alive if index not in held and index not in handles]
-        return result.completed
+        self._events += [~index for index in alive if index not in held and index not in runner.handles]
+        return result.completed and refusal is None
+
+    def _append(self, requests: Requests) -> int:
+        """Adds what gives the cache back, whose number is returned, and the requests of a try."""
+        emptied = len(self._sizes)
+        first = emptied + 1
+        self._sizes += [0, *requests.sizes]
+        self._choices[emptied] = _EMPTY_CACHE
+        for index, choice in requests.choices.items():
+            self._choices[first + index] = choice._replace(asker=first + choice.asker)
+        return emptied
 
 
-def _handles(trace: Trace) -> list[int]:
-    """The workspaces that a thread's handle of cuBLAS takes once and keeps, in their order."""
-    freed = {~event for event in trace.events if event < 0}
-    return [
-        event
-        for event in trace.events
-        if event >= 0 and event not in freed and trace.allocations[event].correction == "cublas"
-    ]
+class _Runner(NamedTuple):
+    """What runs one size, in the numbering of its process.
+
+    Attributes:
+        first: the number of its first allocation.
+        model, own_input, steps: the events that make the model, those that make its input, and the rest.
+        held: the numbers of what belongs to it, as long as it lives.
+        handles: of the workspaces that the handles of threads take once and keep, in their order.
+    """
+
+    first: int
+    model: list[int]
+    own_input: list[int]
+    steps: list[int]
+    held: set[int]
+    handles: list[int]
+
+    @classmethod
+    def of(cls, trace: Trace, first: int) -> _Runner:
+        """That of a trace whose first allocation has this number."""
+        events = [event + first if event >= 0 else event - first for event in trace.events]
+        position = {mark.name: mark.position for mark in trace.marks}
+        with_model, with_input = position["step 1 input"], position["step 1 forward"]
+        freed = {~event for event in events if event < 0}
+        held, handles = {event for event in events[:with_input] if event >= 0}, []
+        for index, allocation in enumerate(trace.allocations, start=first):
+            if allocation.category in _HELD:
+                held.add(index)
+            elif allocation.correction == "cublas" and index not in freed:
+                handles.append(index)
+        parts = events[:with_model], events[with_model:with_input], events[with_input:]
+        return cls(first, *parts, held, handles)

@@ -229,7 +229,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
         runs=runs.get(row.batch_size, {}),
-        next_runs={} if row.failed_batch_size is None else runs[row.failed_batch_size],
+        next_runs=runs.get(row.failed_batch_size or 0, {}),
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
@@ -247,6 +247,7 @@ def _runs(any_size: PeakCurve | TracedCurve, row: Row) -> dict[int, dict[str, bo
     conditions, limit_bytes = conditions_of(row), row.limit_bytes
     if row.first_tried is not None:
         ladder = steps_down(row.first_tried, row.batch_size)
+        assert ladder[-2:] == (row.failed_batch_size, row.batch_size), row.name
         runs = runs_in_turn(any_size.at, ladder, conditions, limit_bytes)
         return {batch_size: {Level.LIKELY.value: each} for batch_size, each in runs.items()}
     return {

@@ -71,7 +71,8 @@ class Scored:
 
     def _says_too_much(self, level: str) -> bool:
         too_large = self.row.ran is False and self.prediction.runs[level]
-        return too_large or self.prediction.next_runs.get(level, False)
+        next_runs = self.prediction.next_runs
+        return too_large or (bool(next_runs) and next_runs[level])
 
     @property
     def given_away(self) -> float | None:

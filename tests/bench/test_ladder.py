@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.bench.ladder import runs_in_turn, steps_down
-from workers.predict.conditions import Conditions
+from tests.workers.predict.plan_tables import variant
+from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve
 from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Mark, Scratch, Trace
@@ -21,6 +22,7 @@ HANDLE = Allocation(
     correction="cublas",
     scratch=Scratch(formula="cublas", dimensions=(), element_bytes=1),
 )
+CONVOLUTION = variant(input_shape=(1, 64, 128, 128), output_shape=(1, 64, 128, 128))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +97,39 @@ def test_the_workspace_of_cublas_stays_in_the_segment_that_it_was_cut_from() -> 
     assert runs(of, 32, 32, 40 + 128 + 320 + 640) == {32: True}
 
 
-def test_what_is_refused_leaves_nothing_behind() -> None:
+def test_what_is_refused_leaves_its_model_and_input_behind() -> None:
     def pooled(batch_size: int) -> tuple[Allocation, ...]:
         shape = (batch_size, 60_000_000)
         return (dataclasses.replace(made(batch_size), operator="aten.avg_pool2d", shape=shape),)
 
-    assert runs(curve(pooled, 2, ~2), 48, 32, 40 + 128 + 32) == {48: False, 32: True}
+    of = curve(pooled, 2, ~2)
+    assert runs(of, 48, 32, 2 * 40 + 192) == {48: False, 32: True}
+    assert runs(of, 48, 32, 2 * 40 + 190) == {48: False, 32: False}
+
+
+def test_gradients_are_the_last_models_too() -> None:
+    of = curve(lambda batch_size: (made(30, Category.GRADIENT), made(2 * batch_size)), 2, 3, ~3)
+    assert runs(of, 48, 32, 2 * 40 + 192 + 30) == {48: False, 32: True}
+    assert runs(of, 48, 32, 2 * 40 + 192 + 28) == {48: False, 32: False}
+
+
+def test_the_next_model_does_not_lie_among_what_the_failed_step_made() -> None:
+    """Else it would keep 480 MiB, of which the next step needs 320."""
+    of = curve(lambda batch_size: (made(10 * batch_size), made(40 * batch_size)), 2, 3, ~3, ~2)
+    assert runs(of, 48, 32, 40 + 192 + 320 + 1280) == {48: False, 32: True}
+
+
+@pytest.mark.parametrize("conv_algo", ["cudnn", "cudnn-benchmark"])
+def test_a_ladder_of_one_size_is_a_process_of_its_own(conv_algo: str) -> None:
+    """A convolution whose plans take copies of its maps, which it can do without."""
+
+    def convolved(batch_size: int) -> tuple[Allocation, ...]:
+        call = dataclasses.replace(CONVOLUTION.of_samples(batch_size), dtype="float16", element_bytes=2)
+        workspace = Allocation(num_bytes=0, category=Category.WORKSPACE, convolution=call)
+        return (made(2 * batch_size), workspace, made(batch_size))
+
+    of, conditions = curve(convolved, 2, 3, ~3, 4, ~4, ~2), Conditions(conv_algo=conv_algo)
+    limits = [mib * MIB for mib in range(200, 600, 4)]
+    alone = [of.runs_within(32, conditions, limit, Level.LIKELY) for limit in limits]
+    assert [runs_in_turn(of.at, (32,), conditions, limit)[32] for limit in limits] == alone
+    assert set(alone) == {False, True}

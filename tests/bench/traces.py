@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.paths import write_atomically
@@ -52,7 +52,7 @@ class Traced:
     usual: tuple[Trace, ...]
     trace_at: Callable[[int], Trace]
     seconds: float
-    _curve: PeakCurve | TracedCurve | None = None
+    _curve: PeakCurve | TracedCurve | None = field(default=None, init=False, repr=False)
 
     @property
     def curve(self) -> PeakCurve | TracedCurve:

@@ -35,9 +35,6 @@ _FAST_NORM = ("rtx3090", "rtx4090", "4090", "pro6000maxq")
 _FIRST_TRIED = {"train": 512, "infer": 1024}
 _FIRST_TRIED_ON = {"pro6000maxq": 2048}
 _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
-# What else lay on the card of these runs, a desktop say: of its rungs in NCHW none finds 84 %, 0.5 to 1.3 GB
-# 86 to 89 %. On the other cards none is best.
-_BESIDE_BYTES = {"rtx-4090": 700 * 1024**2}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
 # one constant of the training table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
@@ -68,7 +65,6 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
     assert line["precision"] == "amp", f"{model}: what {line['precision']!r} means is not known here"
     if line["torch"] == "1.12":
         gpu = gpu._replace(context_bytes=EAGER_CONTEXT_BYTES)
-    gpu = gpu._replace(context_bytes=gpu.context_bytes + _BESIDE_BYTES.get(gpu.gpu, 0))
     memory_format = _MEMORY_FORMATS[line["layout"]]
     first_tried = _FIRST_TRIED_ON.get(line["gpu"], _FIRST_TRIED[line["mode"]])
     return Row(
