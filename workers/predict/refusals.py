@@ -71,7 +71,7 @@ class Refusal(NamedTuple):
     """What cannot be run.
 
     Attributes:
-        allocation: the number of the first allocation that it is refused for.
+        allocation: the number of the allocation, in the trace, that it is refused for.
         module: the path of the module.
         reason: what it does that PyTorch cannot, and what can be done, in words that follow its name.
     """
