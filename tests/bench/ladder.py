@@ -57,10 +57,7 @@ def _runs_by(
     limit_bytes: int,
 ) -> dict[int, bool]:
     process = _Process(conditions, limit_bytes)
-    runs = {}
-    for batch_size in batch_sizes:
-        runs[batch_size] = process.tries(curve_at(batch_size), batch_size, source)
-    return runs
+    return {batch_size: process.tries(curve_at(batch_size), batch_size, source) for batch_size in batch_sizes}
 
 
 class _Process:

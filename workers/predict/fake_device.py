@@ -162,21 +162,6 @@ def _let_initializers_leave_fake_parameters() -> None:
     init._no_grad_trunc_normal_ = draw_unless_fake
 
 
-class _WithoutGradients:
-    """What `torch._C._InferenceMode` does to gradients: on or off for a while."""
-
-    def __init__(self, enabled: bool) -> None:
-        self._with_gradients = not enabled
-        self._before = torch.is_grad_enabled()
-
-    def __enter__(self) -> None:
-        self._before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(self._with_gradients)
-
-    def __exit__(self, *_error: object) -> None:
-        torch._C._set_grad_enabled(self._before)
-
-
 def _let_inference_mode_decompose() -> None:
     """Without autograd's dispatch keys composite operators would reach the mode whole.
 
@@ -184,7 +169,7 @@ def _let_inference_mode_decompose() -> None:
     same as without gradients.
     """
     c: Any = torch._C
-    c._InferenceMode = _WithoutGradients
+    c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
 
 
 @contextmanager

@@ -24,7 +24,6 @@ _EFFICIENT_ATTENTION = "aten._scaled_dot_product_efficient_attention"
 _EFFICIENT_IN_CHUNKS_SINCE = (2, 8)
 _FUSED_ATTENTION = (_FLASH_ATTENTION, _EFFICIENT_ATTENTION)
 MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no such limit
-MOST_INDEXED = 2**31 - 2  # elements for `canUse32BitIndexMath`; interpolation asks for less than INT_MAX too
 
 
 class _Counter(NamedTuple):
@@ -45,7 +44,7 @@ class _Counter(NamedTuple):
     by_result: bool = False
 
 
-_PADDING = _Counter("pads or unpads", MOST_INDEXED)
+_PADDING = _Counter("pads or unpads", MOST_ELEMENTS)
 _COUNTERS = {
     # `avg_pool2d_out_cuda` of cuda/AveragePool2d.cu
     "aten.avg_pool2d": _Counter("pools to", MOST_POOLED, by_result=True),
@@ -58,7 +57,7 @@ _COUNTERS = {
     # pytorch/pytorch#185788
     "aten.upsample_bilinear2d": _Counter(
         "interpolates",
-        MOST_INDEXED,
+        MOST_ELEMENTS,
         lifted_in=(2, 14),
         remedy="take a smaller batch, or --memory-format contiguous",
     ),

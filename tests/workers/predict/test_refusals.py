@@ -15,7 +15,6 @@ from workers.predict.conditions import Conditions
 from workers.predict.counted import COUNTED, counted_shape
 from workers.predict.curve import PeakCurve
 from workers.predict.refusals import (
-    MOST_INDEXED,
     MOST_SAMPLES,
     OPERATORS,
     too_many_elements,
@@ -196,7 +195,7 @@ def test_the_largest_tensor_of_those_that_are_counted_sets_the_last_batch(
 ) -> None:
     settings = {"mode": "infer", "memory_format": memory_format}
     curve = PeakCurve([trace_of(f"small:{workload}", size, **settings) for size in (4, 6, 10)])
-    most = MOST_INDEXED // num_elements
+    most = MOST_ELEMENTS // num_elements
     there = Conditions(torch_release=(2, 13))
     assert curve.refusal(most, there) is None
     refusal = curve.refusal(most + 1, there)
