@@ -31,8 +31,8 @@ class _Light(ModuleType):
         self.__path__ = [folder]
 
     @staticmethod
-    def disable(fn: Callable[..., Any], *_args: object, **_kwargs: object) -> Callable[..., Any]:
-        return fn
+    def disable(fn: Callable[..., Any] | None = None, *_args: object, **_options: object) -> Any:
+        return _as_it_is(fn)
 
     @staticmethod
     def graph_break(*_args: object, **_kwargs: object) -> None:
@@ -60,4 +60,9 @@ def install() -> None:
 
 def _not_compiled(model: Any = None, **_options: object) -> Any:
     """In place of `torch.compile`, which under a dispatch mode would run the model as it is, too."""
-    return (lambda function: function) if model is None else model
+    return _as_it_is(model)
+
+
+def _as_it_is(function: Any) -> Any:
+    """What a decorator makes that changes nothing, or such a decorator where it was given options alone."""
+    return _as_it_is if function is None else function
