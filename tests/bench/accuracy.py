@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit import paths  # noqa: E402
-from tests.bench import accuracy_report  # noqa: E402
+from tests.bench import accuracy_report, libraries  # noqa: E402
 from tests.bench.plan_sources import SOURCES, default_source  # noqa: E402
 from tests.bench.predictions import predict  # noqa: E402
 from tests.bench.scoring import Scored, with_constants  # noqa: E402
@@ -73,6 +73,10 @@ def selected(table: Table, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def traced_with_what_is_here(row: Row) -> Row:
+    return dataclasses.replace(row, setting=dataclasses.replace(row.setting, release=""))
+
+
 def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[Scored]:
     """Every row with its prediction."""
     predictions = predict(
@@ -106,6 +110,14 @@ def main() -> int:
         if not rows:
             continue
         started = time.monotonic()
+        for release in sorted({row.setting.release for row in rows} - {""}):
+            if not libraries.install(release):
+                print(
+                    f"{release}, which ran, cannot be installed: its models are traced with what is here.\n"
+                )
+                rows = [
+                    traced_with_what_is_here(row) if row.setting.release == release else row for row in rows
+                ]
         scored = scores(table, rows, options)
         if options.only_trace:
             continue

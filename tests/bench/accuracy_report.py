@@ -100,7 +100,7 @@ def _worst(scored: Sequence[Scored]) -> Iterator[str]:
         yield "\nWorst rows (MiB):"
         for s in compared[:_NUM_WORST]:
             assert s.row.measured_bytes is not None
-            said_bytes = s.prediction.likely_bytes + s.constant_bytes
+            said_bytes = s.as_measured(s.prediction.likely_bytes)
             yield (
                 f"- {s.row.name}: real {s.row.measured_bytes / MIB:.0f}, predicted "
                 f"{said_bytes / MIB:.0f} ({_percent(s.error, signed=True)})"
@@ -205,6 +205,7 @@ def _csv_line(s: Scored) -> dict[str, object]:
         "ran": row.ran,
         "limit_bytes": row.limit_bytes,
         "constant_bytes": s.constant_bytes,
+        "before_bytes": said.before_bytes,
         "low_bytes": said.low_bytes,
         "likely_bytes": said.likely_bytes,
         "high_bytes": said.high_bytes,

@@ -10,6 +10,7 @@ A row is a real run with its prediction. Columns that are read:
     model_class, architecture            of `autofit.confidence.classify`, and `sm_XY`
     limit_bytes                          what the card had for the allocator
     measured_bytes, constant_bytes       the real peak, and what of it no prediction is of
+    before_bytes                         what was there when the measurement began, which it left out
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
     failure                              why there is no prediction; such rows are left out and counted
 
@@ -104,7 +105,7 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                     family=line["family"],
                     model_class=ModelClass(line["model_class"]),
                     cards=generation(line["architecture"]),
-                    real_bytes=int(line["measured_bytes"]) - int(line["constant_bytes"] or 0),
+                    real_bytes=_real_bytes(line),
                     low_bytes=int(line["low_bytes"]),
                     high_bytes=int(line["high_bytes"]),
                 )
@@ -113,14 +114,18 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     return rows, num_failed
 
 
+def _real_bytes(line: dict[str, str]) -> int:
+    """The allocator's peak."""
+    return int(line["measured_bytes"]) - int(line["constant_bytes"]) + int(line["before_bytes"])
+
+
 def _is_implausible(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
     return _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line) or _ended_early(line)
 
 
 def _fills_its_card(line: dict[str, str]) -> bool:
     """Whether a run took what there was: its peak says what the card has, not what the step needs."""
-    taken_bytes = int(line["measured_bytes"]) - int(line["constant_bytes"] or 0)
-    return taken_bytes > _FULL * int(line["limit_bytes"])
+    return _real_bytes(line) > _FULL * int(line["limit_bytes"])
 
 
 def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:

@@ -34,6 +34,7 @@ class Prediction:
     Attributes:
         low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
+        before_bytes: what is reserved when the row's measurement begins, which it leaves out.
         model_class: of `autofit.confidence.classify`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not; at the likely
             one alone where a process tried larger sizes before.
@@ -49,6 +50,7 @@ class Prediction:
     likely_bytes: int = 0
     high_bytes: int = 0
     safe_bytes: int = 0
+    before_bytes: int = 0
     model_class: str = ""
     runs: dict[str, bool] = field(default_factory=dict)
     next_runs: dict[str, bool] = field(default_factory=dict)
@@ -228,12 +230,22 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
+        before_bytes=_before_bytes(curve, row, conditions),
         runs=runs.get(row.batch_size, {}),
         next_runs=runs.get(row.failed_batch_size or 0, {}),
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
         ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
     )
+
+
+def _before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+    """What the allocator holds where the row's measurement begins."""
+    if not row.measured_from:
+        return 0
+    (position,) = (mark.position for mark in curve.trace.marks if mark.name == row.measured_from)
+    sizes = curve.sizes(row.batch_size, conditions, Level.LIKELY)
+    return replay(curve.trace.events[:position], sizes).peak_reserved_bytes
 
 
 def _calibration(curve: PeakCurve, row: Row) -> Calibration:

@@ -18,7 +18,7 @@ class Scored:
     """A row with its prediction.
 
     Attributes:
-        constant_bytes: what is added to a prediction before it is held against the measurement.
+        constant_bytes: what every measurement of the table holds beside the allocator's.
     """
 
     row: Row
@@ -41,14 +41,22 @@ class Scored:
 
     def error_of(self, predicted_bytes: int) -> float:
         assert self.row.measured_bytes is not None
-        return (predicted_bytes + self.constant_bytes) / self.row.measured_bytes - 1
+        return self.as_measured(predicted_bytes) / self.row.measured_bytes - 1
+
+    def as_measured(self, predicted_bytes: int) -> int:
+        """What the measurement would say of a peak: without what it left out, with what it adds."""
+        return predicted_bytes - self.prediction.before_bytes + self.constant_bytes
+
+    @property
+    def real_bytes(self) -> int:
+        """The allocator's peak, by the measurement."""
+        assert self.row.measured_bytes is not None
+        return self.row.measured_bytes + self.prediction.before_bytes - self.constant_bytes
 
     @property
     def error_above_constant(self) -> float | None:
         """The same of the peak above the constant, which else would hide a part of it; None of nothing."""
-        assert self.row.measured_bytes is not None
-        above_bytes = self.row.measured_bytes - self.constant_bytes
-        return self.prediction.likely_bytes / above_bytes - 1 if above_bytes > 0 else None
+        return self.prediction.likely_bytes / self.real_bytes - 1 if self.real_bytes > 0 else None
 
     @property
     def is_unsafe(self) -> bool:
@@ -117,7 +125,10 @@ def with_constants(scored: Sequence[Scored]) -> list[Scored]:
 def _constant_of(scored: Iterable[Scored]) -> int:
     """The constant with the least mean of relative errors: a median that weighs each by 1/peak."""
     left_over = sorted(
-        (s.row.measured_bytes - s.prediction.likely_bytes, 1 / s.row.measured_bytes)
+        (
+            s.row.measured_bytes + s.prediction.before_bytes - s.prediction.likely_bytes,
+            1 / s.row.measured_bytes,
+        )
         for s in scored
         if not s.failed and s.row.measured_bytes is not None
     )

@@ -56,6 +56,27 @@ def bracket(*, says_it_runs: bool, says_next_runs: bool, safe_batch_size: int = 
 FAILED = Scored(row=row(measured_bytes=1, ran=True), prediction=Prediction(failure="no such model"))
 
 
+def test_what_a_measurement_left_out_is_left_out_of_the_prediction_too() -> None:
+    whole = measured(900, 1100)
+    scored = dataclasses.replace(
+        whole, prediction=dataclasses.replace(whole.prediction, before_bytes=100 * MIB)
+    )
+    assert scored.as_measured(scored.prediction.likely_bytes) == 1000 * MIB
+    assert scored.real_bytes == 1000 * MIB
+    assert scored.error == pytest.approx(1000 / 900 - 1)
+    (constant_bytes,) = {s.constant_bytes for s in with_constants([scored])}
+    assert constant_bytes == -100 * MIB
+    assert summarize_other("all", "xMem", [whole_of_another()]).median == pytest.approx(1 / 9)
+
+
+def whole_of_another() -> Scored:
+    """What others said of a peak is held against it as it is."""
+    scored = measured(900, 1100, others={"xMem": 1000 * MIB}, ran=True)
+    return dataclasses.replace(
+        scored, prediction=dataclasses.replace(scored.prediction, before_bytes=100 * MIB)
+    )
+
+
 def test_a_quantile_lies_between_two_values_on_the_line_through_both() -> None:
     assert quantile([4.0, 1.0, 2.0, 3.0, 5.0], 0.5) == 3.0
     assert quantile([0.0, 10.0], 0.9) == pytest.approx(9.0)

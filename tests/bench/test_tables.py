@@ -77,14 +77,18 @@ def test_an_xmem_run_that_ran_out_of_memory_has_only_its_label(tmp_path) -> None
     (tmp_path / xmem.FILE).write_text(
         XMEM_HEADER
         + "CNN,VGG16,SGD,657,RTX 4060,8318222336,true,7000000000,8e9,20,7e9,6.5e9,,1?,3\n"
-        + "Transformer,T5-small,AdamW,10,RTX 3060,12622168064,false,2766143488,2835349504,37,1,2,-1,2,3\n"
+        + "Transformer,T5-small,AdamW,10,RTX 3060,12622168064,false,2766143488,2835349504,37,1,2,-1,0,3\n"
+        + "Transformer,T5-small,AdamW,10,RTX 3060,12622168064,false,2766143488,2835349504,37,1,2,-1,1?,3\n"
     )
-    oom, ran = xmem.read(tmp_path)
+    oom, ran, unchosen = xmem.read(tmp_path)
     assert (oom.ran, oom.measured_bytes, oom.total_bytes) == (False, None, 8318222336)
     assert (oom.gpu, oom.architecture, oom.family, oom.groups) == ("rtx-4060", "sm_89", "vgg", ("CNN",))
     assert (oom.setting.model, oom.setting.step, oom.setting.image_size) == ("vgg16", "xmem-middle", 86)
     assert "LLMem" not in oom.others
-    assert (ran.ran, ran.measured_bytes, ran.setting.step) == (True, 2766143488, "xmem-tokens-end")
+    assert (ran.ran, ran.measured_bytes, ran.setting.step) == (True, 2766143488, "xmem-tokens-begin")
+    assert unchosen.setting.step == "xmem-tokens-end"
+    assert ran.setting.release == "transformers==4.51.3"
+    assert (oom.measured_from, ran.measured_from) == ("step 1 input", "")
     assert ran.others == {"xMem": 2835349504, "DNNMem": 1, "SchedTune": 2, "LLMem": None}
 
 

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from tests.bench import libraries
 from tests.bench.tables.setting import Setting
 
 _DEADLINE_SECONDS = 300.0
@@ -26,11 +27,15 @@ class NotTracedError(Exception):
 
 
 class Tracer:
-    """A process that is started when it is first asked, and again after it died."""
+    """A process that is started when it is first asked, and again after it died.
+
+    One for each release of a library: a process imports one alone.
+    """
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
+        self._release = ""
 
     def trace(self, setting: Setting, batch_size: int) -> tuple[str, float]:
         """The trace of a setting as JSON, and the seconds that it took.
@@ -38,7 +43,7 @@ class Tracer:
         Raises:
             NotTracedError: the model cannot be built, its step not traced, or not in time.
         """
-        connection = self._connected()
+        connection = self._connected(setting.release)
         try:
             connection.send((setting, batch_size))
             if not connection.poll(_DEADLINE_SECONDS):
@@ -59,19 +64,24 @@ class Tracer:
             process.kill()
             process.join()
 
-    def _connected(self) -> Connection:
+    def _connected(self, release: str) -> Connection:
+        if release != self._release:
+            self.close()
         if self._process is None or self._connection is None:
+            self._release = release
             context = get_context("spawn")
             self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs, release), daemon=True)
             self._process.start()
             theirs.close()  # so that its death closes the pipe
         return self._connection
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, release: str) -> None:
     """Answers until the bench is gone."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if release:
+        libraries.use(release)
     while True:
         try:
             setting, batch_size = connection.recv()

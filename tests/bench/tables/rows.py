@@ -21,6 +21,8 @@ class Row:
         torch_release: of the PyTorch that ran, such as `2.6`; empty where nobody says.
         conv_algo: the convolution policy, of `workers.protocol.CONV_ALGOS`.
         measured_bytes: the peak; None where only `ran` is known.
+        measured_from: the mark of the trace (`Trace.marks`) at which the measurement began: what was
+            reserved by then is not in it; empty where the peak is of everything.
         ran: whether this batch size ran; None where the table does not say.
         failed_batch_size: the next size that was tried, which did not run.
         first_tried: the size with which a process began that went down a ladder of sizes until this one
@@ -42,6 +44,7 @@ class Row:
     conv_algo: str = "cudnn"
     groups: tuple[str, ...] = ()
     measured_bytes: int | None = None
+    measured_from: str = ""
     ran: bool | None = None
     failed_batch_size: int | None = None
     first_tried: int | None = None

@@ -26,6 +26,7 @@ class Setting:
         fast_norm: whether timm's GroupNorm and LayerNorm stay in autocast's type.
         arguments: for the constructor of the model, where it has changed since the run.
         layers: of a synthetic network.
+        release: of the library that ran, as pip would be asked for it, where it is not the one installed.
     """
 
     source: str
@@ -41,6 +42,7 @@ class Setting:
     fast_norm: bool = False
     arguments: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
     layers: tuple[tuple[str, int, int], ...] = ()
+    release: str = ""
 
     @property
     def key(self) -> str:

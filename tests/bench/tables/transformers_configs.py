@@ -69,8 +69,17 @@ def build(name: str) -> torch.nn.Module:
     """The model with random weights, in training mode, as `from_config` makes it."""
     import transformers
 
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        _take_padding_for_granted()
     values = dict(_CONFIGS[name])
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     auto = transformers.AutoModelForSeq2SeqLM if name == "T5-small" else transformers.AutoModelForCausalLM
     model: torch.nn.Module = auto.from_config(config)
     return model
+
+
+def _take_padding_for_granted() -> None:
+    """Transformers 4 looks whether a mask is all ones, and drops it then; that of padded texts is not."""
+    from transformers.modeling_attn_mask_utils import AttentionMaskConverter
+
+    AttentionMaskConverter._ignore_causal_mask_sdpa = staticmethod(lambda *_args, **_kwargs: False)

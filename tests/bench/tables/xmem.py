@@ -1,8 +1,13 @@
 """xmem_runs.csv: training runs on two consumer cards, and what four other predictors said of them.
 
 Source: Stone-ResearchLife/xMem, `plot/data/**/evaluation_result.json`, MIT. PyTorch 2.6, CUDA 12.4.
+How the runs were made is in that repository's `exp/trainer` and `exp/run.py`.
+
 The peak is relative to the first sample of NVML, when the context was there, so it leaves the context
-out; it may read 0.5 to 1.1 GB low for VGG. Where memory ran out, only that says something.
+out. The thread that takes it is started right before the model moves to the GPU. The loop for images
+goes on at once, so that the sample is taken while the first batch is read: what the model and the
+optimizer's constructor put on the GPU is left out too (0.5 GB of VGG16, 1.1 GB with Adagrad). The loop
+for transformers waits for two seconds first. Where memory ran out, only that says something.
 """
 
 from __future__ import annotations
@@ -17,15 +22,27 @@ from tests.bench.tables.setting import Setting
 FILE = "xmem_runs.csv"
 IMAGE_SIZE = 86
 
-# By the table's name: the torchvision constructor, the family, and the number of classes.
+# By the table's name, as in `perf_estimator/models.py`: the torchvision constructor, the family, and the
+# number of classes.
 _TORCHVISION = {
+    "ConvNeXtBase": ("convnext_base", "convnext", 1000),
     "ConvNeXtTiny": ("convnext_tiny", "convnext", 1000),
     "MnasNet": ("mnasnet1_0", "mnasnet", 10),
+    "MobileNetV2": ("mobilenet_v2", "mobilenet", 1000),
     "MobileNetV3Large": ("mobilenet_v3_large", "mobilenet", 10),
+    "MobileNetV3Small": ("mobilenet_v3_small", "mobilenet", 10),
+    "RegNetX32GF": ("regnet_x_32gf", "regnet", 1000),
     "RegNetX400MF": ("regnet_x_400mf", "regnet", 1000),
+    "RegNetY32GF": ("regnet_y_32gf", "regnet", 1000),
+    "RegNetY400MF": ("regnet_y_400mf", "regnet", 1000),
+    "ResNet50": ("resnet50", "resnet", 1000),
+    "ResNet101": ("resnet101", "resnet", 1000),
     "ResNet152": ("resnet152", "resnet", 1000),
+    "VGG11": ("vgg11", "vgg", 1000),
     "VGG16": ("vgg16", "vgg", 1000),
+    "VGG19": ("vgg19", "vgg", 1000),
 }
+_RELEASE = "transformers==4.51.3"  # of `paper_container/config.py`
 _TRANSFORMERS = {
     "EleutherAI/gpt-neo-125M": "gpt-neo",
     "T5-small": "t5",
@@ -33,8 +50,10 @@ _TRANSFORMERS = {
     "facebook/opt-125m": "opt",
 }
 # Where the step dropped its gradients: xMem's training loops call it 0 (at the beginning of a step),
-# 1 (just before backward) and 2 (at its end); `?` marks a run that took the default.
-_DROPPED = {"0": "begin", "1": "middle", "1?": "middle", "2": "end"}
+# 1 (just before backward) and 2 (at its end). `?` marks a run from before it could be chosen, when the
+# loop for images had 1 for its default, and that for transformers always dropped them at the end.
+_DROPPED = {"0": "begin", "1": "middle", "2": "end"}
+_UNCHOSEN = "1?"
 _OTHERS = {
     "xMem": "xmem_est_bytes",
     "DNNMem": "dnnmem_est_bytes",
@@ -65,6 +84,7 @@ def _row(line: dict[str, str]) -> Row:
         batch_size=int(line["batch_size"]),
         **{**card(line["gpu"])._asdict(), "total_bytes": int(line["gpu_total_bytes"])},
         torch_release="2.6",
+        measured_from="step 1 input" if line["family"] == "CNN" else "",
         measured_bytes=int(line["ground_nvml_peak_bytes"]) if ran else None,
         ran=ran,
         others={name: _bytes(line[column]) for name, column in _OTHERS.items() if line[column]},
@@ -73,14 +93,14 @@ def _row(line: dict[str, str]) -> Row:
 
 def _model(line: dict[str, str]) -> tuple[str, Setting]:
     name, optimizer = line["model"], line["optimizer"].lower()
-    dropped = _DROPPED[line["zero_grad_mode_effective_by_code"]]
+    mode = line["zero_grad_mode_effective_by_code"]
     if line["family"] == "CNN":
         constructor, family, num_classes = _TORCHVISION[name]
         return family, Setting(
             source="torchvision",
             model=constructor,
             optimizer=optimizer,
-            step=f"xmem-{dropped}",
+            step=f"xmem-{'middle' if mode == _UNCHOSEN else _DROPPED[mode]}",
             image_size=IMAGE_SIZE,
             num_classes=num_classes,
         )
@@ -88,8 +108,9 @@ def _model(line: dict[str, str]) -> tuple[str, Setting]:
         source="transformers",
         model=name,
         optimizer=optimizer,
-        step=f"xmem-tokens-{dropped}",
+        step=f"xmem-tokens-{'end' if mode == _UNCHOSEN else _DROPPED[mode]}",
         num_classes=None,
+        release=_RELEASE,
     )
 
 
