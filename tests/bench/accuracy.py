@@ -4,7 +4,8 @@ Reads tables of others' measurements (`--tables`, default `../shared/groundtruth
 predicts every row of them, and prints the errors per table and family as Markdown, beside what other
 predictors said of the same rows. Fails where a model could not be predicted, and names it. Traces are kept
 in `--cache`; a second run, after a change of what replays them, takes a fraction of the first one.
-Wants timm, torchvision and transformers beside the project.
+Wants timm, torchvision and transformers beside the project. Where a table says which other release of one
+of them ran, pip puts that into a folder of its own in the state directory.
 """
 
 from __future__ import annotations
