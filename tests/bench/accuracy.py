@@ -95,10 +95,11 @@ def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[S
 
 
 def main() -> int:
-    """Prints the report; 1 if a table that was asked for is not there, or a row has no prediction."""
+    """Prints the report; 1 where a table that was asked for, a release or a prediction is not there."""
     options = arguments()
     documents: list[dict[str, Any]] = []
     every_row: list[Scored] = []
+    complete = True
     for table in TABLES.values():
         if options.table and table.name not in options.table:
             continue
@@ -135,7 +136,7 @@ def main() -> int:
     failed = list(dict.fromkeys(f"{s.row.table}: {s.row.model}" for s in every_row if s.failed))
     if failed:
         print(f"{len(failed)} models could not be predicted: {', '.join(failed)}", file=sys.stderr)
-    return bool(failed)
+    return int(bool(failed) or not complete)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ A row is a real run with its prediction. Columns that are read:
     groups                               wider classes of it, such as the one whose runs ended early
     model_class, architecture            of `autofit.confidence.classify`, and `sm_XY`
     limit_bytes                          what the card had for the allocator
-    measured_bytes, constant_bytes       the real peak, and what of it no prediction is of
-    before_bytes                         what was there when the measurement began, which it left out
+    measured_bytes                       the real peak as it was measured
+    real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
     failure                              why there is no prediction; such rows are left out and counted
 
@@ -54,7 +54,7 @@ _MIN_PREDICTED_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A real run: its peak without the constant, and the span that was predicted for it."""
+    """A real run: the allocator's peak, and the span that was predicted for it."""
 
     table: str
     family: str
@@ -105,7 +105,7 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                     family=line["family"],
                     model_class=ModelClass(line["model_class"]),
                     cards=generation(line["architecture"]),
-                    real_bytes=_real_bytes(line),
+                    real_bytes=int(line["real_bytes"]),
                     low_bytes=int(line["low_bytes"]),
                     high_bytes=int(line["high_bytes"]),
                 )
@@ -114,18 +114,13 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     return rows, num_failed
 
 
-def _real_bytes(line: dict[str, str]) -> int:
-    """The allocator's peak."""
-    return int(line["measured_bytes"]) - int(line["constant_bytes"]) + int(line["before_bytes"])
-
-
 def _is_implausible(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
     return _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line) or _ended_early(line)
 
 
 def _fills_its_card(line: dict[str, str]) -> bool:
     """Whether a run took what there was: its peak says what the card has, not what the step needs."""
-    return _real_bytes(line) > _FULL * int(line["limit_bytes"])
+    return int(line["real_bytes"]) > _FULL * int(line["limit_bytes"])
 
 
 def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:

@@ -6,9 +6,10 @@ kernel, transformers 4 kept all scores. What ran has to be traced with the code 
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from autofit import paths
@@ -22,14 +23,15 @@ def install(release: str) -> bool:
     folder = _folder(release)
     if folder.exists():
         return True
-    # A whole folder at once: what pip leaves half done has another name.
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade"]
-    wanted = [f"--target={unfinished}", release, *_WITH.get(release, ())]
-    if subprocess.run([*pip, *wanted], check=False).returncode:
-        return False
-    unfinished.rename(folder)
-    return True
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as unfinished:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", f"--target={unfinished}/done"]
+        if subprocess.run([*pip, release, *_WITH.get(release, ())], check=False).returncode:
+            return False
+        # A whole folder at once; another bench may have been first.
+        with contextlib.suppress(OSError):
+            Path(unfinished, "done").rename(folder)
+    return folder.exists()
 
 
 def use(release: str) -> None:
@@ -38,11 +40,14 @@ def use(release: str) -> None:
     Raises:
         ImportError: another is imported.
     """
-    name, _, version = release.partition("==")
-    sys.path.insert(0, str(_folder(release)))
-    if name in sys.modules or importlib.metadata.version(name) != version:
-        raise ImportError(f"{name} {version} cannot be imported: another release is there")
+    folder = _folder(release)
+    if str(folder) in sys.path:
+        return
+    imported = sorted({each.name for each in folder.iterdir()} & sys.modules.keys())
+    if imported:
+        raise ImportError(f"{release} cannot be used: another {imported[0]} is imported already")
+    sys.path.insert(0, str(folder))
 
 
 def _folder(release: str) -> Path:
-    return paths.state_dir() / "bench-libraries" / release
+    return paths.state_dir() / "bench-libraries" / "+".join((release, *_WITH.get(release, ())))

@@ -230,7 +230,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
-        before_bytes=_before_bytes(curve, row, conditions),
+        before_bytes=before_bytes(curve, row, conditions),
         runs=runs.get(row.batch_size, {}),
         next_runs=runs.get(row.failed_batch_size or 0, {}),
         seconds=seconds,
@@ -239,7 +239,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     )
 
 
-def _before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+def before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
     """What the allocator holds where the row's measurement begins."""
     if not row.measured_from:
         return 0

@@ -12,8 +12,8 @@ from tests.bench.calibrate import Row, calibrated, cross_validated, document, re
 from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
 HEAD = (
-    "table,model,family,groups,optimizer,gpu,batch_size,limit_bytes,model_class,architecture,measured_bytes,constant_bytes,"
-    "before_bytes,low_bytes,likely_bytes,high_bytes,failure"
+    "table,model,family,groups,optimizer,gpu,batch_size,limit_bytes,model_class,architecture,measured_bytes,real_bytes,"
+    "low_bytes,likely_bytes,high_bytes,failure"
 )
 
 
@@ -74,10 +74,10 @@ def test_rows_are_read_as_what_the_allocator_had_small_ones_left_out_and_failure
     file = tmp_path / "rows.csv"
     file.write_text(
         f"{HEAD}\n"
-        "t,m,f,,adam,g,4,40000000000,attention,sm_86,4050000000,100000000,50000000,1900000000,1950000000,1990000000,\n"
-        "t,m,f,,adam,g,8,40000000000,attention,sm_86,4150000000,100000000,50000000,3800000000,3900000000,3980000000,\n"
-        "t,m,f,,adam,g,16,40000000000,attention,sm_86,,0,0,900000000,950000000,990000000,\n"
-        "t,m,f,,adam,g,32,40000000000,,sm_86,5100000000,0,0,0,0,0,not traced\n"
+        "t,m,f,,adam,g,4,40000000000,attention,sm_86,4050000000,4000000000,1900000000,1950000000,1990000000,\n"
+        "t,m,f,,adam,g,8,40000000000,attention,sm_86,4150000000,4100000000,3800000000,3900000000,3980000000,\n"
+        "t,m,f,,adam,g,16,40000000000,attention,sm_86,,,900000000,950000000,990000000,\n"
+        "t,m,f,,adam,g,32,40000000000,,sm_86,5100000000,,0,0,0,not traced\n"
     )
     (only,), num_failed = read_rows([file])
     assert num_failed == 1
@@ -93,7 +93,7 @@ def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(
     file = tmp_path / "rows.csv"
     peaks = {8: 30, 16: 12, 32: 13, 64: 14}
     lines = [
-        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,0,0,9000000000,9000000000,9000000000,"
+        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,{gigabytes}000000000,9000000000,9000000000,9000000000,"
         for batch, gigabytes in peaks.items()
     ]
     file.write_text("\n".join([HEAD, *lines]))
@@ -105,7 +105,7 @@ def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(
 def test_a_run_that_filled_its_card_says_nothing_of_what_it_needed(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
-        f"{HEAD}\nt,m,f,,adam,g,64,40000000000,attention,sm_80,39000000000,0,0,9000000000,9000000000,9000000000,\n"
+        f"{HEAD}\nt,m,f,,adam,g,64,40000000000,attention,sm_80,39000000000,39000000000,9000000000,9000000000,9000000000,\n"
     )
     assert read_rows([file]) == ([], 1)
 
@@ -114,6 +114,6 @@ def test_a_run_whose_loss_cannot_have_run_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
         f"{HEAD}\nt,m,f,vit; {TOO_FEW},adam,g,64,40000000000,attention,sm_80,"
-        "9000000000,0,0,9000000000,9000000000,9000000000,\n"
+        "9000000000,9000000000,9000000000,9000000000,9000000000,\n"
     )
     assert read_rows([file]) == ([], 1)

@@ -29,7 +29,7 @@ class NotTracedError(Exception):
 class Tracer:
     """A process that is started when it is first asked, and again after it died.
 
-    One for each release of a library: a process imports one alone.
+    Another takes its place where another release of a library is asked for: a process imports one alone.
     """
 
     def __init__(self) -> None:
@@ -71,17 +71,15 @@ class Tracer:
             self._release = release
             context = get_context("spawn")
             self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, release), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
             self._process.start()
             theirs.close()  # so that its death closes the pipe
         return self._connection
 
 
-def _serve(connection: Connection, release: str) -> None:
+def _serve(connection: Connection) -> None:
     """Answers until the bench is gone."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if release:
-        libraries.use(release)
     while True:
         try:
             setting, batch_size = connection.recv()
@@ -97,6 +95,8 @@ def _serve(connection: Connection, release: str) -> None:
 
 
 def _trace(setting: Setting, batch_size: int) -> str:
+    if setting.release:
+        libraries.use(setting.release)
     from tests.bench.tables.workloads import workload_of
     from workers.predict.probe import trace_workload
     from workers.protocol import Probe, TrialSpec, WorkloadRef

@@ -8,7 +8,7 @@ from tests.bench.tables.rows import Table
 TABLES = {
     table.name: table
     for table in (
-        Table(name="xmem", file=xmem.FILE, read=xmem.read),
+        Table(name="xmem", file=xmem.FILE, read=xmem.read, has_constant=True),
         Table(name="timm", file=gpumemnet_timm.FILE, read=gpumemnet_timm.read, has_constant=True),
         Table(name="timm-train", file=timm_brackets.TRAIN_FILE, read=timm_brackets.read_train),
         Table(name="timm-infer", file=timm_brackets.INFER_FILE, read=timm_brackets.read_infer),

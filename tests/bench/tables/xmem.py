@@ -7,7 +7,9 @@ The peak is relative to the first sample of NVML, when the context was there, so
 out. The thread that takes it is started right before the model moves to the GPU. The loop for images
 goes on at once, so that the sample is taken while the first batch is read: what the model and the
 optimizer's constructor put on the GPU is left out too (0.5 GB of VGG16, 1.1 GB with Adagrad). The loop
-for transformers waits for two seconds first. Where memory ran out, only that says something.
+for transformers waits for two seconds first. What the context takes later, for the kernels of cuDNN and
+others as they are loaded, is in every peak: the table's constant. Where memory ran out, only that says
+something.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ _TRANSFORMERS = {
     "facebook/opt-125m": "opt",
 }
 # Where the step dropped its gradients: xMem's training loops call it 0 (at the beginning of a step),
-# 1 (just before backward) and 2 (at its end). `?` marks a run from before it could be chosen, when the
-# loop for images had 1 for its default, and that for transformers always dropped them at the end.
+# 1 (just before backward) and 2 (at its end). `?` marks a run that does not say, from before it could be
+# chosen: then the loop for images had 1 for its default, and that for transformers first dropped them at
+# the end, whatever was asked for. Later it had 1 for its default too; which of both made a run is not known.
 _DROPPED = {"0": "begin", "1": "middle", "2": "end"}
 _UNCHOSEN = "1?"
 _OTHERS = {

@@ -1,0 +1,47 @@
+"""What a prediction is of, where the measurement that it is held against is not of everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.predictions import before_bytes
+from tests.bench.test_scoring import MIB, row
+from workers.predict.conditions import Conditions
+from workers.predict.curve import PeakCurve
+from workers.protocol import Knobs
+from workers.trace import Allocation, Category, Mark, Trace
+
+
+@pytest.mark.parametrize(
+    ("measured_from", "before_mib"),
+    [
+        ("", 0),
+        ("model", 0),
+        ("step 1 input", 30 + 20),  # small tensors share a segment of 20 MiB
+        ("step 1 forward", 30 + 20 + 64),
+    ],
+)
+def test_a_measurement_leaves_out_what_is_reserved_when_it_begins(
+    measured_from: str, before_mib: int
+) -> None:
+    sizes = {
+        Category.PARAMETER: 30,
+        Category.OPTIMIZER_STATE: 3,
+        Category.INPUT: 64,
+        Category.ACTIVATION: 100,
+    }
+    trace = Trace(
+        workload="one step",
+        batch_size=8,
+        mode="train",
+        optimizer="adagrad",
+        knobs=Knobs(),
+        allocations=tuple(Allocation(num_bytes=size * MIB, category=kind) for kind, size in sizes.items()),
+        events=(0, 1, 2, 3, ~3, ~2),
+        marks=tuple(
+            Mark(position=position, name=name)
+            for position, name in enumerate(("model", "optimizer", "step 1 input", "step 1 forward"))
+        ),
+    )
+    measured = row(batch_size=8, measured_from=measured_from)
+    assert before_bytes(PeakCurve([trace]), measured, Conditions()) == before_mib * MIB
