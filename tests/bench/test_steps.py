@@ -13,20 +13,45 @@ NETWORK = (
 LAYERS = (("conv2d", 256, 112), ("conv2d", 256, 148), ("linear", 5, 25))
 
 
+def traced(setting: Setting) -> Trace:
+    """At batch 5."""
+    tracer = Tracer()
+    try:
+        return Trace.from_json(tracer.trace(setting, 5)[0])
+    finally:
+        tracer.close()
+
+
+def test_timms_loop_fetches_a_batch_while_the_one_before_is_used() -> None:
+    setting = Setting(
+        source="synthetic",
+        model=NETWORK,
+        optimizer="timm-sgd",
+        step="timm-training",
+        image_size=8,
+        layers=LAYERS,
+    )
+    trace = traced(setting)
+    (start,) = (mark.position for mark in trace.marks if mark.name == "step 2 input")
+    freed = {~event for event in trace.events[:start] if event < 0}
+    live = [trace.allocations[e] for e in trace.events[:start] if e >= 0 and e not in freed]
+    assert [a.dtype for a in live if a.shape == (5, 3, 8, 8)] == ["float32", "float32"]
+    momentum = [a.num_bytes for a in live if a.category is Category.OPTIMIZER_STATE]
+    parameters = [a.num_bytes for a in live if a.category is Category.PARAMETER]
+    assert sum(momentum) == sum(parameters)
+    assert not [a for a in live if a.category is Category.GRADIENT]
+
+
 def test_gpumemnets_loop_begins_with_a_pass_over_two_images() -> None:
     setting = Setting(
         source="synthetic",
         model=NETWORK,
-        optimizer="sgd-momentum-decay",
+        optimizer="timm-sgd",
         step="gpumemnet",
         image_size=8,
         layers=LAYERS,
     )
-    tracer = Tracer()
-    try:
-        trace = Trace.from_json(tracer.trace(setting, 5)[0])
-    finally:
-        tracer.close()
+    trace = traced(setting)
     first, *others = [
         a.convolution.input_shape[0]
         for a in trace.allocations

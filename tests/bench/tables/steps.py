@@ -23,7 +23,9 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optim
     "adam-single": functools.partial(torch.optim.Adam, foreach=False),
     "adam-fused": functools.partial(torch.optim.Adam, fused=True),
     "adamw": torch.optim.AdamW,
-    "sgd-momentum-decay": functools.partial(torch.optim.SGD, lr=0.001, momentum=0.9, weight_decay=1e-4),
+    "timm-sgd": lambda parameters: torch.optim.SGD(
+        _decayed_and_not(parameters), lr=0.05, momentum=0.9, nesterov=True, weight_decay=2e-5
+    ),
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
     # PyTorch 1.12, of the brackets, took one parameter after another unless it was told otherwise.
@@ -31,6 +33,15 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optim
         torch.optim.SGD, lr=0.001, momentum=0.9, nesterov=True, foreach=False
     ),
 }
+
+
+def _decayed_and_not(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
+    """timm's groups: no weight decay for what has one dimension."""
+    every = list(parameters)
+    return [
+        {"params": [each for each in every if each.ndim <= 1], "weight_decay": 0.0},
+        {"params": [each for each in every if each.ndim > 1]},
+    ]
 
 
 class XmemImages:
@@ -90,7 +101,7 @@ class GpuMemNetImages:
 
     The pass runs in training mode with gradients, and is dropped; the cache keeps its segments.
     Outputs and loss live until the next ones. Source: itu-rad/GPUMemNet, `NeuroNetGen_scripts/CNN/cnn.py`
-    and `Test_Pipeline/cnn_models/resnet50.py`; the runs of its timm table resemble it.
+    and `Test_Pipeline/cnn_models/resnet50.py`.
     """
 
     def __init__(self) -> None:
@@ -108,6 +119,40 @@ class GpuMemNetImages:
         self._loss = functional.cross_entropy(self._outputs, labels)
         self._loss.backward()
         optimizer.step()
+
+
+class TimmTraining:
+    """The loop of timm's `train.py` with its own loader, which fetches a batch while the one before is used.
+
+    The loader fetches in a stream of its own, whose memory nothing else uses; here it is as any other.
+    The loss lives until the next one.
+    """
+
+    def __init__(self) -> None:
+        self._fetched: Batch | None = None
+        self._used: Batch | None = None
+        self._loss: torch.Tensor | None = None
+
+    def __call__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        self._used = self._fetched or self._fetch(batch)
+        self._fetched = self._fetch(batch)
+        self._loss = self._smoothed_loss(model, *self._used)
+        self._loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    @staticmethod
+    def _fetch(batch: Batch) -> Batch:
+        images, labels = batch
+        pixels = images.to(torch.uint8).to("cuda")
+        return pixels.to(torch.float32), labels.to("cuda")
+
+    @staticmethod
+    def _smoothed_loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """timm's `LabelSmoothingCrossEntropy`, its default."""
+        log_probabilities = functional.log_softmax(first_output(model(images)), dim=-1)
+        of_label = -log_probabilities.gather(dim=-1, index=labels.unsqueeze(1)).squeeze(1)
+        return (0.9 * of_label - 0.1 * log_probabilities.mean(dim=-1)).mean()
 
 
 class TimmBenchmark:
@@ -139,7 +184,8 @@ STEPS: dict[str, Callable[[], Step | None]] = {
     "xmem-tokens-middle": lambda: XmemTokens("middle"),
     "xmem-tokens-end": lambda: XmemTokens("end"),
     "gpumemnet": GpuMemNetImages,
+    "timm-training": TimmTraining,
     "timm-benchmark": TimmBenchmark,
 }
 # These loops move each batch to the GPU themselves.
-BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet"})
+BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet", "timm-training"})
