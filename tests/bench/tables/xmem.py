@@ -50,6 +50,9 @@ _TRANSFORMERS = {
     "T5-small": "t5",
     "distilbert/distilgpt2": "gpt2",
     "facebook/opt-125m": "opt",
+    "facebook/opt-350m": "opt",
+    "openai-community/gpt2": "gpt2",
+    "t5-base": "t5",
 }
 # Where the step dropped its gradients: xMem's training loops call it 0 (at the beginning of a step),
 # 1 (just before backward) and 2 (at its end). `?` marks a run that does not say, from before it could be
