@@ -74,8 +74,19 @@ def selected(table: Table, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def traced_with_what_is_here(row: Row) -> Row:
-    return dataclasses.replace(row, setting=dataclasses.replace(row.setting, release=""))
+def with_releases(rows: list[Row]) -> tuple[list[Row], list[str]]:
+    """The rows once the releases that ran are installed, and which of these cannot be.
+
+    The models of such a release are traced with the one that is here.
+    """
+    releases = sorted({row.setting.release for row in rows} - {""})
+    missing = [release for release in releases if not libraries.install(release)]
+    return [
+        dataclasses.replace(row, setting=dataclasses.replace(row.setting, release=""))
+        if row.setting.release in missing
+        else row
+        for row in rows
+    ], missing
 
 
 def scores(table: Table, rows: list[Row], options: argparse.Namespace) -> list[Scored]:
@@ -112,14 +123,10 @@ def main() -> int:
         if not rows:
             continue
         started = time.monotonic()
-        for release in sorted({row.setting.release for row in rows} - {""}):
-            if not libraries.install(release):
-                print(
-                    f"{release}, which ran, cannot be installed: its models are traced with what is here.\n"
-                )
-                rows = [
-                    traced_with_what_is_here(row) if row.setting.release == release else row for row in rows
-                ]
+        rows, missing = with_releases(rows)
+        for release in missing:
+            print(f"{release}, which ran, cannot be installed: its models are traced with what is here.\n")
+            complete = False
         scored = scores(table, rows, options)
         if options.only_trace:
             continue

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.bench import libraries
+from tests.bench.accuracy import with_releases
+from tests.bench.tables.setting import Setting
+from tests.bench.test_scoring import row
 
 RELEASE = "made-up==4.0"
 
@@ -48,3 +51,11 @@ def test_a_process_that_has_imported_another_release_is_told_so(monkeypatch: pyt
 def test_what_pip_cannot_find_is_not_installed() -> None:
     assert not libraries.install("made-up==5.0")
     assert libraries.install(RELEASE)
+
+
+def test_runs_of_a_release_that_cannot_be_had_are_traced_with_what_is_here_and_said() -> None:
+    releases = (RELEASE, "made-up==5.0", "")
+    rows = [row(setting=Setting(source="timm", model="net", release=each)) for each in releases]
+    kept, missing = with_releases(rows)
+    assert [each.setting.release for each in kept] == [RELEASE, "", ""]
+    assert missing == ["made-up==5.0"]

@@ -13,8 +13,11 @@ NETWORK = (
 LAYERS = (("conv2d", 256, 112), ("conv2d", 256, 148), ("linear", 5, 25))
 
 
-def traced(setting: Setting) -> Trace:
-    """At batch 5."""
+def traced(step: str) -> Trace:
+    """A small network with momentum, at batch 5."""
+    setting = Setting(
+        source="synthetic", model=NETWORK, optimizer="timm-sgd", step=step, image_size=8, layers=LAYERS
+    )
     tracer = Tracer()
     try:
         return Trace.from_json(tracer.trace(setting, 5)[0])
@@ -23,15 +26,7 @@ def traced(setting: Setting) -> Trace:
 
 
 def test_timms_loop_fetches_a_batch_while_the_one_before_is_used() -> None:
-    setting = Setting(
-        source="synthetic",
-        model=NETWORK,
-        optimizer="timm-sgd",
-        step="timm-training",
-        image_size=8,
-        layers=LAYERS,
-    )
-    trace = traced(setting)
+    trace = traced("timm-training")
     (start,) = (mark.position for mark in trace.marks if mark.name == "step 2 input")
     freed = {~event for event in trace.events[:start] if event < 0}
     live = [trace.allocations[e] for e in trace.events[:start] if e >= 0 and e not in freed]
@@ -43,15 +38,7 @@ def test_timms_loop_fetches_a_batch_while_the_one_before_is_used() -> None:
 
 
 def test_gpumemnets_loop_begins_with_a_pass_over_two_images() -> None:
-    setting = Setting(
-        source="synthetic",
-        model=NETWORK,
-        optimizer="timm-sgd",
-        step="gpumemnet",
-        image_size=8,
-        layers=LAYERS,
-    )
-    trace = traced(setting)
+    trace = traced("gpumemnet")
     first, *others = [
         a.convolution.input_shape[0]
         for a in trace.allocations

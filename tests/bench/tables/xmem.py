@@ -99,14 +99,16 @@ def _row(line: dict[str, str]) -> Row:
 
 def _model(line: dict[str, str]) -> tuple[str, Setting]:
     name, optimizer = line["model"], line["optimizer"].lower()
-    mode = line["zero_grad_mode_effective_by_code"]
-    if line["family"] == "CNN":
+    of_images = line["family"] == "CNN"
+    places = {**_DROPPED, _UNCHOSEN: "middle" if of_images else "end"}
+    dropped = places[line["zero_grad_mode_effective_by_code"]]
+    if of_images:
         constructor, family, num_classes = _TORCHVISION[name]
         return family, Setting(
             source="torchvision",
             model=constructor,
             optimizer=optimizer,
-            step=f"xmem-{'middle' if mode == _UNCHOSEN else _DROPPED[mode]}",
+            step=f"xmem-{dropped}",
             image_size=IMAGE_SIZE,
             num_classes=num_classes,
         )
@@ -114,7 +116,7 @@ def _model(line: dict[str, str]) -> tuple[str, Setting]:
         source="transformers",
         model=name,
         optimizer=optimizer,
-        step=f"xmem-tokens-{'end' if mode == _UNCHOSEN else _DROPPED[mode]}",
+        step=f"xmem-tokens-{dropped}",
         num_classes=None,
         release=_RELEASE,
     )
