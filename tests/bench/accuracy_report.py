@@ -40,14 +40,20 @@ def summaries(scored: Sequence[Scored]) -> list[Summary]:
     return found
 
 
+def _constants(scored: Sequence[Scored]) -> Iterator[str]:
+    """The constants of the networks that use the same of cuDNN."""
+    for cudnn in sorted({s.prediction.cudnn for s in scored if s.has_error}):
+        sizes = [s.constant_bytes / MIB for s in scored if s.has_error and s.prediction.cudnn == cudnn]
+        used = " and ".join(cudnn) or "nothing"
+        yield f"{min(sizes):.0f} to {max(sizes):.0f} MiB where cuDNN does {used}"
+
+
 def markdown(scored: Sequence[Scored]) -> Iterator[str]:
     """One table's section."""
     table = scored[0].row.table
     yield f"## {table}\n"
-    constants = sorted({s.constant_bytes for s in scored})
-    if constants != [0]:
-        low, high = constants[0] / MIB, constants[-1] / MIB
-        yield f"Constant, fitted leaving each family out: {low:.0f} to {high:.0f} MiB.\n"
+    if any(s.constant_bytes for s in scored):
+        yield f"Constant, fitted leaving each family out: {'; '.join(_constants(scored))}.\n"
     yield _HEADER
     yield from (_line(summary) for summary in summaries(scored))
     yield from _models_above(scored, 0.06)
@@ -213,6 +219,7 @@ def _csv_line(s: Scored) -> dict[str, object]:
         "high_bytes": said.high_bytes,
         "safe_bytes": said.safe_bytes,
         "model_class": said.model_class,
+        "cudnn": " and ".join(said.cudnn),
         "error": s.error if s.has_error else None,
         "error_above_constant": s.error_above_constant if s.has_error else None,
         "runs_likely": said.runs.get("likely"),

@@ -22,9 +22,6 @@ SOURCES = (TABLE, CUDNN, FORMULAS)
 # From then on PyTorch's wheels bring a cuDNN that can be asked without a GPU, or nearly so.
 _FIRST_RELEASE_ASKED = (2, 7)
 _OLDEST, _CURRENT = (9, 8), (9, 20)
-# On an A100 networks of 1×1 convolutions (GPUMemNet's EfficientNets, NextViTs, FastViTs) agree to 1 % with
-# none that copies, and are 4 to 7 % off where all do; on the cards of xMem's runs it is in between.
-_MORE_WITHOUT_POINTWISE = ("sm_80",)
 
 
 @dataclass(frozen=True)
@@ -109,22 +106,14 @@ def copying_or_not(current: PlanSource) -> tuple[PlanSource, ...]:
 
 @functools.cache
 def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
-    """The same by the table, in which the plans of 9.8 for gradients of weights are nearer to real runs.
+    """The same by the table, once more with the plans of 9.8 for gradients of weights.
 
-    Which of these alternatives are averaged was chosen on the three tables of real peaks, all families
-    together.
+    Of these the older version's are nearer to real runs, of the others the newer one's: chosen on the three
+    tables of real peaks, all families together.
     """
     current = TablePlans(architecture, _CURRENT)
     older = WithWeightGradients(current, TablePlans(architecture, _OLDEST))
-    alternatives = (
-        current,
-        Without(current, pointwise=True, grouped=True),
-        Without(older, pointwise=True),
-        Without(older, pointwise=True, grouped=True),
-    )
-    if architecture in _MORE_WITHOUT_POINTWISE:
-        return (*alternatives, Without(current, pointwise=True))
-    return alternatives
+    return *copying_or_not(current), *copying_or_not(older)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 import threading
 import time
 import traceback
@@ -25,6 +26,7 @@ from workers.allocator import replay
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve, TracedCurve
 from workers.predict.versions import parse_release
+from workers.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Prediction:
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
         before_bytes: what is reserved when the row's measurement begins, which it leaves out.
         model_class: of `autofit.confidence.classify`.
+        cudnn: for what cuDNN is used: `convolution`, `batch norm`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not; at the likely
             one alone where a process tried larger sizes before.
         next_runs: the same of the next size, which did not run.
@@ -52,6 +55,7 @@ class Prediction:
     safe_bytes: int = 0
     before_bytes: int = 0
     model_class: str = ""
+    cudnn: tuple[str, ...] = ()
     runs: dict[str, bool] = field(default_factory=dict)
     next_runs: dict[str, bool] = field(default_factory=dict)
     safe_batch_size: int | None = None
@@ -107,7 +111,7 @@ def _on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
         _with_one_source(curve, row, dataclasses.replace(conditions, plans=(source,)))
         for source in conditions.sources
     ]
-    return sum(peaks) // len(peaks)
+    return statistics.median_low(peaks)
 
 
 def _with_one_source(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
@@ -226,6 +230,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     runs = _runs(any_size, row)
     return Prediction(
         model_class=calibration.model_class.value,
+        cudnn=used_of_cudnn(curve.trace),
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
@@ -246,6 +251,15 @@ def before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
     (position,) = (mark.position for mark in curve.trace.marks if mark.name == row.measured_from)
     sizes = curve.sizes(row.batch_size, conditions, Level.LIKELY)
     return replay(curve.trace.events[:position], sizes).peak_reserved_bytes
+
+
+def used_of_cudnn(trace: Trace) -> tuple[str, ...]:
+    """What cuDNN does in a step: the kernels for each are loaded when the first is needed."""
+    does = {
+        "convolution": any(each.convolution is not None for each in trace.allocations),
+        "batch norm": any("batch_norm" in each.operator for each in trace.allocations),
+    }
+    return tuple(what for what, is_done in does.items() if is_done)
 
 
 def _calibration(curve: PeakCurve, row: Row) -> Calibration:

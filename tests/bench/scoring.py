@@ -18,7 +18,7 @@ class Scored:
     """A row with its prediction.
 
     Attributes:
-        constant_bytes: what every measurement of the table holds beside the allocator's.
+        constant_bytes: what measurements of the table hold beside the allocator's.
     """
 
     row: Row
@@ -113,13 +113,27 @@ def with_constants(scored: Sequence[Scored]) -> list[Scored]:
     """Rows whose constant is the one by which all other families are off least, each by its own peak.
 
     A constant that a family had a part in would be judged by rows that it was made from. With a
-    single family there is no other, and it is taken from that one.
+    single family there is no other, and it is taken from that one. What a process uses of cuDNN is
+    loaded beside the allocator, so that networks that use the same have a constant of their own.
     """
-    constants = {
-        family: _constant_of([s for s in scored if s.row.family != family] or scored)
-        for family in {s.row.family for s in scored}
-    }
-    return [dataclasses.replace(s, constant_bytes=constants[s.row.family]) for s in scored]
+    kinds = {(s.row.family, s.prediction.cudnn) for s in scored}
+    constants = {kind: _constant_of(_without(scored, *kind)) for kind in kinds}
+    return [
+        dataclasses.replace(s, constant_bytes=constants[s.row.family, s.prediction.cudnn]) for s in scored
+    ]
+
+
+def _without(scored: Sequence[Scored], family: str, cudnn: tuple[str, ...]) -> Sequence[Scored]:
+    """The rows of other families by which a family's constant is fitted.
+
+    They are those that use the same of cuDNN, or where these are of one family, those that use it or do
+    without it as well; all, where there are none.
+    """
+    others = [s for s in scored if s.row.family != family] or scored
+    same = [s for s in others if s.prediction.cudnn == cudnn]
+    if len({s.row.family for s in same}) > 1:  # one alone may be off as a whole
+        return same
+    return [s for s in others if bool(s.prediction.cudnn) == bool(cudnn)] or others
 
 
 def _constant_of(scored: Iterable[Scored]) -> int:

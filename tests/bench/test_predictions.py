@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.predictions import before_bytes
+from tests.bench.predictions import before_bytes, used_of_cudnn
 from tests.bench.test_scoring import MIB, row
+from tests.workers.predict.plan_tables import CONVOLUTION
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Mark, Trace
+
+
+def trace_of(*allocations: Allocation, events: tuple[int, ...] = (), marks: tuple[Mark, ...] = ()) -> Trace:
+    return Trace(
+        workload="one step",
+        batch_size=8,
+        mode="train",
+        optimizer="adagrad",
+        knobs=Knobs(),
+        allocations=allocations,
+        events=events,
+        marks=marks,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,13 +44,8 @@ def test_a_measurement_leaves_out_what_is_reserved_when_it_begins(
         Category.INPUT: 64,
         Category.ACTIVATION: 100,
     }
-    trace = Trace(
-        workload="one step",
-        batch_size=8,
-        mode="train",
-        optimizer="adagrad",
-        knobs=Knobs(),
-        allocations=tuple(Allocation(num_bytes=size * MIB, category=kind) for kind, size in sizes.items()),
+    trace = trace_of(
+        *(Allocation(num_bytes=size * MIB, category=kind) for kind, size in sizes.items()),
         events=(0, 1, 2, 3, ~3, ~2),
         marks=tuple(
             Mark(position=position, name=name)
@@ -45,3 +54,12 @@ def test_a_measurement_leaves_out_what_is_reserved_when_it_begins(
     )
     measured = row(batch_size=8, measured_from=measured_from)
     assert before_bytes(PeakCurve([trace]), measured, Conditions()) == before_mib * MIB
+
+
+def test_a_network_uses_of_cudnn_what_its_operators_say() -> None:
+    plain = Allocation(num_bytes=MIB, category=Category.ACTIVATION, operator="aten.mm")
+    norm = Allocation(num_bytes=MIB, category=Category.ACTIVATION, operator="aten.native_batch_norm")
+    convolution = Allocation(num_bytes=MIB, category=Category.WORKSPACE, convolution=CONVOLUTION)
+    assert used_of_cudnn(trace_of(plain)) == ()
+    assert used_of_cudnn(trace_of(plain, convolution)) == ("convolution",)
+    assert used_of_cudnn(trace_of(norm, convolution, plain)) == ("convolution", "batch norm")

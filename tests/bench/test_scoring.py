@@ -116,6 +116,32 @@ def test_the_constant_of_a_family_is_what_the_other_families_leave_over() -> Non
     assert [s.constant_bytes // MIB for s in scored] == [300, 300, 100, 100]
 
 
+def using(scored: Scored, *cudnn: str) -> Scored:
+    return dataclasses.replace(scored, prediction=dataclasses.replace(scored.prediction, cudnn=cudnn))
+
+
+def test_networks_that_use_the_same_of_cudnn_have_a_constant_of_their_own() -> None:
+    plain = [measured(1100, 1000, family=family) for family in "abc"]
+    convolutional = [using(measured(1400, 1000, family=family), "convolution") for family in "abc"]
+    scored = with_constants(plain + convolutional)
+    assert [s.constant_bytes // MIB for s in scored] == [100, 100, 100, 400, 400, 400]
+    assert summarize("all", scored).largest == 0.0
+
+
+def test_a_use_of_cudnn_of_which_there_is_one_other_family_has_the_constant_of_all_that_use_it() -> None:
+    plain = [measured(1100, 1000, family=family) for family in "abc"]
+    normed = [using(measured(1200, 1000, family=family), "convolution", "batch norm") for family in "abc"]
+    convolutional = [using(measured(1400, 1000, family=family), "convolution") for family in "de"]
+    scored = with_constants(plain + normed + convolutional)
+    assert [s.constant_bytes // MIB for s in scored] == [100] * 3 + [200] * 5
+
+
+def test_a_use_of_cudnn_that_no_other_family_shares_has_the_constant_of_all_others() -> None:
+    convolutional = [using(measured(1400, 1000, family=family), "convolution") for family in "ab"]
+    scored = with_constants([measured(1100, 1000, family="c"), *convolutional])
+    assert scored[0].constant_bytes == 400 * MIB
+
+
 def test_the_constant_is_the_one_by_which_peaks_are_off_least_each_by_its_own_size() -> None:
     pairs = [(1100, 1000), (9300, 9000), (8300, 8000), (1150, 1000), (7300, 7000)]
     scored = [measured(*pair) for pair in pairs]

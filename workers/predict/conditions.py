@@ -97,7 +97,7 @@ class Conditions:
         conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.knobs.conv`).
         architecture: `sm_XY` of the card.
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
-            be asked: the likely peak is then the mean of theirs, the ends span them. Without any,
+            be asked: likely is then the one whose peak is in the middle, the ends span them. Without any,
             formulas for the architecture.
         elsewhere: where it is not known which card will run, the others that the ends span; what is
             likely goes by this architecture alone.

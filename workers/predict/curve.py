@@ -8,6 +8,7 @@ Workspaces follow from such shapes. No torch is needed here.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -68,8 +69,8 @@ class PeakEstimate:
     """Predicted peaks of one configuration.
 
     Attributes:
-        allocated_bytes, reserved_bytes: with the likely workspaces. Where several sources of plans
-            have a mean for the reserved peak, the rest is by the source next to it from below.
+        allocated_bytes, reserved_bytes: with the likely workspaces; of several sources of plans, by the one
+            whose reserved peak is in the middle, as is all the rest.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
             any one convolution call; they follow each other, so never two at a time.
@@ -362,9 +363,8 @@ class PeakCurve:
         return highest
 
     def _likely_bytes(self, batch_size: int, conditions: Conditions) -> int:
-        """The mean of what the sources of plans make likely."""
-        peaks = self._likely_peaks(batch_size, conditions)
-        return sum(peaks) // len(peaks)
+        """What the source in the middle makes likely."""
+        return statistics.median_low(self._likely_peaks(batch_size, conditions))
 
     def _likely_peaks(self, batch_size: int, conditions: Conditions) -> list[int]:
         """The likely reserved peak by each source of plans."""
@@ -372,13 +372,9 @@ class PeakCurve:
         return [self._replay(batch_size, sizes, conditions).peak_reserved_bytes for sizes in likely]
 
     def _typical(self, batch_size: int, conditions: Conditions) -> PlanSource:
-        """The source whose likely peak is next to the mean of all from below.
-
-        What it makes the allocated peak is then no more than the mean of the reserved ones.
-        """
+        """The source whose likely peak is in the middle, of two in the middle the one with the lower."""
         peaks = self._likely_peaks(batch_size, conditions)
-        below = [peak for peak in peaks if peak <= sum(peaks) // len(peaks)]
-        return conditions.sources[peaks.index(max(below))]
+        return conditions.sources[peaks.index(statistics.median_low(peaks))]
 
     def _distinct(self, batch_size: int, conditions: Conditions, levels: Sequence[Level]) -> Iterator[_Sizes]:
         seen = set()

@@ -68,7 +68,7 @@ class Table:
 
     Attributes:
         read: its rows from the folder of the tables.
-        has_constant: whether every measured peak holds one unknown constant (context, monitoring).
+        has_constant: whether every measured peak holds an unknown constant (context, monitoring).
     """
 
     name: str
