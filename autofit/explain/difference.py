@@ -58,7 +58,7 @@ def explain_difference(summary: Summary, profile: Profile, *, reserved_bytes: in
     """Accounts for the difference between a summary and a profile made from the same trace.
 
     Args:
-        reserved_bytes: the likely reserved peak; an estimate's can be the mean of several profiles'.
+        reserved_bytes: the likely reserved peak.
     """
     position = peak_position(profile)
     phase = phase_of(profile, position)

@@ -41,11 +41,11 @@ def summaries(scored: Sequence[Scored]) -> list[Summary]:
 
 
 def _constants(scored: Sequence[Scored]) -> Iterator[str]:
-    """The constants of the networks that use the same of cuDNN."""
+    """The constants of networks that use the same of cuDNN."""
     for cudnn in sorted({s.prediction.cudnn for s in scored if s.has_error}):
         sizes = [s.constant_bytes / MIB for s in scored if s.has_error and s.prediction.cudnn == cudnn]
-        used = " and ".join(cudnn) or "nothing"
-        yield f"{min(sizes):.0f} to {max(sizes):.0f} MiB where cuDNN does {used}"
+        least_and_most = dict.fromkeys(f"{size:.0f}" for size in (min(sizes), max(sizes)))
+        yield f"{' to '.join(least_and_most)} MiB with cuDNN for {' and '.join(cudnn) or 'nothing'}"
 
 
 def markdown(scored: Sequence[Scored]) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _failures(scored: Sequence[Scored]) -> Iterator[str]:
 
 
 def ablation(scored: Sequence[Scored]) -> Iterator[str]:
-    """The error after each step; where a table has a constant, each step has one of its own."""
+    """The error after each step; where a table has constants, each step has its own."""
     yield f"\n### {scored[0].row.table}: what each part of the model buys\n"
     yield "| | n | median | p90 | bias |\n|---|---|---|---|---|"
     for name, _ in ABLATION:

@@ -108,8 +108,8 @@ def copying_or_not(current: PlanSource) -> tuple[PlanSource, ...]:
 def older_cudnn(architecture: str) -> tuple[PlanSource, ...]:
     """The same by the table, once more with the plans of 9.8 for gradients of weights.
 
-    Of these the older version's are nearer to real runs, of the others the newer one's: chosen on the three
-    tables of real peaks, all families together.
+    Of these plans the older version's are nearer to real runs on some tables and the newer one's on others,
+    so both are replayed: chosen on the three tables of real peaks, all families together.
     """
     current = TablePlans(architecture, _CURRENT)
     older = WithWeightGradients(current, TablePlans(architecture, _OLDEST))

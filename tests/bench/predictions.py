@@ -98,15 +98,18 @@ def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
 
 
 def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    return _on_the_card(curve, row, _without_corrections(row))
+    return on_the_card(curve, row, _without_corrections(row))
 
 
 def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
-    return _on_the_card(curve, row, conditions_of(row))
+    return on_the_card(curve, row, conditions_of(row))
 
 
-def _on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
-    """The likely peak; no run reserves more than its card has: near the end the plans come down."""
+def on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+    """The likely peak, the lower median of the sources'.
+
+    No run reserves more than its card has: near the end the plans come down.
+    """
     peaks = [
         _with_one_source(curve, row, dataclasses.replace(conditions, plans=(source,)))
         for source in conditions.sources
@@ -222,7 +225,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     started = time.perf_counter()
     conditions = conditions_of(row)
     estimate = curve.estimate(row.batch_size, conditions)
-    likely_bytes, high_bytes = _on_the_card(curve, row, conditions), estimate.high_bytes
+    likely_bytes, high_bytes = on_the_card(curve, row, conditions), estimate.high_bytes
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = traced.seconds + time.perf_counter() - started
@@ -254,7 +257,11 @@ def before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
 
 
 def used_of_cudnn(trace: Trace) -> tuple[str, ...]:
-    """What cuDNN does in a step: the kernels for each are loaded when the first is needed."""
+    """For what a step asks cuDNN, whose kernels for each are loaded when the first is needed.
+
+    By its operators: a depthwise convolution or a batch norm of rows, which PyTorch computes itself,
+    counts too.
+    """
     does = {
         "convolution": any(each.convolution is not None for each in trace.allocations),
         "batch norm": any("batch_norm" in each.operator for each in trace.allocations),

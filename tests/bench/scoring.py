@@ -116,35 +116,36 @@ def with_constants(scored: Sequence[Scored]) -> list[Scored]:
     single family there is no other, and it is taken from that one. What a process uses of cuDNN is
     loaded beside the allocator, so that networks that use the same have a constant of their own.
     """
+    measured = [s for s in scored if s.has_error]
     kinds = {(s.row.family, s.prediction.cudnn) for s in scored}
-    constants = {kind: _constant_of(_without(scored, *kind)) for kind in kinds}
+    constants = {kind: _constant_of(_fitted_on(measured, *kind)) for kind in kinds}
     return [
         dataclasses.replace(s, constant_bytes=constants[s.row.family, s.prediction.cudnn]) for s in scored
     ]
 
 
-def _without(scored: Sequence[Scored], family: str, cudnn: tuple[str, ...]) -> Sequence[Scored]:
-    """The rows of other families by which a family's constant is fitted.
+def _fitted_on(measured: Sequence[Scored], family: str, cudnn: tuple[str, ...]) -> Sequence[Scored]:
+    """The rows that a family's constant is fitted on: of other families that use the same of cuDNN.
 
-    They are those that use the same of cuDNN, or where these are of one family, those that use it or do
-    without it as well; all, where there are none.
+    Where these are a single one, which may be off as a whole, they are those that use cuDNN for
+    anything, or for nothing, as the family does; where there are none, all.
     """
-    others = [s for s in scored if s.row.family != family] or scored
-    same = [s for s in others if s.prediction.cudnn == cudnn]
-    if len({s.row.family for s in same}) > 1:  # one alone may be off as a whole
+    others = [s for s in measured if s.row.family != family]
+    same = [s for s in others or measured if s.prediction.cudnn == cudnn]
+    if len({s.row.family for s in same}) > 1 or (same and not others):
         return same
-    return [s for s in others if bool(s.prediction.cudnn) == bool(cudnn)] or others
+    return [s for s in others if bool(s.prediction.cudnn) == bool(cudnn)] or others or measured
 
 
-def _constant_of(scored: Iterable[Scored]) -> int:
+def _constant_of(measured: Iterable[Scored]) -> int:
     """The constant with the least mean of relative errors: a median that weighs each by 1/peak."""
     left_over = sorted(
         (
             s.row.measured_bytes + s.prediction.before_bytes - s.prediction.likely_bytes,
             1 / s.row.measured_bytes,
         )
-        for s in scored
-        if not s.failed and s.row.measured_bytes is not None
+        for s in measured
+        if s.row.measured_bytes is not None
     )
     half = sum(weight for _, weight in left_over) / 2
     reached = itertools.accumulate(weight for _, weight in left_over)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.predictions import before_bytes, used_of_cudnn
+from tests.bench.predictions import before_bytes, on_the_card, used_of_cudnn
 from tests.bench.test_scoring import MIB, row
-from tests.workers.predict.plan_tables import CONVOLUTION
+from tests.workers.predict.plan_tables import CONVOLUTION, of_sizes, step
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
 from workers.protocol import Knobs
@@ -63,3 +63,13 @@ def test_a_network_uses_of_cudnn_what_its_operators_say() -> None:
     assert used_of_cudnn(trace_of(plain)) == ()
     assert used_of_cudnn(trace_of(plain, convolution)) == ("convolution",)
     assert used_of_cudnn(trace_of(norm, convolution, plain)) == ("convolution", "batch norm")
+
+
+@pytest.mark.parametrize(("card_mib", "likely_mib"), [(400, 100), (130, 60)])
+def test_the_likely_peak_is_the_lower_median_of_what_each_source_makes_of_the_card(
+    card_mib: int, likely_mib: int
+) -> None:
+    curve = PeakCurve([step(8)])
+    sources = tuple(of_sizes(size * MIB, 0) for size in (10, 300, 40, 60))
+    measured = row(batch_size=8, total_bytes=card_mib * MIB, context_bytes=0)
+    assert on_the_card(curve, measured, Conditions(plans=sources)) == likely_mib * MIB

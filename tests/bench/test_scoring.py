@@ -163,7 +163,21 @@ def test_failures_and_labels_have_no_part_in_the_constant() -> None:
     label = Scored(row=row(ran=False, family="b"), prediction=Prediction(runs=runs(False)))
     failed = dataclasses.replace(FAILED, row=row(measured_bytes=1, family="b"))
     scored = with_constants([measured(1100, 1000, family="a"), label, failed])
-    assert scored[1].constant_bytes == 100 * MIB
+    assert [s.constant_bytes for s in scored[:2]] == [100 * MIB] * 2
+
+
+def test_a_label_of_another_family_is_nothing_to_fit_a_constant_on() -> None:
+    label = Scored(
+        row=row(ran=False, family="e"), prediction=Prediction(runs=runs(False), cudnn=("convolution",))
+    )
+    normed = [using(measured(1200, 1000, family=family), "convolution", "batch norm") for family in "ab"]
+    scored = with_constants([using(measured(1400, 1000, family="d"), "convolution"), label, *normed])
+    assert scored[0].constant_bytes == 200 * MIB
+
+
+def test_a_single_family_has_a_constant_for_each_use_of_cudnn() -> None:
+    scored = with_constants([measured(1100, 1000), using(measured(1400, 1000), "convolution")])
+    assert [s.constant_bytes // MIB for s in scored] == [100, 400]
 
 
 def test_the_constant_does_not_hide_an_error_of_the_peak_above_it() -> None:

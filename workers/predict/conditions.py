@@ -97,8 +97,8 @@ class Conditions:
         conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.knobs.conv`).
         architecture: `sm_XY` of the card.
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
-            be asked: likely is then the one whose peak is in the middle, the ends span them. Without any,
-            formulas for the architecture.
+            be asked: the likely peak is then the lower median of theirs, the ends span them.
+            Without any, formulas for the architecture.
         elsewhere: where it is not known which card will run, the others that the ends span; what is
             likely goes by this architecture alone.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.

@@ -8,7 +8,6 @@ Workspaces follow from such shapes. No torch is needed here.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,8 +68,8 @@ class PeakEstimate:
     """Predicted peaks of one configuration.
 
     Attributes:
-        allocated_bytes, reserved_bytes: with the likely workspaces; of several sources of plans, by the one
-            whose reserved peak is in the middle, as is all the rest.
+        allocated_bytes, reserved_bytes: with the likely workspaces. Where there are several sources of
+            plans, these and what follows the ends are by the one whose reserved peak is the lower median.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
             any one convolution call; they follow each other, so never two at a time.
@@ -353,7 +352,8 @@ class PeakCurve:
     ) -> int:
         """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
         if level is Level.LIKELY:
-            return self._likely_bytes(batch_size, conditions)
+            likely = self._likely(batch_size, conditions)
+            return self._replay(batch_size, likely, conditions).peak_reserved_bytes
         highest = 0
         for demanded in self._distinct(batch_size, conditions, level.up_to):
             result = self._replay(batch_size, demanded, conditions, stop_above_bytes=stop_above_bytes)
@@ -362,19 +362,18 @@ class PeakCurve:
                 break
         return highest
 
-    def _likely_bytes(self, batch_size: int, conditions: Conditions) -> int:
-        """What the source in the middle makes likely."""
-        return statistics.median_low(self._likely_peaks(batch_size, conditions))
-
-    def _likely_peaks(self, batch_size: int, conditions: Conditions) -> list[int]:
-        """The likely reserved peak by each source of plans."""
-        likely = (self._demanded(batch_size, conditions, s, Level.LIKELY) for s in conditions.sources)
-        return [self._replay(batch_size, sizes, conditions).peak_reserved_bytes for sizes in likely]
+    def _likely(self, batch_size: int, conditions: Conditions) -> _Sizes:
+        return self._demanded(batch_size, conditions, self._typical(batch_size, conditions), Level.LIKELY)
 
     def _typical(self, batch_size: int, conditions: Conditions) -> PlanSource:
-        """The source whose likely peak is in the middle, of two in the middle the one with the lower."""
-        peaks = self._likely_peaks(batch_size, conditions)
-        return conditions.sources[peaks.index(statistics.median_low(peaks))]
+        """The source whose likely reserved peak is the lower median of all, whatever their order."""
+
+        def peaks(source: PlanSource) -> tuple[int, int, _Sizes]:
+            demanded = self._demanded(batch_size, conditions, source, Level.LIKELY)
+            result = self._replay(batch_size, demanded, conditions)
+            return result.peak_reserved_bytes, result.peak_allocated_bytes, demanded
+
+        return sorted(conditions.sources, key=peaks)[(len(conditions.sources) - 1) // 2]
 
     def _distinct(self, batch_size: int, conditions: Conditions, levels: Sequence[Level]) -> Iterator[_Sizes]:
         seen = set()
@@ -417,8 +416,8 @@ class PeakCurve:
         return Verdict.THRASH if runs else Verdict.OOM
 
     def likely(self, batch_size: int, conditions: Conditions) -> LikelyReplay:
-        """The replay that an estimate's allocated peak is of, and what it was made of."""
-        demanded = self._demanded(batch_size, conditions, self._typical(batch_size, conditions), Level.LIKELY)
+        """The replay that an estimate's likely peaks are of, and what it was made of."""
+        demanded = self._likely(batch_size, conditions)
         timed = self._timed(batch_size, conditions)
         return LikelyReplay(
             sizes=self._sizes(batch_size, demanded),
@@ -445,7 +444,7 @@ class PeakCurve:
         return PeakEstimate(
             batch_size=batch_size,
             allocated_bytes=likely.peak_allocated_bytes,
-            reserved_bytes=self._likely_bytes(batch_size, conditions),
+            reserved_bytes=likely.peak_reserved_bytes,
             low_bytes=min(reserved),
             high_bytes=max(reserved),
             workspace_low_bytes=self._largest_workspace(batch_size, low),

@@ -8,7 +8,7 @@ out. The thread that takes it is started right before the model moves to the GPU
 goes on at once, so that the sample is taken while the first batch is read: what the model and the
 optimizer's constructor put on the GPU is left out too (0.5 GB of VGG16, 1.1 GB with Adagrad). The loop
 for transformers waits for two seconds first. What the context takes later, for the kernels of cuDNN and
-others as they are loaded, is in every peak: the table's constant. Where memory ran out, only that says
+others as they are loaded, is in every peak: the table's constants. Where memory ran out, only that says
 something.
 """
 

@@ -34,7 +34,7 @@ def test_one_source_that_knows_the_order_leaves_the_low_end_alone_in_doubt(curve
     assert worst == BARE_BYTES + 300 * MIB
 
 
-def test_the_likely_peak_of_several_sources_is_the_one_in_the_middle_and_the_ends_span_them(curve):
+def test_the_likely_peak_of_several_sources_is_their_median_and_the_ends_span_them(curve):
     sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
     conditions = Conditions(plans=sources)
     estimate = curve.estimate(BATCH_SIZE, conditions)
@@ -45,7 +45,7 @@ def test_the_likely_peak_of_several_sources_is_the_one_in_the_middle_and_the_end
     assert curve.reserved_bytes(BATCH_SIZE, conditions, Level.HIGH) == estimate.high_bytes
 
 
-def test_what_is_alive_at_the_peak_is_told_by_the_source_in_the_middle(curve):
+def test_what_is_alive_at_the_peak_is_told_by_the_source_of_the_median(curve):
     sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
     estimate = curve.estimate(BATCH_SIZE, Conditions(plans=sources))
     assert estimate.allocated_bytes == estimate.reserved_bytes == BARE_BYTES + 60 * MIB
@@ -54,11 +54,20 @@ def test_what_is_alive_at_the_peak_is_told_by_the_source_in_the_middle(curve):
     assert estimate.workspace_likely_bytes == 60 * MIB
 
 
-def test_the_order_of_the_sources_does_not_matter(curve):
-    sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB)
-    there, back = (curve.estimate(BATCH_SIZE, Conditions(plans=plans)) for plans in (sources, sources[::-1]))
+@pytest.mark.parametrize("mib", [(100, 40), (41, 42, 42), (42, 41)])  # 41 and 42 share a segment's size
+def test_the_order_of_the_sources_does_not_matter(curve, mib):
+    sources = [of_sizes(size * MIB) for size in mib]
+    there, back = (curve.estimate(BATCH_SIZE, Conditions(plans=tuple(s))) for s in (sources, sources[::-1]))
     assert there == back
-    assert there.reserved_bytes == BARE_BYTES + 40 * MIB  # of two the lower: as with half of them it runs
+
+
+@pytest.mark.parametrize("mib", [(100, 40), (100, 40, 60), (10, 300, 40, 60), (10, 300, 40, 300, 60, 20)])
+def test_the_likely_peak_is_within_a_limit_where_half_of_the_sources_run(curve, mib):
+    conditions = Conditions(plans=tuple(of_sizes(size * MIB) for size in mib))
+    for limit_mib in (50, 70, 90, 110, 130, 200, 400):
+        limit_bytes = limit_mib * MIB
+        is_within = curve.reserved_bytes(BATCH_SIZE, conditions, Level.LIKELY) <= limit_bytes
+        assert curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LIKELY) == is_within
 
 
 def test_a_source_is_asked_for_the_batch_size_that_is_replayed(curve):
