@@ -27,5 +27,5 @@ def summarize_workload(predictor: Predictor, knobs: Knobs, card: Card, batch_siz
     return SummarizedEstimate(
         estimate=estimate,
         summary=summary,
-        difference=explain_difference(summary, profile, reserved_bytes=estimate.peak_reserved_bytes),
+        difference=explain_difference(summary, profile),
     )

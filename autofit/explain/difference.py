@@ -54,26 +54,22 @@ class Difference:
     peak_phase: str
 
 
-def explain_difference(summary: Summary, profile: Profile, *, reserved_bytes: int) -> Difference:
-    """Accounts for the difference between a summary and a profile made from the same trace.
-
-    Args:
-        reserved_bytes: the likely reserved peak.
-    """
+def explain_difference(summary: Summary, profile: Profile) -> Difference:
+    """Accounts for the difference between a summary and a profile made from the same trace."""
     position = peak_position(profile)
     phase = phase_of(profile, position)
     account = _Account(summary, profile, alive=alive_at(profile, position), step=phase.step)
     terms = tuple(term for term in account.terms() if term.num_bytes)
-    allocated = profile.peak_allocated_bytes
+    allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
     assert summary.total_bytes + sum(term.num_bytes for term in terms) == allocated
     return Difference(
         summary_bytes=summary.total_bytes,
         terms=terms,
         allocated_bytes=allocated,
-        unused_bytes=reserved_bytes - allocated,
-        reserved_bytes=reserved_bytes,
+        unused_bytes=reserved - allocated,
+        reserved_bytes=reserved,
         context_bytes=profile.context_bytes,
-        device_bytes=reserved_bytes + profile.context_bytes,
+        device_bytes=reserved + profile.context_bytes,
         peak_phase=phase.in_words,
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from tests.bench.predictions import before_bytes, on_the_card, used_of_cudnn
@@ -9,21 +12,11 @@ from tests.bench.test_scoring import MIB, row
 from tests.workers.predict.plan_tables import CONVOLUTION, of_sizes, step
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
-from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Mark, Trace
 
 
-def trace_of(*allocations: Allocation, events: tuple[int, ...] = (), marks: tuple[Mark, ...] = ()) -> Trace:
-    return Trace(
-        workload="one step",
-        batch_size=8,
-        mode="train",
-        optimizer="adagrad",
-        knobs=Knobs(),
-        allocations=allocations,
-        events=events,
-        marks=marks,
-    )
+def trace_of(*allocations: Allocation, **changes: Any) -> Trace:
+    return dataclasses.replace(step(8), allocations=allocations, **{"events": (), **changes})
 
 
 @pytest.mark.parametrize(

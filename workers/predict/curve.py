@@ -352,8 +352,8 @@ class PeakCurve:
     ) -> int:
         """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
         if level is Level.LIKELY:
-            likely = self._likely(batch_size, conditions)
-            return self._replay(batch_size, likely, conditions).peak_reserved_bytes
+            demanded, _ = self._likely(batch_size, conditions)
+            return self._replay(batch_size, demanded, conditions).peak_reserved_bytes
         highest = 0
         for demanded in self._distinct(batch_size, conditions, level.up_to):
             result = self._replay(batch_size, demanded, conditions, stop_above_bytes=stop_above_bytes)
@@ -362,18 +362,19 @@ class PeakCurve:
                 break
         return highest
 
-    def _likely(self, batch_size: int, conditions: Conditions) -> _Sizes:
-        return self._demanded(batch_size, conditions, self._typical(batch_size, conditions), Level.LIKELY)
+    def _likely(self, batch_size: int, conditions: Conditions) -> tuple[_Sizes, PlanSource]:
+        """What is likely demanded, by the source whose reserved peak is the lower median, and that source.
 
-    def _typical(self, batch_size: int, conditions: Conditions) -> PlanSource:
-        """The source whose likely reserved peak is the lower median of all, whatever their order."""
+        Of sources with that peak it is the same one in whatever order they stand.
+        """
 
-        def peaks(source: PlanSource) -> tuple[int, int, _Sizes]:
-            demanded = self._demanded(batch_size, conditions, source, Level.LIKELY)
-            result = self._replay(batch_size, demanded, conditions)
-            return result.peak_reserved_bytes, result.peak_allocated_bytes, demanded
+        def peaks(likely: tuple[_Sizes, PlanSource]) -> tuple[int, int, _Sizes]:
+            result = self._replay(batch_size, likely[0], conditions)
+            return result.peak_reserved_bytes, result.peak_allocated_bytes, likely[0]
 
-        return sorted(conditions.sources, key=peaks)[(len(conditions.sources) - 1) // 2]
+        sources = conditions.sources
+        by_source = [(self._demanded(batch_size, conditions, s, Level.LIKELY), s) for s in sources]
+        return sorted(by_source, key=peaks)[(len(by_source) - 1) // 2]
 
     def _distinct(self, batch_size: int, conditions: Conditions, levels: Sequence[Level]) -> Iterator[_Sizes]:
         seen = set()
@@ -417,7 +418,7 @@ class PeakCurve:
 
     def likely(self, batch_size: int, conditions: Conditions) -> LikelyReplay:
         """The replay that an estimate's likely peaks are of, and what it was made of."""
-        demanded = self._likely(batch_size, conditions)
+        demanded, _ = self._likely(batch_size, conditions)
         timed = self._timed(batch_size, conditions)
         return LikelyReplay(
             sizes=self._sizes(batch_size, demanded),
@@ -427,13 +428,14 @@ class PeakCurve:
 
     def estimate(self, batch_size: int, conditions: Conditions) -> PeakEstimate:
         """All that a report needs of one batch size."""
-        typical = self._typical(batch_size, conditions)
-        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
-        low, likely_sizes, high = (self._demanded(batch_size, conditions, typical, level) for level in levels)
+        likely_sizes, typical = self._likely(batch_size, conditions)
+        low, high = (
+            self._demanded(batch_size, conditions, typical, level) for level in (Level.LOW, Level.HIGH)
+        )
         likely = self._replay(batch_size, likely_sizes, conditions)
         reserved = [
             self._replay(batch_size, demanded, conditions).peak_reserved_bytes
-            for demanded in self._distinct(batch_size, conditions, levels)
+            for demanded in self._distinct(batch_size, conditions, (Level.LOW, Level.LIKELY, Level.HIGH))
         ]
         live = self._live_at(likely.peak_allocated_position, self._sizes(batch_size, likely_sizes))
         breakdown = dict.fromkeys(Category, 0)
