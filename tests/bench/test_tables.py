@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.tables import gpumemnet_timm, synthetic_cnn, synthetic_net, xmem
+from tests.bench.tables import gpumemnet_timm, synthetic_cnn, synthetic_net, timm_brackets, xmem
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, groups_of, registered
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.synthetic_recipe import Recipe
@@ -16,6 +16,9 @@ XMEM_HEADER = (
     "target_iteration\n"
 )
 TIMM_HEADER = "timm_model,batch_size,real_max_gpu_mem_MiB\n"
+BRACKETS_HEADER = (
+    "mode,precision,layout,torch,gpu,model,img_size,fits_batch,did_not_fit_batch,param_count_M\n"
+)
 SYNTHETIC_HEADER = (
     "Filename,Depth,Activations-Params,Activation Function,Total Parameters,Batch Size,"
     "Max GPU Memory (MiB),Status\n"
@@ -189,3 +192,15 @@ def test_vision_transformers_have_fast_norms_since_2025(
     module: str, torch_release: str, expected: bool
 ) -> None:
     assert had_fast_norms(module, torch_release) is expected
+
+
+def test_models_of_timm_are_traced_with_the_release_that_ran(tmp_path) -> None:
+    (tmp_path / gpumemnet_timm.FILE).write_text(TIMM_HEADER + "ese_vovnet57b,8,2987.0\n")
+    lines = {
+        mode: f"{mode},amp,nchw,{{}},rtx3090,resnet50,224,256,384,25.56\n" for mode in ("train", "infer")
+    }
+    (tmp_path / timm_brackets.TRAIN_FILE).write_text(BRACKETS_HEADER + lines["train"].format("1.12"))
+    (tmp_path / timm_brackets.INFER_FILE).write_text(BRACKETS_HEADER + lines["infer"].format("2.1"))
+    readers = (gpumemnet_timm.read, timm_brackets.read_train, timm_brackets.read_infer)
+    releases = [row.setting.release for read in readers for row in read(tmp_path)]
+    assert releases == ["timm==1.0.12", "timm==0.6.7", ""]

@@ -31,13 +31,16 @@ _CARDS = {
 # The runs on these GPUs had timm's `--fast-norm`, which their files do not say: with norms in fp32, half of
 # ConvNeXt V2's brackets lie above what these GPUs have; on the RTX 5090 it is without that they are true.
 _FAST_NORM = ("rtx3090", "rtx4090", "4090", "pro6000maxq")
+# timm's last release before the training files were added to its `results/`, in July 2022. Inference ran
+# with three, and is traced with the one that is here and what is known to have been otherwise.
+_TRAINED_WITH = "timm==0.6.7"
 # The largest batch that did not run in any of their files: where the ladder began.
 _FIRST_TRIED = {"train": 512, "infer": 1024}
 _FIRST_TRIED_ON = {"pro6000maxq": 2048}
 _MEMORY_FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
 # CUDA 11.3 loaded every kernel when the context was made: more than 1 GB (README of the tables), 1.0 to 1.5
 # GB for a process with one tensor on this card (autofit/data/contexts.toml), cuDNN and cuBLAS left out. The
-# one constant of the training table: of its rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
+# one constant of the training table: of 137 rungs 1.5 GB find 85 %, 1.8 GB 92 %, 2.1 to 2.7 GB 96 %.
 EAGER_CONTEXT_BYTES = 2000 * 1024**2
 
 
@@ -82,7 +85,8 @@ def _row(line: dict[str, str], table: str, modules: dict[str, str]) -> Row:
             step="timm-benchmark" if training else "usual",
             image_size=int(line["img_size"]),
             num_classes=None,
-            arguments=former_arguments(model),
+            release=_TRAINED_WITH if training else "",
+            arguments=() if training else former_arguments(model),
             fused_attention=not training,
             fast_norm=not training and line["gpu"] in _FAST_NORM and had_fast_norms(module, line["torch"]),
         ),

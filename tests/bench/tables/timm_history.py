@@ -1,4 +1,4 @@
-"""Models of timm that were others when the tables were made.
+"""Models of timm that were others when inference was measured.
 
 Found by comparing numbers of parameters, those that the brackets state and those of timm 1.0.9, and the
 norms of timm's sources: 0.9.12 and 1.0.8, with which PyTorch 2.1 and 2.4 were run, and later ones.

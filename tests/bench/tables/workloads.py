@@ -79,10 +79,10 @@ class _Timm(_Images):
 
     def _model(self) -> torch.nn.Module:
         timm: Any = imported("timm", self._setting.model)
-        from timm.layers import set_fast_norm, set_fused_attn
-
-        set_fused_attn(enable=self._setting.fused_attention)
-        set_fast_norm(enable=self._setting.fast_norm)
+        switches = {"fused_attn": self._setting.fused_attention, "fast_norm": self._setting.fast_norm}
+        if any(switches.values()) or hasattr(timm, "layers"):  # before 0.9 timm can do neither
+            for name, enable in switches.items():
+                getattr(timm.layers, f"set_{name}")(enable=enable)
         options: dict[str, Any] = dict(self._setting.arguments)
         if self._setting.num_classes is not None:
             options["num_classes"] = self._setting.num_classes
