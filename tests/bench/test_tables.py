@@ -196,11 +196,9 @@ def test_vision_transformers_have_fast_norms_since_2025(
 
 def test_models_of_timm_are_traced_with_the_release_that_ran(tmp_path) -> None:
     (tmp_path / gpumemnet_timm.FILE).write_text(TIMM_HEADER + "ese_vovnet57b,8,2987.0\n")
-    lines = {
-        mode: f"{mode},amp,nchw,{{}},rtx3090,resnet50,224,256,384,25.56\n" for mode in ("train", "infer")
-    }
-    (tmp_path / timm_brackets.TRAIN_FILE).write_text(BRACKETS_HEADER + lines["train"].format("1.12"))
-    (tmp_path / timm_brackets.INFER_FILE).write_text(BRACKETS_HEADER + lines["infer"].format("2.1"))
+    ran = "rtx3090,resnet50,224,256,384,25.56\n"
+    (tmp_path / timm_brackets.TRAIN_FILE).write_text(BRACKETS_HEADER + "train,amp,nchw,1.12," + ran)
+    (tmp_path / timm_brackets.INFER_FILE).write_text(BRACKETS_HEADER + "infer,amp,nchw,2.1," + ran)
     readers = (gpumemnet_timm.read, timm_brackets.read_train, timm_brackets.read_infer)
     releases = [row.setting.release for read in readers for row in read(tmp_path)]
     assert releases == ["timm==1.0.12", "timm==0.6.7", ""]

@@ -79,10 +79,10 @@ class _Timm(_Images):
 
     def _model(self) -> torch.nn.Module:
         timm: Any = imported("timm", self._setting.model)
-        switches = {"fused_attn": self._setting.fused_attention, "fast_norm": self._setting.fast_norm}
-        if any(switches.values()) or hasattr(timm, "layers"):  # before 0.9 timm can do neither
-            for name, enable in switches.items():
-                getattr(timm.layers, f"set_{name}")(enable=enable)
+        fused_attention, fast_norm = self._setting.fused_attention, self._setting.fast_norm
+        if fused_attention or fast_norm or hasattr(timm, "layers"):  # before 0.9 timm can do neither
+            timm.layers.set_fused_attn(enable=fused_attention)
+            timm.layers.set_fast_norm(enable=fast_norm)
         options: dict[str, Any] = dict(self._setting.arguments)
         if self._setting.num_classes is not None:
             options["num_classes"] = self._setting.num_classes
