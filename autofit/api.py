@@ -19,12 +19,12 @@ from autofit.errors import (
     UsageError,
     did_you_mean,
 )
+from autofit.events import EventSink, ignore
 from autofit.option_values import parse_parallel
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
-from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor, run
 from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import Knobs, ScriptCall, WorkloadRef
@@ -55,7 +55,7 @@ def tune(
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
-        on_event: receives the events of `autofit.service.events` while the search runs.
+        on_event: receives the events of `autofit.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
             `set_to_none`, `checkpointing`, `allocator`, `global_batch`, `compile`, `mode`, `worst_case`,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from autofit.card_plans import Card
 from autofit.errors import UsageError, WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
 from autofit.identity import versions
 from autofit.report.compare import Comparison, ForwardPass
-from autofit.service.events import EventSink, Progress, ignore
 from autofit.session import local_predictor
 from workers.comparison import ComparisonFailedError, OutputComparison, compare_outputs
 from workers.protocol import Device, Knobs, WorkloadRef

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 import workers
 from autofit.card_plans import Card
+from autofit.events import EventSink, ignore
 from autofit.prediction import Predictor
 from autofit.report.conv_layers import ConvLayer, ConvLayers, LayerWorkspace, why_not
-from autofit.service.events import EventSink, ignore
 from autofit.session import local_predictor
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy, Rewrite

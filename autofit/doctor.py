@@ -16,7 +16,8 @@ from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.gpus import LocalGpu, local_gpus
-from autofit.self_test import SUPPORTED, UNVERIFIED_VARIABLE, SelfTest, run_self_test
+from autofit.paths import UNVERIFIED_VARIABLE
+from autofit.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
 

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from autofit.self_test import told_version
+from workers.predict.versions import is_supported
 
 
 def versions() -> dict[str, str]:
@@ -31,3 +31,8 @@ def _versions() -> Mapping[str, str]:
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """A digest that is equal for equal settings (JSON's types), in whatever order they are."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def told_version(version: str) -> str:
+    """A version of PyTorch as answers name it: one that was not tried says so."""
+    return version if is_supported(version) else f"{version} (predictions unverified)"

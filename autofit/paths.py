@@ -18,6 +18,8 @@ import platformdirs
 from autofit.errors import StorageError
 
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
+# Set to 1, predictions are made with a release that was not tried, if the self-test passes.
+UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 
 
 def state_dir() -> Path:

@@ -19,11 +19,11 @@ from autofit.errors import (
     UsageError,
     WorkloadFailedError,
 )
+from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
-from autofit.service.events import EventSink, Progress, ignore
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
 from workers.predict.curve import (

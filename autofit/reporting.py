@@ -11,6 +11,7 @@ from autofit.budget import Budget, make_budget
 from autofit.card_plans import Card
 from autofit.confidence import Risk
 from autofit.errors import WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
 from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile, peak_position, phase_of
 from autofit.explain.scopes import scope_view
@@ -26,7 +27,6 @@ from autofit.report.html.tables import breakdown_table, frontier_table
 from autofit.report.result import TuneResult
 from autofit.report.what_if import WhatIf
 from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
-from autofit.service.events import EventSink, Progress, ignore
 from autofit.units import format_bytes
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more

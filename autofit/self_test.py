@@ -15,14 +15,13 @@ import workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
+from autofit.paths import UNVERIFIED_VARIABLE
 from workers.predict.self_test import BATCH_SIZE, findings
 from workers.predict.versions import SUPPORTED_RELEASES, is_supported
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.trace import Trace
 
 SUPPORTED = " or ".join(SUPPORTED_RELEASES)
-# Set to 1, predictions are made with a release that was not tried, if the self-test passes.
-UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +94,6 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
         f"predictions were not tried with PyTorch {version}: install {SUPPORTED}, or measure instead "
         f"(--probe measure, or --device cpu). {UNVERIFIED_VARIABLE}=1 predicts all the same, unverified"
     )
-
-
-def told_version(version: str) -> str:
-    """A version of PyTorch as answers name it: one that was not tried says so."""
-    return version if is_supported(version) else f"{version} (predictions unverified)"
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.dispatch.requests import Wishes
 from autofit.errors import UsageError
+from autofit.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.guidance import curves_of
 from autofit.identity import versions
 from autofit.out_of_reach import TrialsInReach
@@ -30,7 +31,6 @@ from autofit.search.agenda import Goal
 from autofit.search.choice import Objective
 from autofit.search_space import capped, conv_algos, pruning_of, search_space
 from autofit.self_test import checked
-from autofit.service.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.settings import TuneSettings
 from autofit.target import Target, gpu_label, resolve_target
 from autofit.tuner import Limits, Tuner

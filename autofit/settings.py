@@ -26,9 +26,8 @@ from autofit.budget import DEFAULT_MARGIN
 from autofit.confidence import Risk
 from autofit.errors import UsageError, did_you_mean
 from autofit.gpus import Gpu
-from autofit.paths import STATE_DIR_VARIABLE
+from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.search.choice import Objective
-from autofit.self_test import UNVERIFIED_VARIABLE
 from workers.protocol import (
     MODES,
     Knobs,

@@ -8,10 +8,10 @@ from typing import Any
 
 from autofit.card_plans import Card
 from autofit.errors import UsageError, WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
 from autofit.prediction import Predictor
 from autofit.report.estimate import Estimate
 from autofit.report.what_if import Lever, LeverResult, WhatIf
-from autofit.service.events import EventSink, Progress, ignore
 from workers.knobs import conv
 from workers.protocol import Knobs, allocator_conf
 

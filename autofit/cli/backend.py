@@ -11,6 +11,7 @@ from autofit.card_plans import Card
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
+from autofit.events import EventSink
 from autofit.explain.profile import Profile
 from autofit.prediction import Predictor
 from autofit.report.check import CheckResult
@@ -21,7 +22,6 @@ from autofit.report.html.content import Content
 from autofit.report.result import TuneResult
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
-from autofit.service.events import EventSink
 from autofit.settings import TuneSettings
 from autofit.summarizing import summarize_workload
 from autofit.what_if import what_if as try_levers

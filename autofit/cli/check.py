@@ -66,7 +66,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine
-        from autofit.service.events import ignore
+        from autofit.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         result = backend.check(settings, workload, batch_size, emit)

@@ -45,7 +45,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine
-        from autofit.service.events import ignore
+        from autofit.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         comparison = backend.compare(settings, workloads, batch_size, emit)

@@ -82,7 +82,7 @@ def _of_model(
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine
-        from autofit.service.events import ignore
+        from autofit.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         card = None if device == "cpu" else api.card_named(gpu)

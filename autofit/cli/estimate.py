@@ -67,7 +67,7 @@ def estimate(
     workload = api.refer(settings.model, settings)
     from autofit.cli.output import stderr
     from autofit.cli.progress import ProgressLine
-    from autofit.service.events import ignore
+    from autofit.events import ignore
 
     with contextlib.ExitStack() as stack:
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))

@@ -6,9 +6,9 @@ import importlib.metadata
 
 from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
+from autofit.identity import told_version
 from autofit.report.estimate import Estimate
 from autofit.report.words import configuration, samples_in_words, unnamed_card
-from autofit.self_test import told_version
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported

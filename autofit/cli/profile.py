@@ -146,7 +146,7 @@ def _predicted(
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine
-        from autofit.service.events import ignore
+        from autofit.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         return backend.profile(settings, workload, batch_size, emit)

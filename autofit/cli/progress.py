@@ -10,8 +10,8 @@ from rich.status import Status
 from rich.text import Text
 
 from autofit.cli.output import exact
+from autofit.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
 from autofit.report.words import in_short
-from autofit.service.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
 from autofit.units import format_bytes
 from workers.protocol import Probe, TrialOutcome
 

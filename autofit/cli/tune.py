@@ -32,10 +32,10 @@ from autofit.cli.options import (
 )
 from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
+from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
 from autofit.report.result import TuneResult
 from autofit.search.choice import Objective
-from autofit.service.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _write_report(
     from autofit.cli.output import stderr
     from autofit.cli.progress import ProgressLine
     from autofit.cli.report_file import write_report
-    from autofit.service.events import ignore
+    from autofit.events import ignore
 
     workload = api.refer(settings.model, settings)
     with contextlib.ExitStack() as stack:

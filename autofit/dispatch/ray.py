@@ -50,7 +50,7 @@ from autofit.dispatch.requests import (
     offers_in_words,
 )
 from autofit.errors import DispatchError, UsageError
-from autofit.service.events import EventSink, Progress, ignore
+from autofit.events import EventSink, Progress, ignore
 from workers.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 from autofit.budget import make_budget
 from autofit.card_plans import Card
 from autofit.errors import BudgetError
+from autofit.events import EventSink, Progress
 from autofit.gpus import Gpu
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import CardAnswer
 from autofit.search.boundary import CachedCurve, largest_fitting_batch
-from autofit.service.events import EventSink, Progress
 
 
 def card_answers(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from autofit.errors import AutofitError, ExitCode, UsageError
+from autofit.events import Event, TuneStarted
 from autofit.report.result import TuneResult
-from autofit.service.events import Event, TuneStarted
 from autofit.service.job_records import JobRecord
 from autofit.service.queue import JobQueue
 from autofit.service.submission import STORAGE_VARIABLE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autofit.events import BoundaryMoved, PredictionCompared
 from autofit.search.boundary import Boundary
 from autofit.search.choice import Configuration
-from autofit.service.events import BoundaryMoved, PredictionCompared
 from workers.protocol import Knobs, Peaks, TrialOutcome, Verdict
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from autofit.service.events import (
+from autofit.events import (
     BoundaryMoved,
     Event,
     JobsCounted,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autofit.errors import StorageError
+from autofit.events import EventSink, JobsCounted
 from autofit.paths import studies_dir
 from autofit.search.journal import JOURNAL_SUFFIX
 from autofit.search.searches import OPENED, SearchRecord
 from autofit.search.storage import Storage, open_storage, quiet_optuna
 from autofit.service.background import Log
-from autofit.service.events import EventSink, JobsCounted
 from autofit.service.queue import JOBS_STUDY, JobQueue
 from autofit.service.study_reader import UNREADABLE, StudyReader
 

@@ -7,14 +7,7 @@ import datetime as dt
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 
-from autofit.search.boundary import Curve
-from autofit.search.feed import TrialFeed
-from autofit.search.ledger import Ledger
-from autofit.search.owner import Owner
-from autofit.search.records import outcome_of, owner_of, predicted_bytes_of
-from autofit.search.searches import SearchRecord
-from autofit.service.background import Log
-from autofit.service.events import (
+from autofit.events import (
     EventSink,
     PredictionCompared,
     TrialAbandoned,
@@ -23,6 +16,13 @@ from autofit.service.events import (
     TuneStarted,
     WorkersChanged,
 )
+from autofit.search.boundary import Curve
+from autofit.search.feed import TrialFeed
+from autofit.search.ledger import Ledger
+from autofit.search.owner import Owner
+from autofit.search.records import outcome_of, owner_of, predicted_bytes_of
+from autofit.search.searches import SearchRecord
+from autofit.service.background import Log
 from autofit.service.findings import Findings, comparison
 from workers.protocol import Knobs
 

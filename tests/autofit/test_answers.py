@@ -18,11 +18,11 @@ from autofit import answers
 from autofit.budget import Budget
 from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
+from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.gpus import LocalGpu
 from autofit.report.plain import from_plain
 from autofit.report.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from autofit.search.storage import open_storage
-from autofit.service.events import Event, TuneFinished, TuneStarted
 from autofit.settings import TuneSettings, resolve_settings
 from workers.protocol import Device, Evidence, Knobs
 from workers.run import close_predictor

@@ -21,7 +21,7 @@ from autofit import api, session
 from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
-from autofit.service.events import Event, TrialStarted, TuneFinished, TuneStarted
+from autofit.events import Event, TrialStarted, TuneFinished, TuneStarted
 from autofit.settings import resolve_settings
 from workers.protocol import Evidence, Knobs, Verdict
 

@@ -13,9 +13,9 @@ import autofit
 from autofit import api, session
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
+from autofit.events import ignore
 from autofit.report.answer import answer_in_words
 from autofit.report.result import TuneResult
-from autofit.service.events import ignore
 from autofit.settings import resolve_settings
 from workers.protocol import Evidence
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from autofit.confidence import Residuals, Risk
+from autofit.events import ignore
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
 from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import decisive
-from autofit.service.events import ignore
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.predict.plans import Plan
 from workers.protocol import (

@@ -11,11 +11,11 @@ import pytest
 from autofit.budget import make_budget
 from autofit.card_plans import Card
 from autofit.confidence import Risk
+from autofit.events import Event, Progress
 from autofit.gpus import gpus_sold_as
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
-from autofit.service.events import Event, Progress
 from workers.protocol import Device, Evidence, Knobs
 
 MIB, GIB = 1024**2, 1024**3

@@ -13,7 +13,7 @@ from autofit import answers, api, session
 from autofit.cli import main
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
-from autofit.service.events import ignore
+from autofit.events import ignore
 from autofit.settings import resolve_settings
 from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef

@@ -15,12 +15,7 @@ import pytest
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
-from autofit.predicted_curve import PredictedCurve
-from autofit.report.frontier import Frontier
-from autofit.search.agenda import Goal
-from autofit.search.choice import Objective
-from autofit.search.study import TuningStudy
-from autofit.service.events import (
+from autofit.events import (
     BoundaryMoved,
     Event,
     PredictionCompared,
@@ -30,6 +25,11 @@ from autofit.service.events import (
     TrialStarted,
     WorkersChanged,
 )
+from autofit.predicted_curve import PredictedCurve
+from autofit.report.frontier import Frontier
+from autofit.search.agenda import Goal
+from autofit.search.choice import Objective
+from autofit.search.study import TuningStudy
 from autofit.tuner import Limits, Tuner
 from tests.postgres import Postgres, running_postgres
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef

@@ -8,7 +8,7 @@ import pytest
 
 from autofit import api, session
 from autofit.errors import WorkloadFailedError
-from autofit.service.events import Progress
+from autofit.events import Progress
 from autofit.what_if import levers, what_if
 from workers.knobs import conv
 from workers.protocol import Knobs

@@ -27,6 +27,7 @@ import optuna
 from autofit.api import card_named, refer
 from autofit.confidence import Risk
 from autofit.curve_set import CurveSet
+from autofit.events import ignore
 from autofit.gpus import find_gpu
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.frontier import Frontier
@@ -38,7 +39,6 @@ from autofit.search.pruning import Pruning
 from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
-from autofit.service.events import ignore
 from autofit.session import local_predictor
 from autofit.tuner import Tuner
 from workers.protocol import (

@@ -16,7 +16,7 @@ import pytest
 
 from autofit import api
 from autofit.dispatch import InlineDispatcher
-from autofit.service.events import ignore
+from autofit.events import ignore
 from autofit.service.job_records import JobRecord, JobState
 from autofit.settings import resolve_settings
 from tests.conformance.dispatcher import survivors

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from autofit.cli.progress import ProgressLine
-from autofit.service.events import Progress, TrialFinished, TrialStarted, TuneStarted
+from autofit.events import Progress, TrialFinished, TrialStarted, TuneStarted
 from workers.protocol import (
     Device,
     Evidence,

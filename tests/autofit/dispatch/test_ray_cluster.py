@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 import autofit
 from autofit.dispatch import Devices, RayDispatcher, Runner, Wishes
 from autofit.errors import DispatchError, ExitCode
-from autofit.service.events import Event, Progress
+from autofit.events import Event, Progress
 from tests.conformance.dispatcher import TrialFolder, survivors
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.service.events import Event, Progress, TuneStarted, fan_out
+from autofit.events import Event, Progress, TuneStarted, fan_out
 
 STARTED = TuneStarted(workload="resnet50", gpu="t4", budget_bytes=1, study="night", started_seconds=1.0)
 PROGRESS = Progress(stage="measuring", done=1, total=3)
