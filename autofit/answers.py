@@ -26,7 +26,7 @@ from typing import Any
 import workers
 from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
-from autofit.gpus import LocalGpu
+from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
 from autofit.report.result import TuneResult
 from autofit.settings import TuneSettings

@@ -10,9 +10,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from autofit import gpus
-from autofit.budget import DEFAULT_ARCHITECTURE, assumed_context
-from autofit.card_plans import Card
 from autofit.checking import check_settings, run_check
 from autofit.errors import (
     UnknownModelError,
@@ -20,6 +17,7 @@ from autofit.errors import (
     did_you_mean,
 )
 from autofit.events import EventSink, ignore
+from autofit.hardware.card import card_named
 from autofit.option_values import parse_parallel
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
@@ -226,24 +224,3 @@ def _num_ranks(parallel: str) -> int:
         return parse_parallel(parallel)
     except ValueError as error:
         raise UsageError(f"parallel: {error}") from error
-
-
-def card_named(name: str | None, num_ranks: int = 1) -> Card:
-    """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
-
-    Without a name its interval spans all that the catalogue has.
-
-    Args:
-        num_ranks: the processes that train together, one on each such card.
-    """
-    if name is None:
-        context, _ = assumed_context(None, num_ranks=num_ranks)
-        return Card(
-            name=DEFAULT_ARCHITECTURE,
-            architecture=DEFAULT_ARCHITECTURE,
-            context_bytes=context.high_bytes,
-            may_be=gpus.catalogue_architectures(),
-        )
-    gpu = gpus.find_gpu(name)
-    context, _ = assumed_context(gpu.architecture, gpu.key, num_ranks)
-    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)

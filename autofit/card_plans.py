@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from autofit.hardware.card import Card
 from workers.predict.grid_plans import GridPlans
 from workers.predict.other_cards import OtherCards
 from workers.predict.plans import PlanSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """The card that a prediction is for.
-
-    Attributes:
-        name: of the catalogue, or what stands for it where only the memory is known.
-        architecture: `sm_XY`; where the card is not named, the one that is likely.
-        context_bytes: the most that a process holds outside the allocator.
-        may_be: the architectures that it may be of where it is not named; the ends of intervals span
-            them.
-    """
-
-    name: str
-    architecture: str
-    context_bytes: int
-    may_be: tuple[str, ...] = ()
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """All that an interval spans, the likely one first."""
-        others = (each for each in self.may_be if each != self.architecture)
-        return (self.architecture, *others)
-
 
 PlanSources = Callable[[str], PlanSource]  # by architecture
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autofit import gpus
 from autofit.dispatch.base import Devices
 from autofit.errors import UsageError
+from autofit.hardware import gpus
 from autofit.prediction import Predictor
 from autofit.report.check import CheckResult, check_curve
 from autofit.settings import TuneSettings, resolve_settings

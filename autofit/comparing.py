@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autofit.card_plans import Card
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.report.compare import Comparison, ForwardPass
 from autofit.session import local_predictor

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import workers
-from autofit.card_plans import Card
 from autofit.events import EventSink, ignore
+from autofit.hardware.card import Card
 from autofit.prediction import Predictor
 from autofit.report.conv_layers import ConvLayer, ConvLayers, LayerWorkspace, why_not
 from autofit.session import local_predictor

@@ -15,7 +15,7 @@ import workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
-from autofit.gpus import LocalGpu, local_gpus
+from autofit.hardware.gpus import LocalGpu, local_gpus
 from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes

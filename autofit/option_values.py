@@ -16,7 +16,7 @@ from typing import Any
 from autofit.confidence import Risk
 from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
-from autofit.gpus import Gpu, find_gpu
+from autofit.hardware.gpus import Gpu, find_gpu
 from autofit.search.choice import Objective
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (

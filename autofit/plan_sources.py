@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from autofit import paths
-from autofit.chips import properties_for
 from autofit.errors import StorageError, UnknownGpuError
+from autofit.hardware.chips import properties_for
 from workers.predict.cudnn import CudnnError
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.offline_plans import offline_source

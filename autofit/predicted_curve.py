@@ -7,11 +7,12 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from autofit.card_plans import Card, CardPlans
-from autofit.chips import properties_for
+from autofit.card_plans import CardPlans
 from autofit.confidence import Calibration, Residuals, Risk, classify
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile
+from autofit.hardware.card import Card
+from autofit.hardware.chips import properties_for
 from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.search.conv_costs import Rates, relative_cost

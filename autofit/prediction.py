@@ -6,8 +6,7 @@ import gzip
 import hashlib
 
 from autofit import paths
-from autofit.budget import DEFAULT_ARCHITECTURE
-from autofit.card_plans import Card, CardPlans, PlanSources
+from autofit.card_plans import CardPlans, PlanSources
 from autofit.confidence import Residuals, Risk, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import (
@@ -21,6 +20,8 @@ from autofit.errors import (
 )
 from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE
+from autofit.hardware.card import Card
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate

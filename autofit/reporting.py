@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from autofit.budget import Budget, make_budget
-from autofit.card_plans import Card
 from autofit.confidence import Risk
 from autofit.errors import WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
@@ -17,7 +15,9 @@ from autofit.explain.profile import Profile, peak_position, phase_of
 from autofit.explain.scopes import scope_view
 from autofit.explain.timeline import timeline
 from autofit.explain.workspaces import layer_workspaces
-from autofit.gpus import Gpu, catalogue
+from autofit.hardware.budget import Budget, make_budget
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
 from autofit.report.answer import answer_in_words

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import workers
-from autofit import answers, gpus, plan_sources
+from autofit import answers, plan_sources
 from autofit.batch_kinds import compare_kinds
 from autofit.confidence import shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
@@ -20,6 +20,7 @@ from autofit.dispatch.requests import Wishes
 from autofit.errors import UsageError
 from autofit.events import EventSink, TuneFinished, TuneStarted, ignore
 from autofit.guidance import curves_of
+from autofit.hardware import gpus
 from autofit.identity import versions
 from autofit.out_of_reach import TrialsInReach
 from autofit.prediction import Predictor

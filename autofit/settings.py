@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from autofit import option_values as values
-from autofit.budget import DEFAULT_MARGIN
 from autofit.confidence import Risk
 from autofit.errors import UsageError, did_you_mean
-from autofit.gpus import Gpu
+from autofit.hardware.budget import DEFAULT_MARGIN
+from autofit.hardware.gpus import Gpu
 from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.search.choice import Objective
 from workers.protocol import (

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofit.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
-from autofit.card_plans import Card
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, UnknownGpuError, UsageError
-from autofit.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe

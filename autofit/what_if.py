@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from autofit.card_plans import Card
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.card import Card
 from autofit.prediction import Predictor
 from autofit.report.estimate import Estimate
 from autofit.report.what_if import Lever, LeverResult, WhatIf

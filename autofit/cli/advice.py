@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofit.budget import make_budget
 from autofit.errors import BudgetError
-from autofit.gpus import Gpu, catalogue
+from autofit.hardware.budget import make_budget
+from autofit.hardware.gpus import Gpu, catalogue
 from autofit.report.answer import needed_at_least
 from autofit.report.result import TuneResult
 from autofit.settings import TuneSettings

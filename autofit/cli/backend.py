@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import api, gpus, reporting, session
-from autofit.card_plans import Card
+from autofit import reporting, session
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
 from autofit.events import EventSink
 from autofit.explain.profile import Profile
+from autofit.hardware import gpus
+from autofit.hardware.card import Card, card_named
 from autofit.prediction import Predictor
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
@@ -99,7 +100,7 @@ def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[K
 
 
 def _card(settings: TuneSettings) -> Card:
-    return api.card_named(None if settings.gpu is None else settings.gpu.key, settings.num_ranks)
+    return card_named(None if settings.gpu is None else settings.gpu.key, settings.num_ranks)
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:

@@ -25,7 +25,7 @@ from autofit.cli.options import (
     SCRIPT,
 )
 from autofit.errors import ExitCode
-from autofit.gpus import oldest_first
+from autofit.hardware.gpus import oldest_first
 from autofit.report.check import Answer, CheckResult
 from autofit.units import format_bytes
 from workers.protocol import WORST, Verdict

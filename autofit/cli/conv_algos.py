@@ -12,6 +12,7 @@ from autofit.cli.backend import Backend
 from autofit.cli.lists import print_document
 from autofit.cli.options import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
+from autofit.hardware.card import card_named
 from autofit.report.conv_layers import ConvLayers
 from autofit.settings import resolve_settings
 from workers.knobs import conv
@@ -85,7 +86,7 @@ def _of_model(
         from autofit.events import ignore
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
-        card = None if device == "cpu" else api.card_named(gpu)
+        card = None if device == "cpu" else card_named(gpu)
         return backend.conv_layers(workload, batch_size, card, settings.mode, emit)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from autofit.budget import assumed_context
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
+from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.report.estimate import Estimate
 from autofit.report.words import configuration, samples_in_words, unnamed_card

@@ -12,7 +12,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.options import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
-from autofit.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
+from autofit.hardware.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
 from autofit.units import format_bytes, parse_bytes
 from workers.models import BUILTINS
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from autofit.gpus import catalogue
+from autofit.hardware.gpus import catalogue
 from autofit.option_values import SEARCHABLE
 from workers.knobs import conv
 from workers.models import BUILTINS

@@ -12,7 +12,7 @@ import workers
 from autofit.dispatch import processes
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
 from autofit.errors import DispatchError
-from autofit.gpus import LocalGpu, local_gpus
+from autofit.hardware.gpus import LocalGpu, local_gpus
 from workers.protocol import Probe, TrialOutcome, TrialSpec
 
 _KILL_AGAIN_SECONDS = 0.1

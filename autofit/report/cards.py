@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from autofit.budget import make_budget
-from autofit.card_plans import Card
 from autofit.errors import BudgetError
 from autofit.events import EventSink, Progress
-from autofit.gpus import Gpu
+from autofit.hardware.budget import make_budget
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import Gpu
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import CardAnswer
 from autofit.search.boundary import CachedCurve, largest_fitting_batch

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autofit.budget import Budget
 from autofit.confidence import Calibration, Risk
 from autofit.errors import ExitCode
+from autofit.hardware.budget import Budget
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Interval, WorkspaceSpan
 from workers.protocol import Device, Evidence, Knobs, Verdict

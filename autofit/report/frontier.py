@@ -6,8 +6,8 @@ import bisect
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from autofit.budget import DEFAULT_ARCHITECTURE
 from autofit.confidence import Risk
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predicted_curve import PredictedCurve, likely_bytes
 from autofit.report.result import Best, FrontierEntry
 from autofit.report.words import setting_names

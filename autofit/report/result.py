@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from autofit.budget import Budget
 from autofit.confidence import Risk
+from autofit.hardware.budget import Budget
 from autofit.report.batch_kinds import BatchKinds
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Iterable, Sequence
 
-from autofit.gpus import oldest_first
+from autofit.hardware.gpus import oldest_first
 from workers.protocol import WORST, Device, Evidence, Knobs
 
 # What a knob's value is called; where there is no word for it, it is called by its name.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autofit.budget import DEFAULT_ARCHITECTURE
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
 from workers.knobs import conv

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from autofit.card_plans import Card, PlanSources
+from autofit.card_plans import PlanSources
 from autofit.confidence import Residuals, Risk
+from autofit.hardware.card import Card
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
 from autofit.search.space import SearchSpace

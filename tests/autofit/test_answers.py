@@ -15,11 +15,11 @@ import pytest
 
 import autofit
 from autofit import answers
-from autofit.budget import Budget
 from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
-from autofit.gpus import LocalGpu
+from autofit.hardware.budget import Budget
+from autofit.hardware.gpus import LocalGpu
 from autofit.report.plain import from_plain
 from autofit.report.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from autofit.search.storage import open_storage

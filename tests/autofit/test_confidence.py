@@ -15,7 +15,7 @@ from autofit.confidence import (
     generation,
     shipped_residuals,
 )
-from autofit.gpus import catalogue
+from autofit.hardware.gpus import catalogue
 from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 

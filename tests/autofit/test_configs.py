@@ -7,7 +7,7 @@ import pytest
 
 from autofit.api import refer
 from autofit.checking import run_check
-from autofit.gpus import find_gpu
+from autofit.hardware.gpus import find_gpu
 from autofit.report.check import Answer
 from autofit.session import local_predictor
 from autofit.settings import TuneSettings, chosen_cards, resolve_settings

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import workers
-from autofit.api import card_named, refer
+from autofit.api import refer
 from autofit.card_plans import PlanSources
+from autofit.hardware.card import card_named
 from autofit.plan_sources import plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor

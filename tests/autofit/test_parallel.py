@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import autofit
-from autofit.budget import make_budget
-from autofit.communicator import communicator_interval
 from autofit.errors import UsageError
-from autofit.gpus import LocalGpu
+from autofit.hardware.budget import make_budget
+from autofit.hardware.gpus import LocalGpu
+from autofit.hardware.nccl import communicator_interval
 from autofit.report.answer import answer_in_words
 from autofit.report.result import TuneResult
 from autofit.settings import resolve_settings

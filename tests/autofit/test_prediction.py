@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from autofit.card_plans import Card
 from autofit.confidence import Calibration, ModelClass, Residuals, Risk
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.events import Event, Progress
+from autofit.hardware.card import Card
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor, raise_if_failed
 from tests.workers.predict.plan_tables import of_sizes

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from autofit.budget import make_budget
-from autofit.card_plans import Card
 from autofit.confidence import Risk
 from autofit.events import Event, Progress
-from autofit.gpus import gpus_sold_as
+from autofit.hardware.budget import make_budget
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import gpus_sold_as
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult

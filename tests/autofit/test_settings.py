@@ -11,7 +11,7 @@ import pytest
 
 from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
-from autofit.gpus import find_gpu
+from autofit.hardware.gpus import find_gpu
 from autofit.option_values import ALL_CONV_ALGOS
 from autofit.search.choice import Objective
 from autofit.settings import TuneSettings, chosen_cards, chosen_options, resolve_settings

@@ -10,7 +10,7 @@ import pytest
 
 from autofit.dispatch.base import Devices
 from autofit.errors import BudgetError, DispatchError, DriverError, UsageError
-from autofit.gpus import LocalGpu, catalogue_architectures, find_gpu
+from autofit.hardware.gpus import LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings import resolve_settings
 from autofit.target import Target, resolve_target
 from workers.protocol import Device, Probe

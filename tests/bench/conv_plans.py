@@ -11,11 +11,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from autofit.hardware.card import card_named
+
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 import workers
 from autofit import api, plan_sources
-from autofit.chips import properties_for
+from autofit.hardware.chips import properties_for
 from autofit.prediction import Predictor
 from autofit.search.conv_costs import Rates
 from autofit.search.conv_plan import ConvPlan, ConvPlanner
@@ -31,7 +33,7 @@ SINGLE = ("cudnn", *CANDIDATES)
 
 def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
     """The planner of a model's training step on a card."""
-    card = api.card_named(gpu)
+    card = card_named(gpu)
     plan_sources.prepare(card.architecture)
     trace = Predictor(api.refer(model), workers.run).trace(Knobs(), batch_size)
     conditions = Conditions(

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import optuna
 
-from autofit.api import card_named, refer
+from autofit.api import refer
 from autofit.confidence import Risk
 from autofit.curve_set import CurveSet
 from autofit.events import ignore
-from autofit.gpus import find_gpu
+from autofit.hardware.card import card_named
+from autofit.hardware.gpus import find_gpu
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal

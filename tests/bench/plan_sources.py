@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofit.chips import device_properties
-from autofit.gpus import find_gpu
+from autofit.hardware.chips import device_properties
+from autofit.hardware.gpus import find_gpu
 from tests.bench.tables.rows import Row
 from workers.predict.cudnn_plans import CudnnPlans
 from workers.predict.grid_plans import GridPlans

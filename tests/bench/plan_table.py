@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from autofit.chips import TYPICAL_CARDS, properties_for
+from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
 from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from autofit.budget import DEFAULT_MARGIN
+from autofit.hardware.budget import DEFAULT_MARGIN
 from tests.bench.predictions import Prediction
 from tests.bench.tables.rows import Row
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autofit.cli.app import autofit
-from autofit.gpus import find_gpu
+from autofit.hardware.gpus import find_gpu
 from autofit.settings import resolve_settings
 from tests.deploy.kubernetes import (
     CRD_FOLDER,

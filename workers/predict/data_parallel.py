@@ -12,7 +12,7 @@ torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`
 `gradient_as_bucket_view` is False.
 
 Left out because they are small: the shapes and indices that ranks exchange, of a few numbers a
-parameter. NCCL's own memory is outside the allocator: `autofit.communicator`.
+parameter. NCCL's own memory is outside the allocator: `autofit.hardware.nccl`.
 """
 
 from __future__ import annotations

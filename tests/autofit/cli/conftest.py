@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from autofit.budget import make_budget
 from autofit.cli import main
 from autofit.cli.backend import Backend
 from autofit.confidence import Calibration, ModelClass
+from autofit.hardware.budget import make_budget
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
 from tests.commands import Finished

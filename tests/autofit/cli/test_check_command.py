@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from autofit.budget import make_budget
 from autofit.checking import check_settings
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
+from autofit.hardware.budget import make_budget
 from autofit.report.check import Answer, CheckResult
 from autofit.settings import TuneSettings
 from workers.protocol import Device, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofit.errors import DriverError
-from autofit.gpus import LocalGpu, catalogue, find_gpu
+from autofit.hardware.gpus import LocalGpu, catalogue, find_gpu
 from workers.knobs import conv
 from workers.models import BUILTINS
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 
 import pytest
 
-from autofit.budget import make_budget
 from autofit.cli.advice import what_may_help
 from autofit.cli.tune_text import print_result
 from autofit.confidence import Risk
-from autofit.gpus import find_gpu
+from autofit.hardware.budget import make_budget
+from autofit.hardware.gpus import find_gpu
 from autofit.report.answer import needed_at_least
 from autofit.report.estimate import Interval
 from autofit.report.result import TuneResult

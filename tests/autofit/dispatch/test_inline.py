@@ -10,7 +10,7 @@ import pytest
 
 from autofit.dispatch import Devices, InlineDispatcher
 from autofit.errors import DispatchError
-from autofit.gpus import LocalGpu
+from autofit.hardware.gpus import LocalGpu
 from tests.conformance.dispatcher import DispatcherConformance, marked_processes
 from workers.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef

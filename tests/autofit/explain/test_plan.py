@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
 
-from autofit.card_plans import Card
 from autofit.errors import UsageError
 from autofit.explain.folding import chain_ends, fold_chains
 from autofit.explain.memory_plan import plan_memory
@@ -16,6 +15,7 @@ from autofit.explain.packing import pack
 from autofit.explain.plan import plan
 from autofit.explain.profile import Profile
 from autofit.explain.step_graph import StepGraph, step_graph
+from autofit.hardware.card import Card
 from autofit.session import local_predictor
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs

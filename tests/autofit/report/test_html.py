@@ -13,6 +13,7 @@ import autofit
 from autofit import api, session
 from autofit.explain.timeline import timeline
 from autofit.explain.workspaces import layer_workspaces
+from autofit.hardware.card import card_named
 from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
@@ -40,15 +41,17 @@ def predictor(state):
 
 @pytest.fixture(scope="module")
 def profile(predictor):
-    return predictor.profile(KNOBS, api.card_named("t4"), BATCH)
+    return predictor.profile(KNOBS, card_named("t4"), BATCH)
 
 
 @pytest.fixture(scope="module")
 def estimated(predictor):
     """The report of a configuration with its levers."""
-    card = api.card_named("t4")
+    card = card_named("t4")
     levers = what_if(predictor, KNOBS, card, BATCH)
-    return report_on_estimate(levers.base, predictor, card, gpu=autofit.gpus.find_gpu("t4"), what_if=levers)
+    return report_on_estimate(
+        levers.base, predictor, card, gpu=autofit.hardware.gpus.find_gpu("t4"), what_if=levers
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 import workers
 from autofit import api
-from autofit.chips import properties_for
 from autofit.errors import StorageError, UsageError
+from autofit.hardware.chips import properties_for
 from autofit.prediction import Predictor
 from autofit.search.conv_costs import Rates, relative_cost
 from autofit.search.conv_plan import ConvPlan, ConvPlanner

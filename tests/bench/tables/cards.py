@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autofit.budget import assumed_context
-from autofit.gpus import find_gpu
+from autofit.hardware.budget import assumed_context
+from autofit.hardware.gpus import find_gpu
 
 
 class Card(NamedTuple):

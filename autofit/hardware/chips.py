@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autofit.errors import UnknownGpuError
-from autofit.gpus import Gpu, catalogue, find_gpu
+from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from workers.predict.device_properties import DeviceProperties
 
 # The card that stands for its architecture where only the memory is known: the one most trained on.

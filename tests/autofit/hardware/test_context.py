@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from autofit import context
-from autofit.budget import make_budget
-from autofit.context import Observation, context_interval, counted, observations
-from autofit.gpus import Gpu, catalogue
+from autofit.hardware import context
+from autofit.hardware.budget import make_budget
+from autofit.hardware.context import Observation, context_interval, counted, observations
+from autofit.hardware.gpus import Gpu, catalogue
 
 MIB = 1024**2
 

@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from autofit.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.errors import UnknownGpuError
-from autofit.gpus import Gpu, catalogue, find_gpu
+from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
+from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 CARDS = list(catalogue().values())

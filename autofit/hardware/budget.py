@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from autofit.communicator import communicator_interval
-from autofit.context import ContextInterval, context_interval
 from autofit.errors import BudgetError
+from autofit.hardware.context import ContextInterval, context_interval
+from autofit.hardware.nccl import communicator_interval
 from autofit.units import format_bytes
 
 DEFAULT_MARGIN = Decimal("0.03")

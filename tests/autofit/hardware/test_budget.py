@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.budget import make_budget
 from autofit.errors import BudgetError
-from autofit.gpus import Gpu, catalogue
+from autofit.hardware.budget import make_budget
+from autofit.hardware.gpus import Gpu, catalogue
 
 MIB = 1024**2
 GIB = 1024**3

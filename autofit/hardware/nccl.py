@@ -10,7 +10,7 @@ A100. Rings and trees have a few connections each, however many ranks there are
 
 from __future__ import annotations
 
-from autofit.context import ContextInterval
+from autofit.hardware.context import ContextInterval
 
 _MIB = 1024**2
 

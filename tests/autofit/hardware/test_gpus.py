@@ -16,7 +16,7 @@ from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 from ray.util import accelerators
 
 from autofit.errors import DriverError, UnknownGpuError
-from autofit.gpus import (
+from autofit.hardware.gpus import (
     Gpu,
     LocalGpu,
     catalogue,
@@ -395,9 +395,9 @@ def test_the_functions_that_are_used_exist_in_pynvml() -> None:
 def test_importing_the_foundation_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "import autofit.budget, autofit.errors, autofit.gpus\n"
+        "import autofit.hardware.budget, autofit.errors, autofit.hardware.gpus\n"
         "import autofit.paths, autofit.settings, autofit.units\n"
-        "autofit.gpus.catalogue()\n"
+        "autofit.hardware.gpus.catalogue()\n"
         "heavy = ('torch', 'ray', 'optuna', 'rich', 'click', 'pynvml')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -17,16 +17,16 @@ import tomllib
 from dataclasses import dataclass
 from typing import Literal
 
-from autofit.chips import TYPICAL_CARDS, properties_for
-from autofit.gpus import find_gpu
+from autofit.hardware.chips import TYPICAL_CARDS, properties_for
+from autofit.hardware.gpus import find_gpu
 from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 Loading = Literal["lazy", "eager"]
 
 _KIB, _MIB = 1024, 1024**2
 
-# Least squares over the cards of the evidence, each by its median: tests/autofit/test_context.py fits
-# it again. Each card judged by the line of the others: 47 of 48 observations lie within the interval.
+# Least squares over the cards of the evidence, each by its median, which
+# tests/autofit/hardware/test_context.py fits again. Each card judged by the line of the others: 47 of 48 observations lie within the interval.
 _SAME_EVERYWHERE_MIB = 46.75
 _KIB_PER_THREAD = 2.1797
 _BELOW_MIB, _ABOVE_MIB = 110, 120

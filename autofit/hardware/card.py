@@ -1,0 +1,53 @@
+"""The card that a prediction is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.hardware import gpus
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE, assumed_context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The card that a prediction is for.
+
+    Attributes:
+        name: of the catalogue, or what stands for it where only the memory is known.
+        architecture: `sm_XY`; where the card is not named, the one that is likely.
+        context_bytes: the most that a process holds outside the allocator.
+        may_be: the architectures that it may be of where it is not named; the ends of intervals span
+            them.
+    """
+
+    name: str
+    architecture: str
+    context_bytes: int
+    may_be: tuple[str, ...] = ()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """All that an interval spans, the likely one first."""
+        others = (each for each in self.may_be if each != self.architecture)
+        return (self.architecture, *others)
+
+
+def card_named(name: str | None, num_ranks: int = 1) -> Card:
+    """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
+
+    Without a name its interval spans all that the catalogue has.
+
+    Args:
+        num_ranks: the processes that train together, one on each such card.
+    """
+    if name is None:
+        context, _ = assumed_context(None, num_ranks=num_ranks)
+        return Card(
+            name=DEFAULT_ARCHITECTURE,
+            architecture=DEFAULT_ARCHITECTURE,
+            context_bytes=context.high_bytes,
+            may_be=gpus.catalogue_architectures(),
+        )
+    gpu = gpus.find_gpu(name)
+    context, _ = assumed_context(gpu.architecture, gpu.key, num_ranks)
+    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)
