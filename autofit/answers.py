@@ -29,7 +29,7 @@ from autofit.errors import DriverError, StorageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
 from autofit.report.result import TuneResult
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from workers.outcomes import processor_name
 from workers.protocol import PROTOCOL_VERSION, WorkloadRef
 from workers.sources import content_digest

@@ -7,27 +7,26 @@ in child processes.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from autofit.checking import check_settings, run_check
 from autofit.errors import (
-    UnknownModelError,
     UsageError,
     did_you_mean,
 )
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import card_named
-from autofit.option_values import parse_parallel
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.check import CheckResult
 from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
 from autofit.session import local_predictor, run
-from autofit.settings import TuneSettings, resolve_settings
-from workers.protocol import Knobs, ScriptCall, WorkloadRef
+from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.values import parse_parallel
+from autofit.settings.workloads import _require_its_own, refer
+from workers.protocol import Knobs, WorkloadRef
 from workers.scripts.reference import Script
-from workers.workload import UnknownWorkloadError, Workload, WorkloadError, parse_reference
+from workers.workload import Workload, WorkloadError
 
 
 class KnobOptions(TypedDict, total=False):
@@ -147,53 +146,6 @@ def peak_curve(
     num_ranks = _num_ranks(parallel)
     predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case, num_ranks=num_ranks)
     return predictor.curve(setting, card_named(gpu, num_ranks))
-
-
-def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
-    """What a model's name, with what settings say of a sample, refers to; nothing of it is imported.
-
-    Raises:
-        UnknownModelError: no such model; near matches are named.
-        UsageError: the reference is malformed, or its file is missing.
-    """
-    try:
-        if settings is None:
-            return parse_reference(text, cwd=Path.cwd())
-        if settings.script is not None:
-            return _script_of(settings).reference()
-        return parse_reference(
-            text,
-            input_shape=settings.input_shape,
-            num_classes=settings.num_classes,
-            sequence_length=settings.sequence_length,
-            cwd=Path.cwd(),
-        )
-    except UnknownWorkloadError as error:
-        raise UnknownModelError(str(error)) from error
-    except WorkloadError as error:
-        raise UsageError(str(error)) from error
-
-
-def _script_of(settings: TuneSettings) -> Script:
-    """The script that settings name; raises `UsageError` for what it decides by itself."""
-    assert settings.script is not None
-    if settings.says_of_a_sample:
-        raise UsageError("a script makes its own batches: leave out --input, --classes and --seq-len")
-    _require_its_own(settings)
-    return Script(
-        path=settings.script,
-        arguments=settings.script_arguments,
-        batch_argument=settings.batch_argument,
-        batch_variable=settings.batch_variable,
-    )
-
-
-def _require_its_own(settings: TuneSettings) -> None:
-    why = ScriptCall.why_not(
-        settings.knobs(), settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
-    )
-    if why is not None:
-        raise UsageError(why)
 
 
 def _referred(workload: Workload | Script | str, settings: TuneSettings | None = None) -> WorkloadRef:

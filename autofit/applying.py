@@ -9,7 +9,7 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.search.conv_plan import ConvPlan
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
 from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import conv
 

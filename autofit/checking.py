@@ -9,8 +9,8 @@ from autofit.errors import UsageError
 from autofit.hardware import gpus
 from autofit.prediction import Predictor
 from autofit.report.check import CheckResult, check_curve
-from autofit.settings import TuneSettings, resolve_settings
-from autofit.target import resolve_target
+from autofit.settings.target import resolve_target
+from autofit.settings.tune_settings import TuneSettings, resolve_settings
 
 # What `autofit tune` can be told and a single prediction has no use for.
 _OF_A_SEARCH = frozenset(

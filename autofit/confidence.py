@@ -33,18 +33,6 @@ from workers.trace import Category, ConvPass, Trace
 SCHEMA = "autofit.residuals/1"
 
 
-class Risk(StrEnum):
-    """Which level of a predicted peak has to be within the budget.
-
-    `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the largest that
-    the workspaces may come to: every convolution takes the plan that wants most.
-    """
-
-    SAFE = "safe"
-    LIKELY = "likely"
-    WORST = "worst"
-
-
 class ModelClass(StrEnum):
     """What a model's activations come from, which decides what a prediction may miss.
 

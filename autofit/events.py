@@ -19,7 +19,7 @@ class TuneStarted:
 
     Attributes:
         workload: its short name, as in `WorkloadRef.name`.
-        gpu: what it is for, see `autofit.target.gpu_label`.
+        gpu: what it is for, see `autofit.settings.target.gpu_label`.
         budget_bytes: what the allocator may reserve (CPU: what the process may use).
         study: the name the study can be resumed by; the events of a search all have it.
         started_seconds: epoch.

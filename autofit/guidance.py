@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from autofit.confidence import Risk
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError
 from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
 from autofit.prediction import UNPREDICTABLE, Predictor
 from autofit.search.boundary import largest_fitting_batch
-from autofit.target import Target
+from autofit.settings.goals import Risk
+from autofit.settings.target import Target
 from workers.predict.host_blocks import HostBlocks
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofit.confidence import Risk
+from autofit.settings.goals import Risk
 from workers.predict.host_blocks import HostBlocks
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 

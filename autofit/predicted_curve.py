@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from autofit.card_plans import CardPlans
-from autofit.confidence import Calibration, Residuals, Risk, classify
+from autofit.confidence import Calibration, Residuals, classify
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
@@ -17,6 +17,7 @@ from autofit.identity import versions
 from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.search.conv_costs import Rates, relative_cost
 from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
 from workers.predict.conditions import MIXED, Conditions, Level
 from workers.predict.curve import (

@@ -7,7 +7,7 @@ import hashlib
 
 from autofit import paths
 from autofit.card_plans import CardPlans, PlanSources
-from autofit.confidence import Residuals, Risk, shipped_residuals
+from autofit.confidence import Residuals, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import (
     AutofitError,
@@ -25,6 +25,7 @@ from autofit.hardware.card import Card
 from autofit.plan_sources import offline_plan_source, plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Estimate
+from autofit.settings.goals import Risk
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
 from workers.predict.curve import (

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from autofit.confidence import Risk
 from autofit.errors import WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.explain.filters import Filters
@@ -26,7 +25,9 @@ from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint,
 from autofit.report.html.tables import breakdown_table, frontier_table
 from autofit.report.result import TuneResult
 from autofit.report.what_if import WhatIf
-from autofit.report.words import configuration, evidence_phrase, rate, unnamed_card
+from autofit.report.words import evidence_phrase, rate, unnamed_card
+from autofit.settings.goals import Risk
+from autofit.settings.words import configuration
 from autofit.units import format_bytes
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more

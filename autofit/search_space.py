@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
-from autofit.option_values import ALL_CONV_ALGOS
 from autofit.prediction import UNPREDICTABLE, Predictor
-from autofit.report.words import in_words
-from autofit.search.choice import Objective
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for
-from autofit.settings import TuneSettings
-from autofit.target import Target
+from autofit.settings.goals import Objective
+from autofit.settings.target import Target
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.values import ALL_CONV_ALGOS
+from autofit.settings.words import in_words
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy
 from workers.protocol import HOST_ARCHITECTURE, Knobs

@@ -29,11 +29,11 @@ from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
 from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
-from autofit.search.choice import Objective
 from autofit.search_space import capped, conv_algos, pruning_of, search_space
 from autofit.self_test import checked
-from autofit.settings import TuneSettings
-from autofit.target import Target, gpu_label, resolve_target
+from autofit.settings.goals import Objective
+from autofit.settings.target import Target, gpu_label, resolve_target
+from autofit.settings.tune_settings import TuneSettings
 from autofit.tuner import Limits, Tuner
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor

@@ -9,7 +9,7 @@ from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.report.answer import needed_at_least
 from autofit.report.result import TuneResult
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
 from workers.knobs import conv
 

@@ -23,7 +23,7 @@ from autofit.report.html.content import Content
 from autofit.report.result import TuneResult
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.summarizing import summarize_workload
 from autofit.what_if import what_if as try_levers
 from workers.protocol import Knobs, WorkloadRef

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from autofit import api
 from autofit.checking import check_settings
 from autofit.cli.backend import Backend
 from autofit.cli.options import (
@@ -27,6 +26,7 @@ from autofit.cli.options import (
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
 from autofit.report.check import Answer, CheckResult
+from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from workers.protocol import WORST, Verdict
 
@@ -62,7 +62,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     settings = check_settings(options)
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

@@ -6,11 +6,11 @@ import contextlib
 
 import click
 
-from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.options import BATCH_SIZE, GPU, JSON, QUIET, SAMPLE, complete_model
 from autofit.errors import UsageError
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 
 
 @click.command()
@@ -41,7 +41,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     if len(models) < 2:
         raise UsageError(f"a comparison is of two models or more, got {len(models)}: name another one")
     settings = resolve_settings({**given, "model": models[0]}, {}, None)
-    workloads = [api.refer(model, settings) for model in models]
+    workloads = [refer(model, settings) for model in models]
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

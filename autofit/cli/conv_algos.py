@@ -7,14 +7,14 @@ import dataclasses
 
 import click
 
-from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.lists import print_document
 from autofit.cli.options import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
 from autofit.hardware.card import card_named
 from autofit.report.conv_layers import ConvLayers
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from workers.knobs import conv
 from workers.protocol import MODES
 
@@ -78,7 +78,7 @@ def _of_model(
     settings = resolve_settings(given, {}, None)
     if device == "cpu" and settings.gpu is not None:
         raise UsageError("--gpu names a card, and --device cpu uses none: leave out one of them")
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     gpu = None if settings.gpu is None else settings.gpu.key
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr

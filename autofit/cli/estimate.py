@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import ExitCode, UsageError
@@ -16,7 +15,8 @@ from autofit.paths import require_writable
 from autofit.report.estimate import Estimate
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
-from autofit.settings import TuneSettings, resolve_settings
+from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.workloads import refer
 
 _SIMULATE, _SUMMARY = "simulate", "summary"
 
@@ -64,7 +64,7 @@ def estimate(
         )
     if report is not None:
         require_writable(report)
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     from autofit.cli.output import stderr
     from autofit.cli.progress import ProgressLine
     from autofit.events import ignore

@@ -8,8 +8,9 @@ from autofit.cli.output import bullets, exact, grid, heading, indented, print_me
 from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.report.estimate import Estimate
-from autofit.report.words import configuration, samples_in_words, unnamed_card
-from autofit.settings import TuneSettings
+from autofit.report.words import samples_in_words, unnamed_card
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.words import configuration
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
 

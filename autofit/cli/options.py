@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.hardware.gpus import catalogue
-from autofit.option_values import SEARCHABLE
+from autofit.settings.values import SEARCHABLE
 from workers.knobs import conv
 from workers.models import BUILTINS
 from workers.protocol import (

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from autofit import api, paths
+from autofit import paths
 from autofit.cli.backend import Backend
 from autofit.cli.options import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined
 from autofit.cli.profile_views import EXPORTS, VIEWS
 from autofit.errors import UsageError
 from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
 from autofit.explain.profile import Profile, read_profile
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from workers.garbage import without_collections
 
 _NUM_ROWS = 40  # of a text, unless told otherwise
@@ -142,7 +143,7 @@ def _predicted(
         )
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.output import stderr
         from autofit.cli.progress import ProgressLine

@@ -13,7 +13,7 @@ from autofit.explain.sizes import Sizes
 from autofit.explain.tensors import TensorRow
 from autofit.explain.tree import TreeRow
 from autofit.explain.view import View
-from autofit.report.words import configuration
+from autofit.settings.words import configuration
 from autofit.units import format_bytes
 
 _Column = tuple[str, Justify]

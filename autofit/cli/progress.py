@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autofit.cli.output import exact
 from autofit.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
-from autofit.report.words import in_short
+from autofit.settings.words import in_short
 from autofit.units import format_bytes
 from workers.protocol import Probe, TrialOutcome
 

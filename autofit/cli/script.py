@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from autofit.report.result import Best
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from workers.knobs import conv
 from workers.protocol import Knobs, ScriptCall, allocator_conf
 

@@ -27,7 +27,7 @@ from autofit.service.submission import (
     locate,
     make_spec,
 )
-from autofit.settings import chosen_cards, chosen_options, resolve_settings
+from autofit.settings.tune_settings import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
     from autofit.service.queue import JobQueue

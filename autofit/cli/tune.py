@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autofit import api
 from autofit.cli.backend import Backend
 from autofit.cli.options import (
     CONV_ALGOS_OPTION,
@@ -30,13 +29,13 @@ from autofit.cli.options import (
     combined,
     setting,
 )
-from autofit.confidence import Risk
 from autofit.errors import AutofitError, ExitCode
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
 from autofit.report.result import TuneResult
-from autofit.search.choice import Objective
-from autofit.settings import DEVICES, PROBES, TuneSettings, resolve_settings
+from autofit.settings.goals import Objective, Risk
+from autofit.settings.tune_settings import DEVICES, PROBES, TuneSettings, resolve_settings
+from autofit.settings.workloads import refer
 
 if TYPE_CHECKING:
     from autofit.service.driver import JobDriver
@@ -206,7 +205,7 @@ def _write_report(
     from autofit.cli.report_file import write_report
     from autofit.events import ignore
 
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         return write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
@@ -228,7 +227,7 @@ def _search(
     backend: Backend, settings: TuneSettings, *, quiet: bool, sinks: tuple[EventSink, ...]
 ) -> TuneResult:
     """Searches, while progress and metrics are shown."""
-    workload = api.refer(settings.model, settings)
+    workload = refer(settings.model, settings)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         # Ray prints on stdout when one of its workers dies, whatever its logging is set to.

@@ -26,7 +26,8 @@ Loading = Literal["lazy", "eager"]
 _KIB, _MIB = 1024, 1024**2
 
 # Least squares over the cards of the evidence, each by its median, which
-# tests/autofit/hardware/test_context.py fits again. Each card judged by the line of the others: 47 of 48 observations lie within the interval.
+# tests/autofit/hardware/test_context.py fits again. Each card judged by the line of the others: 47 of 48
+# observations lie within the interval.
 _SAME_EVERYWHERE_MIB = 46.75
 _KIB_PER_THREAD = 2.1797
 _BELOW_MIB, _ABOVE_MIB = 110, 120

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autofit.confidence import Calibration, Risk
+from autofit.confidence import Calibration
 from autofit.errors import ExitCode
 from autofit.hardware.budget import Budget
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.estimate import Interval, WorkspaceSpan
+from autofit.settings.goals import Risk
 from workers.protocol import Device, Evidence, Knobs, Verdict
 
 CHECK_SCHEMA = "autofit.check/1"

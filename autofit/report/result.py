@@ -7,15 +7,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from autofit.confidence import Risk
 from autofit.hardware.budget import Budget
 from autofit.report.batch_kinds import BatchKinds
 from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
-from autofit.report.words import setting_names, varied_knobs
-from autofit.search.choice import Knee, Objective
+from autofit.search.choice import Knee
 from autofit.search.conv_plan import ConvPlan
 from autofit.search.pruning import PrunedSetting
+from autofit.settings.goals import Objective, Risk
+from autofit.settings.words import setting_names, varied_knobs
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from autofit.confidence import Risk
 from autofit.events import EventSink, Progress
 from autofit.predicted_curve import PredictedCurve
 from autofit.report.result import FrontierEntry
 from autofit.search.boundary import largest_fitting_batch
+from autofit.settings.goals import Risk
 from workers.protocol import Evidence, Knobs
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autofit.search.boundary import Boundary
-from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Objective, best_of
+from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, best_of
+from autofit.settings.goals import Objective
 from workers.protocol import Evidence, Knobs, TrialOutcome, Verdict
 
 _NUM_HALVES = 3

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
+from autofit.settings.goals import Objective
 from workers.knobs import conv
 from workers.protocol import Knobs, TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95
 
 Configuration = tuple[Knobs, int]
-
-
-class Objective(StrEnum):
-    """What the best configuration has most of: samples a step, or measured samples a second."""
-
-    BATCH = "batch"
-    THROUGHPUT = "throughput"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

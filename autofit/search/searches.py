@@ -24,7 +24,7 @@ class Opened:
 
     Attributes:
         workload: its short name, as in `WorkloadRef.name`.
-        gpu: what it is for, see `autofit.target.gpu_label`.
+        gpu: what it is for, see `autofit.settings.target.gpu_label`.
         opened_seconds: epoch.
     """
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from autofit import api
 from autofit.errors import UsageError
 from autofit.identity import fingerprint
 from autofit.service.job_records import JobRecord, JobSpec
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.workloads import refer
 from workers.libraries import library_of
 from workers.protocol import WorkloadRef
 
@@ -84,9 +84,9 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     location, _, attribute = model.rpartition(":")
     if not _is_file(model):
         if library_of(model) is not None:
-            return _of_library(model, api.refer(model, settings), working_dir)
+            return _of_library(model, refer(model, settings), working_dir)
         if ":" not in model:
-            return Code(model=api.refer(model, settings).target)
+            return Code(model=refer(model, settings).target)
         return Code(model=model)  # a module: it may be installed on the cluster alone
     if working_dir is not None and "://" in working_dir:
         return Code(model=model)
@@ -99,7 +99,7 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     candidates = [(folder / location).resolve() for folder in (root, Path.cwd())]
     inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
     if not inside:
-        api.refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
+        refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
         raise _outside(location, root)
     return Code(
         model=f"{inside[0].relative_to(root).as_posix()}:{attribute}", source_sha256=_sha256(inside[0])

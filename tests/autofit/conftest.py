@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from autofit.card_plans import PlanSources
-from autofit.confidence import Residuals, Risk
+from autofit.confidence import Residuals
 from autofit.hardware.card import Card
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
+from autofit.settings.goals import Risk
 from workers.predict.formula_plans import FormulaPlans
 from workers.protocol import (
     Device,

@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 import autofit
-from autofit import api, session
+from autofit import session
 from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
 from autofit.events import Event, TrialStarted, TuneFinished, TuneStarted
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from workers.protocol import Evidence, Knobs, Verdict
 
 WORKLOADS = Path(__file__).with_name("tiny_workloads.py")
@@ -327,9 +328,7 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
         {},
         None,
     )
-    result = session.run(
-        settings, api.refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher()
-    )
+    result = session.run(settings, refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher())
     assert re.search(f"no prediction guided the search: {why}", result.notes[0])
     assert result.best is not None
     assert (result.best.batch_size, result.best.evidence) == (1, Evidence.MEASURED_CPU)
@@ -347,7 +346,7 @@ def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_proc
 
     def search() -> autofit.TuneResult:
         dispatcher = InlineDispatcher(num_parallel=2)
-        return session.run(settings, api.refer(settings.model), emit=ignore, connect=lambda *_: dispatcher)
+        return session.run(settings, refer(settings.model), emit=ignore, connect=lambda *_: dispatcher)
 
     result = search()
     (entry,) = result.frontier
@@ -497,7 +496,7 @@ def test_an_algorithm_that_was_named_and_applies_to_nothing_ends_the_search_befo
     with pytest.raises(UsageError, match=r"matmul-1x1 applies to no convolution .* choose another"):
         session.run(
             resolve_settings(options, {}, None),
-            api.refer(SMALL),
+            refer(SMALL),
             emit=events.append,
             connect=lambda *_: InlineDispatcher(),
         )
@@ -542,7 +541,7 @@ def test_of_settings_that_are_compiled_alone_the_search_has_no_prediction() -> N
     }
     result = session.run(
         resolve_settings(options, {}, None),
-        api.refer(SMALL),
+        refer(SMALL),
         emit=ignore,
         connect=lambda *_: InlineDispatcher(),
     )

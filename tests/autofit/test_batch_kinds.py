@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import autofit
-from autofit import api, session
+from autofit import session
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
 from autofit.report.answer import answer_in_words
 from autofit.report.result import TuneResult
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from workers.protocol import Evidence
 
 PADDED = Path(__file__).with_name("padded_text.py")
@@ -104,7 +105,7 @@ def test_the_worst_batch_is_what_a_measured_trial_runs(state_dir: Path) -> None:
     def search(*, worst_case: bool) -> TuneResult:
         settings = resolve_settings({**options, "worst_case": worst_case, "soak_steps": 0}, {}, None)
         connect = lambda *_: InlineDispatcher()  # noqa: E731
-        return session.run(settings, api.refer(settings.model), emit=ignore, connect=connect)
+        return session.run(settings, refer(settings.model), emit=ignore, connect=connect)
 
     typical, worst = search(worst_case=False), search(worst_case=True)
     assert typical.best is not None

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from autofit.api import refer
 from autofit.checking import run_check
 from autofit.hardware.gpus import find_gpu
 from autofit.report.check import Answer
 from autofit.session import local_predictor
-from autofit.settings import TuneSettings, chosen_cards, resolve_settings
+from autofit.settings.tune_settings import TuneSettings, chosen_cards, resolve_settings
+from autofit.settings.workloads import refer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXPECTED = {

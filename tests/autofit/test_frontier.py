@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import Residuals, Risk
+from autofit.confidence import Residuals
 from autofit.events import ignore
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
@@ -17,6 +17,7 @@ from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import decisive
+from autofit.settings.goals import Risk
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.predict.plans import Plan
 from workers.protocol import (

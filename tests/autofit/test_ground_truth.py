@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 import workers
-from autofit.api import refer
 from autofit.card_plans import PlanSources
 from autofit.hardware.card import card_named
 from autofit.plan_sources import plan_source
 from autofit.predicted_curve import PredictedCurve
 from autofit.prediction import Predictor
+from autofit.settings.workloads import refer
 from workers import record
 from workers.predict.offline_plans import offline_source
 from workers.predict.plans import PlanSource

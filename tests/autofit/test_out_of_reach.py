@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import workers
-from autofit import api
 from autofit.curve_set import CurveSet
 from autofit.host_prediction import HostCurve, HostProcess
 from autofit.out_of_reach import TrialsInReach
 from autofit.prediction import Predictor
 from autofit.report.frontier import Frontier
+from autofit.settings.workloads import refer
 from autofit.tuner import Limits, Tuner
 from workers.protocol import Evidence, Knobs, Probe, TrialSpec, Verdict, WorkloadRef
 
@@ -110,7 +110,7 @@ def test_what_is_not_tried_counts_for_no_limit_on_trials(
 def test_the_reason_says_what_takes_the_memory() -> None:
     """The question of 2017: columns of a 135×135 filter, one frame of 200."""
     knobs = Knobs(conv_algo="im2col")
-    workload = api.refer("big-filter:135")
+    workload = refer("big-filter:135")
     blocks = Predictor(workload, workers.run, mode="infer", for_host=True).host_blocks(knobs)
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)

@@ -15,8 +15,8 @@ from autofit.hardware.gpus import LocalGpu
 from autofit.hardware.nccl import communicator_interval
 from autofit.report.answer import answer_in_words
 from autofit.report.result import TuneResult
-from autofit.settings import resolve_settings
-from autofit.target import resolve_target
+from autofit.settings.target import resolve_target
+from autofit.settings.tune_settings import resolve_settings
 
 MODEL = "davenet-audio"
 GIB = 1024**3

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import Risk
 from autofit.events import Event, Progress
 from autofit.hardware.budget import make_budget
 from autofit.hardware.card import Card
@@ -16,6 +15,7 @@ from autofit.hardware.gpus import gpus_sold_as
 from autofit.report.cards import card_answers
 from autofit.report.estimate import Estimate, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
+from autofit.settings.goals import Risk
 from workers.protocol import Device, Evidence, Knobs
 
 MIB, GIB = 1024**2, 1024**3

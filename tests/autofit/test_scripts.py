@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import autofit
-from autofit import answers, api, session
+from autofit import answers, session
 from autofit.cli import main
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef
 from workers.references import WorkloadError
@@ -69,7 +70,7 @@ def test_a_search_measures_a_script_on_the_cpu(small):
     settings = resolve_settings({**options, "soak_steps": "0"}, {}, None)
     dispatcher = InlineDispatcher()
     result = session.run(
-        settings, api.refer(settings.model, settings), emit=ignore, connect=lambda *_: dispatcher
+        settings, refer(settings.model, settings), emit=ignore, connect=lambda *_: dispatcher
     )
     assert result.best.batch_size == 1
     assert result.best.evidence is Evidence.MEASURED_CPU

@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 from autofit.hardware.card import card_named
+from autofit.settings.workloads import refer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 import workers
-from autofit import api, plan_sources
+from autofit import plan_sources
 from autofit.hardware.chips import properties_for
 from autofit.prediction import Predictor
 from autofit.search.conv_costs import Rates
@@ -35,7 +36,7 @@ def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
     """The planner of a model's training step on a card."""
     card = card_named(gpu)
     plan_sources.prepare(card.architecture)
-    trace = Predictor(api.refer(model), workers.run).trace(Knobs(), batch_size)
+    trace = Predictor(refer(model), workers.run).trace(Knobs(), batch_size)
     conditions = Conditions(
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autofit.settings.workloads import refer
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
-from autofit import api  # noqa: E402
-from autofit.settings import TuneSettings, resolve_settings  # noqa: E402
+from autofit.settings.tune_settings import TuneSettings, resolve_settings  # noqa: E402
 from workers import run  # noqa: E402
 from workers.outcomes import processor_name  # noqa: E402
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec  # noqa: E402
@@ -48,7 +49,7 @@ class Setting:
     def spec(self, batch_size: int, *, num_steps: int = 3) -> TrialSpec:
         settings = self.settings
         return TrialSpec(
-            workload=api.refer(settings.model),
+            workload=refer(settings.model),
             batch_size=batch_size,
             probe=Probe.CPU,
             knobs=Knobs(optimizer=settings.optimizer),

@@ -24,8 +24,6 @@ from pathlib import Path
 
 import optuna
 
-from autofit.api import refer
-from autofit.confidence import Risk
 from autofit.curve_set import CurveSet
 from autofit.events import ignore
 from autofit.hardware.card import card_named
@@ -41,6 +39,8 @@ from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
 from autofit.session import local_predictor
+from autofit.settings.goals import Risk
+from autofit.settings.workloads import refer
 from autofit.tuner import Tuner
 from workers.protocol import (
     Device,

@@ -18,7 +18,8 @@ from autofit import api
 from autofit.dispatch import InlineDispatcher
 from autofit.events import ignore
 from autofit.service.job_records import JobRecord, JobState
-from autofit.settings import resolve_settings
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
 from tests.conformance.dispatcher import survivors
 from tests.deploy.expressions import all_expressions
 from tests.faults.searches import Search
@@ -165,7 +166,7 @@ def test_measured_results_are_those_of_a_local_tune(night: Night, tmp_path: Path
     options = Search(tmp_path, "healthy", **OF_A_MEASURED).options
     settings = resolve_settings(options, {}, None)
     # Trials on this machine without another Ray, which would take longer to start than they do.
-    local = api.run(settings, api.refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher())
+    local = api.run(settings, refer(settings.model), emit=ignore, connect=lambda *_: InlineDispatcher())
     expected = answer(local.to_dict())
     (entry,) = expected["frontier"]
     assert entry[2] == entry[1] + 1  # the next size was measured to fail

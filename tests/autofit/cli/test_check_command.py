@@ -11,7 +11,7 @@ from autofit.checking import check_settings
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
 from autofit.report.check import Answer, CheckResult
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from workers.protocol import Device, Verdict
 
 GIB = 1024**3

@@ -8,12 +8,12 @@ import urllib.parse
 
 import pytest
 
-from autofit import settings as settings_module
 from autofit.cli.tune import tune
-from autofit.confidence import Risk
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.events import TrialFinished, TrialStarted, TuneStarted
 from autofit.report.html.content import Content
+from autofit.settings.goals import Risk
+from autofit.settings.tune_settings import tune_settings as settings_module
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=94, probe=Probe.PREDICT)

@@ -10,7 +10,6 @@ import pytest
 
 from autofit.cli.advice import what_may_help
 from autofit.cli.tune_text import print_result
-from autofit.confidence import Risk
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.report.answer import needed_at_least
@@ -18,7 +17,8 @@ from autofit.report.estimate import Interval
 from autofit.report.result import TuneResult
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
-from autofit.settings import TuneSettings
+from autofit.settings.goals import Risk
+from autofit.settings.tune_settings import TuneSettings
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
 
 GIB = 1024**3

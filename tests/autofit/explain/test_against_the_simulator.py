@@ -10,7 +10,6 @@ import pickle
 import pytest
 from torch.cuda import _memory_viz as memory_viz
 
-from autofit.api import refer
 from autofit.explain.chrome_trace import chrome_trace
 from autofit.explain.code import code_view
 from autofit.explain.filters import CATEGORIES, parse_filters
@@ -32,6 +31,7 @@ from autofit.explain.tensors import tensor_view
 from autofit.explain.timeline import course_of, timeline
 from autofit.hardware.card import card_named
 from autofit.session import local_predictor
+from autofit.settings.workloads import refer
 from tests.autofit.explain.trace_events import of_kind, validate
 from workers.allocator import CachingAllocator
 from workers.protocol import Knobs

@@ -396,7 +396,7 @@ def test_importing_the_foundation_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "import autofit.hardware.budget, autofit.errors, autofit.hardware.gpus\n"
-        "import autofit.paths, autofit.settings, autofit.units\n"
+        "import autofit.paths, autofit.settings.tune_settings, autofit.units\n"
         "autofit.hardware.gpus.catalogue()\n"
         "heavy = ('torch', 'ray', 'optuna', 'rich', 'click', 'pynvml')\n"
         "print([name for name in heavy if name in sys.modules])"

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 import autofit
-from autofit import api, session
+from autofit import session
 from autofit.explain.timeline import timeline
 from autofit.explain.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
@@ -18,6 +18,7 @@ from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
 from autofit.reporting import report_on_estimate, report_on_profile, report_on_search
+from autofit.settings.workloads import refer
 from autofit.what_if import what_if
 from workers.protocol import Knobs
 
@@ -36,7 +37,7 @@ def state(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predictor(state):
-    return session.local_predictor(api.refer(SMALL))
+    return session.local_predictor(refer(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,7 @@ def test_a_profile_has_a_page_of_its_own(profile):
 
 def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
     result, _ = searched
-    unpredictable = session.local_predictor(api.refer(SMALL.replace(":small", ":picks_by_value")))
+    unpredictable = session.local_predictor(refer(SMALL.replace(":small", ":picks_by_value")))
     content = report_on_search(result, unpredictable)
     assert (content.lane, content.curves) == (None, ())
     assert any("nothing is predicted beside the answer" in note for note in content.notes)

@@ -8,7 +8,8 @@ import pytest
 
 from autofit.search.agenda import Agenda, Goal, Purpose, Step
 from autofit.search.boundary import Boundary
-from autofit.search.choice import Knee, Objective, best_of, decisive, knee_of
+from autofit.search.choice import Knee, best_of, decisive, knee_of
+from autofit.settings.goals import Objective
 from workers.protocol import Device, Evidence, Knobs, TrialOutcome, Verdict
 
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import workers
-from autofit import api
 from autofit.errors import StorageError, UsageError
 from autofit.hardware.chips import properties_for
 from autofit.prediction import Predictor
 from autofit.search.conv_costs import Rates, relative_cost
 from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from autofit.settings.workloads import refer
 from workers.knobs.conv.mixed import CANDIDATES
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve
@@ -40,9 +40,7 @@ net = Workload(build_model=build, optimizer="sgd", loss=lambda model, batch: mod
 def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
     folder = tmp_path_factory.mktemp("net")
     (folder / "net.py").write_text(NET)
-    return PeakCurve(
-        [Predictor(api.refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)]
-    )
+    return PeakCurve([Predictor(refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)])
 
 
 @pytest.fixture

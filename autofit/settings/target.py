@@ -11,7 +11,7 @@ from autofit.errors import DispatchError, DriverError, UnknownGpuError, UsageErr
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
-from autofit.settings import TuneSettings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
 

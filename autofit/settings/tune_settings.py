@@ -21,13 +21,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from autofit import option_values as values
-from autofit.confidence import Risk
 from autofit.errors import UsageError, did_you_mean
 from autofit.hardware.budget import DEFAULT_MARGIN
 from autofit.hardware.gpus import Gpu
 from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
-from autofit.search.choice import Objective
+from autofit.settings.goals import Objective, Risk
+from autofit.settings.tune_settings import values
 from workers.protocol import (
     MODES,
     Knobs,

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from autofit.confidence import Risk
 from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, find_gpu
-from autofit.search.choice import Objective
+from autofit.settings.goals import Objective, Risk
 from autofit.units import parse_bytes, parse_percent
 from workers.protocol import (
     CONV_ALGO_NAMES,

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import Risk
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.hardware.gpus import find_gpu
-from autofit.option_values import ALL_CONV_ALGOS
-from autofit.search.choice import Objective
-from autofit.settings import TuneSettings, chosen_cards, chosen_options, resolve_settings
+from autofit.settings.goals import Objective, Risk
+from autofit.settings.tune_settings import (
+    TuneSettings,
+    chosen_cards,
+    chosen_options,
+    resolve_settings,
+)
+from autofit.settings.values import ALL_CONV_ALGOS
 
 GIB = 1024**3
 

@@ -1,0 +1,95 @@
+"""What settings are called in sentences and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable
+
+from workers.protocol import WORST, Knobs
+
+# What a knob's value is called; where there is no word for it, it is called by its name.
+_WORDS: dict[str, dict[object, str]] = {
+    "optimizer": {None: "the workload's optimizer"},
+    "optimizer_impl": {"default": "its usual implementation"},
+    "set_to_none": {True: "gradients dropped", False: "gradients kept as zeros"},
+    "checkpointing": {"none": "no checkpointing"},
+    "allocator": {"default": "the allocator's defaults"},
+    "grad_accumulation": {None: "accumulated", 1: "one batch a step"},
+    "global_batch": {None: "no global batch"},
+    "compile": {True: "compiled", False: "not compiled"},
+}
+_PHRASES = {
+    "checkpointing": "checkpointing {}",
+    "allocator": "allocator {}",
+    "grad_accumulation": "{} batches a step",
+    "global_batch": "global batch {}",
+}
+
+
+def in_words(knob: str, value: object) -> str:
+    """A knob's value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
+    return _WORDS.get(knob, {}).get(value) or _PHRASES.get(knob, "{}").format(value)
+
+
+def _knob_names() -> list[str]:
+    """The convolution algorithm first."""
+    return [field.name for field in dataclasses.fields(Knobs)]
+
+
+def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
+    """The names of the knobs in which settings differ, in the order of `Knobs`."""
+    settings = tuple(settings)
+    return tuple(name for name in _knob_names() if len({getattr(knobs, name) for knobs in settings}) > 1)
+
+
+def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
+    """What tells settings of one search apart: `cudnn · amp-bf16 · checkpointing blocks`.
+
+    The convolution algorithm is always named, as where it alone was searched.
+    """
+    settings = tuple(settings)
+    names = dict.fromkeys(("conv_algo", *varied_knobs(settings)))
+    return {knobs: " · ".join(in_words(name, getattr(knobs, name)) for name in names) for knobs in settings}
+
+
+def in_short(knobs: Knobs) -> str:
+    """A setting by itself: its convolution algorithm, and what else is not the default."""
+    default = Knobs()
+    changed = (name for name in _knob_names()[1:] if getattr(knobs, name) != getattr(default, name))
+    return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
+
+
+def configuration(
+    knobs: Knobs,
+    mode: str | None,
+    batch_kind: str | None = None,
+    num_ranks: int = 1,
+    *,
+    searched: Container[str] = (),
+    of_script: bool = False,
+) -> str:
+    """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
+
+    Beside precision and optimizer they are named where they are not the default, those that were searched are
+    not. The kind of the batches and the ranks are named where there are several. A script has none of them:
+    it decides by itself.
+    """
+    if of_script:
+        return "the script's own precision and optimizer"
+    default = Knobs()
+    others = [name for name in _knob_names() if name not in ("conv_algo", "optimizer_impl")]
+    parts = {
+        name: in_words(name, getattr(knobs, name))
+        for name in others
+        if name in ("precision", "optimizer") or getattr(knobs, name) != getattr(default, name)
+    }
+    if knobs.global_batch is not None:
+        del parts["grad_accumulation"]  # which follows from it
+    if knobs.optimizer_impl != "default" and "optimizer_impl" not in searched:
+        parts["optimizer"] += f" ({knobs.optimizer_impl})"
+    shown = [part for name, part in parts.items() if name not in searched]
+    if batch_kind is not None:
+        shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
+    if num_ranks > 1:
+        shown.append(f"one of {num_ranks} ranks of DistributedDataParallel")
+    return " · ".join(shown if mode is None else [*shown, mode])

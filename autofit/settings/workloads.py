@@ -1,0 +1,58 @@
+"""What `--model` and `--script` name, as a reference that crosses processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autofit.errors import UnknownModelError, UsageError
+from autofit.settings.tune_settings import TuneSettings
+from workers.protocol import ScriptCall, WorkloadRef
+from workers.scripts.reference import Script
+from workers.workload import UnknownWorkloadError, WorkloadError, parse_reference
+
+
+def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
+    """What a model's name, with what settings say of a sample, refers to; nothing of it is imported.
+
+    Raises:
+        UnknownModelError: no such model; near matches are named.
+        UsageError: the reference is malformed, or its file is missing.
+    """
+    try:
+        if settings is None:
+            return parse_reference(text, cwd=Path.cwd())
+        if settings.script is not None:
+            return _script_of(settings).reference()
+        return parse_reference(
+            text,
+            input_shape=settings.input_shape,
+            num_classes=settings.num_classes,
+            sequence_length=settings.sequence_length,
+            cwd=Path.cwd(),
+        )
+    except UnknownWorkloadError as error:
+        raise UnknownModelError(str(error)) from error
+    except WorkloadError as error:
+        raise UsageError(str(error)) from error
+
+
+def _script_of(settings: TuneSettings) -> Script:
+    """The script that settings name; raises `UsageError` for what it decides by itself."""
+    assert settings.script is not None
+    if settings.says_of_a_sample:
+        raise UsageError("a script makes its own batches: leave out --input, --classes and --seq-len")
+    _require_its_own(settings)
+    return Script(
+        path=settings.script,
+        arguments=settings.script_arguments,
+        batch_argument=settings.batch_argument,
+        batch_variable=settings.batch_variable,
+    )
+
+
+def _require_its_own(settings: TuneSettings) -> None:
+    why = ScriptCall.why_not(
+        settings.knobs(), settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
+    )
+    if why is not None:
+        raise UsageError(why)
