@@ -19,10 +19,10 @@ from autofit.api import check, estimate, peak_curve, tune
 from autofit.applying import apply_conv_algo, checkpoint_blocks
 from autofit.executable import find_executable_batch_size
 from autofit.lengths import BatchLengths, worst_case_lengths
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Breakdown, Estimate, Interval
 from autofit.probing import StepPeak, probe_step
 from autofit.report.check import CheckResult
-from autofit.report.estimate import Breakdown, Estimate, Interval
 from autofit.report.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
 from workers.scripts.reference import Script

@@ -16,11 +16,12 @@ from autofit.errors import (
 )
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import card_named
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import local_predictor
 from autofit.report.check import CheckResult
-from autofit.report.estimate import Estimate
 from autofit.report.result import TuneResult
-from autofit.session import local_predictor, run
+from autofit.session import run
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
 from autofit.settings.values import parse_parallel
 from autofit.settings.workloads import _require_its_own, refer

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.search.conv_plan import ConvPlan
+from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.tune_settings import resolve_settings
 from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import conv

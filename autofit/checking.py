@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autofit.dispatch.base import Devices
 from autofit.errors import UsageError
 from autofit.hardware import gpus
-from autofit.prediction import Predictor
+from autofit.predict.predictor import Predictor
 from autofit.report.check import CheckResult, check_curve
 from autofit.settings.target import resolve_target
 from autofit.settings.tune_settings import TuneSettings, resolve_settings

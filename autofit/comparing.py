@@ -8,8 +8,8 @@ from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.identity import versions
+from autofit.predict.predictor import local_predictor
 from autofit.report.compare import Comparison, ForwardPass
-from autofit.session import local_predictor
 from workers.comparison import ComparisonFailedError, OutputComparison, compare_outputs
 from workers.protocol import Device, Knobs, WorkloadRef
 from workers.trace import FORWARD_END

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 import workers
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import Card
-from autofit.prediction import Predictor
+from autofit.predict.predictor import Predictor, local_predictor
 from autofit.report.conv_layers import ConvLayer, ConvLayers, LayerWorkspace, why_not
-from autofit.session import local_predictor
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy, Rewrite
 from workers.predict.curve import PeakCurve

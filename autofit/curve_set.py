@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from autofit.host_prediction import HostCurve
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.host_curve import HostCurve
 from autofit.search.boundary import CachedCurve, Curve
-from autofit.search.conv_plan import ConvPlan
 from workers.predict.conditions import MIXED
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
 

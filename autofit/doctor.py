@@ -17,7 +17,7 @@ from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
 from autofit.hardware.gpus import LocalGpu, local_gpus
 from autofit.paths import UNVERIFIED_VARIABLE
-from autofit.self_test import SUPPORTED, SelfTest, run_self_test
+from autofit.predict.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
 

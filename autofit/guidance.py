@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError
-from autofit.host_prediction import HostCurve, HostProcess, baseline_spec
-from autofit.prediction import UNPREDICTABLE, Predictor
+from autofit.predict.host_curve import HostCurve, HostProcess, baseline_spec
+from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target

@@ -17,10 +17,10 @@ from autofit.explain.workspaces import layer_workspaces
 from autofit.hardware.budget import Budget, make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, catalogue
-from autofit.predicted_curve import PredictedCurve
-from autofit.prediction import Predictor
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import Predictor
 from autofit.report.answer import answer_in_words
-from autofit.report.estimate import Estimate
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
 from autofit.report.html.tables import breakdown_table, frontier_table
 from autofit.report.result import TuneResult

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
-from autofit.prediction import UNPREDICTABLE, Predictor
+from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for

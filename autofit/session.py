@@ -11,26 +11,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import workers
-from autofit import answers, plan_sources
+from autofit import answers
 from autofit.batch_kinds import compare_kinds
-from autofit.confidence import shipped_residuals
 from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.dispatch.requests import Wishes
 from autofit.errors import UsageError
-from autofit.events import EventSink, TuneFinished, TuneStarted, ignore
+from autofit.events import EventSink, TuneFinished, TuneStarted
 from autofit.guidance import curves_of
 from autofit.hardware import gpus
 from autofit.identity import versions
 from autofit.out_of_reach import TrialsInReach
-from autofit.prediction import Predictor
+from autofit.predict import plan_sources
+from autofit.predict.confidence import shipped_residuals
+from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import Predictor, local_predictor
 from autofit.report.cards import card_answers
-from autofit.report.estimate import Estimate
 from autofit.report.result import Best, CardAnswer, TuneResult
 from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
 from autofit.search_space import capped, conv_algos, pruning_of, search_space
-from autofit.self_test import checked
 from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
 from autofit.settings.tune_settings import TuneSettings
@@ -212,29 +212,6 @@ def _search(
         answered_seconds=time.time(),
     )
     return result, predictor.sources
-
-
-def local_predictor(
-    workload: WorkloadRef,
-    *,
-    mode: str | None = None,
-    worst_case: bool = False,
-    num_ranks: int = 1,
-    emit: EventSink = ignore,
-    with_tensors: bool = False,
-    with_calls: bool = False,
-) -> Predictor:
-    """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
-    return Predictor(
-        workload,
-        checked(workers.run),
-        mode=mode,
-        worst_case=worst_case,
-        num_ranks=num_ranks,
-        emit=emit,
-        with_tensors=with_tensors,
-        with_calls=with_calls,
-    )
 
 
 def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:

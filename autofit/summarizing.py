@@ -5,7 +5,7 @@ from __future__ import annotations
 from autofit.explain.difference import explain_difference
 from autofit.explain.summary import summarize
 from autofit.hardware.card import Card
-from autofit.prediction import Predictor
+from autofit.predict.predictor import Predictor
 from autofit.report.summary import SummarizedEstimate
 from workers.protocol import Knobs
 

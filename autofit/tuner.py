@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from autofit.curve_set import CurveSet
 from autofit.events import EventSink, Progress, TrialAbandoned, TrialFinished, TrialStarted, WorkersChanged
-from autofit.predicted_curve import likely_bytes
-from autofit.prediction import raise_if_failed
+from autofit.predict.curve import likely_bytes
+from autofit.predict.predictor import raise_if_failed
 from autofit.report.frontier import Frontier
 from autofit.service.findings import Findings, comparison
 from workers.outcomes import answering

@@ -9,8 +9,8 @@ from typing import Any
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
-from autofit.prediction import Predictor
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import Predictor
 from autofit.report.what_if import Lever, LeverResult, WhatIf
 from workers.knobs import conv
 from workers.protocol import Knobs, allocator_conf

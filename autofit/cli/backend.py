@@ -14,11 +14,11 @@ from autofit.events import EventSink
 from autofit.explain.profile import Profile
 from autofit.hardware import gpus
 from autofit.hardware.card import Card, card_named
-from autofit.prediction import Predictor
+from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import Predictor, local_predictor
 from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
-from autofit.report.estimate import Estimate
 from autofit.report.html.content import Content
 from autofit.report.result import TuneResult
 from autofit.report.summary import SummarizedEstimate
@@ -85,7 +85,7 @@ def report_on_estimate(
 
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
     """The predictor that the settings ask for; `details` are what its traces are to have beside events."""
-    return session.local_predictor(
+    return local_predictor(
         workload,
         mode=settings.mode,
         worst_case=settings.worst_case,

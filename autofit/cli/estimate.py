@@ -12,7 +12,7 @@ from autofit.cli.backend import Backend
 from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import ExitCode, UsageError
 from autofit.paths import require_writable
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
 from autofit.settings.tune_settings import TuneSettings, resolve_settings

@@ -7,7 +7,7 @@ import importlib.metadata
 from autofit.cli.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
 from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
 from autofit.report.words import samples_in_words, unnamed_card
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autofit.report.estimate import Breakdown, Estimate
+from autofit.predict.estimate import Breakdown, Estimate
 from autofit.report.words import outside_allocator
 from autofit.units import format_bytes
 

@@ -10,7 +10,7 @@ from autofit.events import EventSink, Progress
 from autofit.hardware.budget import make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
 from autofit.report.result import CardAnswer
 from autofit.search.boundary import CachedCurve, largest_fitting_batch
 

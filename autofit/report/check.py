@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autofit.confidence import Calibration
 from autofit.errors import ExitCode
 from autofit.hardware.budget import Budget
-from autofit.predicted_curve import PredictedCurve
-from autofit.report.estimate import Interval, WorkspaceSpan
+from autofit.predict.confidence import Calibration
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Interval, WorkspaceSpan
 from autofit.settings.goals import Risk
 from workers.protocol import Device, Evidence, Knobs, Verdict
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
 from workers.comparison import OutputComparison
 from workers.protocol import Device
 from workers.trace import Trace

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
-from autofit.predicted_curve import PredictedCurve, likely_bytes
+from autofit.predict.curve import PredictedCurve, likely_bytes
 from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, best_of, knee_of

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from autofit.hardware.budget import Budget
+from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.batch_kinds import BatchKinds
-from autofit.report.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.report.plain import from_plain
 from autofit.search.choice import Knee
-from autofit.search.conv_plan import ConvPlan
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs

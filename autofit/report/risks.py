@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.events import EventSink, Progress
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
 from autofit.report.result import FrontierEntry
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk

@@ -8,7 +8,7 @@ from typing import Any
 
 from autofit.explain.difference import Difference
 from autofit.explain.summary import Summary, SummaryPart
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.report.estimate import Estimate
+from autofit.predict.estimate import Estimate
 from workers.protocol import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from autofit.card_plans import PlanSources
-from autofit.confidence import Residuals
 from autofit.hardware.card import Card
-from autofit.predicted_curve import PredictedCurve
-from autofit.prediction import Predictor
+from autofit.predict.confidence import Residuals
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.plan_sources import PlanSources
+from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
 from autofit.settings.goals import Risk

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import autofit
-from autofit.confidence import Calibration, ModelClass, Residuals
 from autofit.errors import UsageError
 from autofit.hardware.budget import Budget
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.confidence import Calibration, ModelClass, Residuals
+from autofit.predict.curve import PredictedCurve
 from autofit.report.check import Answer, CheckResult, check_curve
 from workers.protocol import Device, Evidence, Verdict
 

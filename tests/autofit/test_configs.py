@@ -7,8 +7,8 @@ import pytest
 
 from autofit.checking import run_check
 from autofit.hardware.gpus import find_gpu
+from autofit.predict.predictor import local_predictor
 from autofit.report.check import Answer
-from autofit.session import local_predictor
 from autofit.settings.tune_settings import TuneSettings, chosen_cards, resolve_settings
 from autofit.settings.workloads import refer
 

@@ -8,7 +8,7 @@ import pytest
 from autofit import doctor
 from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu
-from autofit.self_test import SelfTest
+from autofit.predict.self_test import SelfTest
 from workers.outcomes import without_answer
 from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 

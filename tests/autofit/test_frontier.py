@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import Residuals
 from autofit.events import ignore
-from autofit.predicted_curve import PredictedCurve
-from autofit.prediction import Predictor
+from autofit.predict.confidence import Residuals
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.predictor import Predictor
 from autofit.report.frontier import Frontier
 from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch

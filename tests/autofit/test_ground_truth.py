@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 import workers
-from autofit.card_plans import PlanSources
 from autofit.hardware.card import card_named
-from autofit.plan_sources import plan_source
-from autofit.predicted_curve import PredictedCurve
-from autofit.prediction import Predictor
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.plan_sources import PlanSources, plan_source
+from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from workers import record
 from workers.predict.offline_plans import offline_source

@@ -9,9 +9,9 @@ import pytest
 
 import workers
 from autofit.curve_set import CurveSet
-from autofit.host_prediction import HostCurve, HostProcess
 from autofit.out_of_reach import TrialsInReach
-from autofit.prediction import Predictor
+from autofit.predict.host_curve import HostCurve, HostProcess
+from autofit.predict.predictor import Predictor
 from autofit.report.frontier import Frontier
 from autofit.settings.workloads import refer
 from autofit.tuner import Limits, Tuner

@@ -12,8 +12,8 @@ from autofit.events import Event, Progress
 from autofit.hardware.budget import make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import gpus_sold_as
+from autofit.predict.estimate import Estimate, WorkspaceSpan
 from autofit.report.cards import card_answers
-from autofit.report.estimate import Estimate, WorkspaceSpan
 from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
 from autofit.settings.goals import Risk
 from workers.protocol import Device, Evidence, Knobs

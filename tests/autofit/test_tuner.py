@@ -25,7 +25,7 @@ from autofit.events import (
     TrialStarted,
     WorkersChanged,
 )
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
 from autofit.search.study import TuningStudy

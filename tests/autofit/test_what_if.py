@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from autofit import api, session
+from autofit import api
 from autofit.errors import WorkloadFailedError
 from autofit.events import Progress
 from autofit.hardware.card import card_named
+from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
 from autofit.what_if import levers, what_if
 from workers.knobs import conv
@@ -25,7 +26,7 @@ def asked(tmp_path_factory):
     events = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        predictor = session.local_predictor(refer(SMALL), emit=events.append)
+        predictor = local_predictor(refer(SMALL), emit=events.append)
         yield what_if(predictor, Knobs(), card_named("t4"), BATCH, emit=events.append), predictor, events
 
 
@@ -83,7 +84,7 @@ def test_levers_that_share_a_trace_share_it(asked):
 
 
 def test_inference_has_no_optimizer_to_change(tmp_path, monkeypatch):
-    predictor = session.local_predictor(refer(SMALL), mode="infer")
+    predictor = local_predictor(refer(SMALL), mode="infer")
     answer = what_if(predictor, Knobs(), card_named("t4"), 2)
     reasons = {result.lever.name: result.reason for result in answer.inapplicable}
     assert "neither an optimizer nor gradients" in reasons["optimizer_impl"]
@@ -91,6 +92,6 @@ def test_inference_has_no_optimizer_to_change(tmp_path, monkeypatch):
 
 
 def test_a_workload_that_fails_as_it_is_has_no_levers():
-    predictor = session.local_predictor(refer(f"{SMALL.removesuffix('small')}broken"))
+    predictor = local_predictor(refer(f"{SMALL.removesuffix('small')}broken"))
     with pytest.raises(WorkloadFailedError, match="no such layer"):
         what_if(predictor, Knobs(), card_named("t4"), 2)

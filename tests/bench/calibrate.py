@@ -7,7 +7,7 @@ A row is a real run with its prediction. Columns that are read:
 
     table, model, family, batch_size     what ran
     groups                               wider classes of it, such as the one whose runs ended early
-    model_class, architecture            of `autofit.confidence.classify`, and `sm_XY`
+    model_class, architecture            of `autofit.predict.confidence.classify`, and `sm_XY`
     limit_bytes                          what the card had for the allocator
     measured_bytes                       the real peak as it was measured
     real_bytes                           the same of the allocator alone, and of all that it had
@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autofit.confidence import SCHEMA, ModelClass, generation  # noqa: E402
+from autofit.predict.confidence import SCHEMA, ModelClass, generation  # noqa: E402
 from tests.bench.tables.gpumemnet_timm import TOO_FEW  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What is added to both ends of the span, as in `autofit.confidence.Calibration`."""
+    """What is added to both ends of the span, as in `autofit.predict.confidence.Calibration`."""
 
     low: float
     high: float
@@ -227,7 +227,7 @@ def calibrated(rows: Sequence[Row]) -> Iterable[tuple[str, list[str]]]:
 
 _HEADER = """\
 # How far real runs lie beyond the span of the predicted workspaces, by class of model and generation of
-# cards; `autofit/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
+# cards; `autofit/predict/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
 """
 _UNMEASURED = f"""
 # Without real runs: so many times the shares of the class on other cards, else of the widest class,

@@ -2,7 +2,7 @@
 
 For each model, on a card, the predicted time of all convolutions of a training step under a limit on
 any workspace, over that of cuDNN's own choice; beside it the best single algorithm within the same limit.
-The times are a roofline's (`autofit.search.conv_costs`): they order algorithms, nothing was run.
+The times are a roofline's (`autofit.predict.conv_costs`): they order algorithms, nothing was run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autofit.settings.workloads import refer
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 import workers
-from autofit import plan_sources
 from autofit.hardware.chips import properties_for
-from autofit.prediction import Predictor
-from autofit.search.conv_costs import Rates
-from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict import plan_sources
+from autofit.predict.conv_costs import Rates
+from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.predictor import Predictor
 from workers.knobs.conv.mixed import CANDIDATES
 from workers.predict.conditions import Conditions
 from workers.predict.curve import PeakCurve

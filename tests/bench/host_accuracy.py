@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 import workers
-from autofit.host_prediction import HostCurve, HostPeak, HostProcess, baseline_spec
-from autofit.prediction import Predictor
+from autofit.predict.host_curve import HostCurve, HostPeak, HostProcess, baseline_spec
+from autofit.predict.predictor import Predictor
 from workers.outcomes import processor_name
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 

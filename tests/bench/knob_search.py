@@ -28,7 +28,8 @@ from autofit.curve_set import CurveSet
 from autofit.events import ignore
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import find_gpu
-from autofit.predicted_curve import PredictedCurve
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.predictor import local_predictor
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
 from autofit.search.boundary import Curve, largest_fitting_batch
@@ -38,7 +39,6 @@ from autofit.search.pruning import Pruning
 from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
 from autofit.search.study import TuningStudy
-from autofit.session import local_predictor
 from autofit.settings.goals import Risk
 from autofit.settings.workloads import refer
 from autofit.tuner import Tuner

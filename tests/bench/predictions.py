@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
-from autofit.confidence import Calibration, classify, shipped_residuals
+from autofit.predict.confidence import Calibration, classify, shipped_residuals
 from tests.bench.ladder import runs_in_turn, steps_down
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
@@ -37,7 +37,7 @@ class Prediction:
         low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
         before_bytes: what is reserved when the row's measurement begins, which it leaves out.
-        model_class: of `autofit.confidence.classify`.
+        model_class: of `autofit.predict.confidence.classify`.
         cudnn: for what cuDNN is used: `convolution`, `batch norm`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not; at the likely
             one alone where a process tried larger sizes before.

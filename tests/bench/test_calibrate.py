@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit.confidence import ModelClass, Residuals
+from autofit.predict.confidence import ModelClass, Residuals
 from tests.bench.calibrate import Row, calibrated, cross_validated, document, read_rows, shares_of
 from tests.bench.tables.gpumemnet_timm import TOO_FEW
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import autofit
-from autofit import session
 from autofit.hardware.card import card_named
+from autofit.predict.predictor import local_predictor
 from autofit.report.html.content import Content
 from autofit.report.html.page import render
 from autofit.reporting import report_on_estimate, report_on_search
@@ -40,7 +40,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Con
     """What the pages show, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        predictor, card = session.local_predictor(refer(SMALL)), card_named("t4")
+        predictor, card = local_predictor(refer(SMALL)), card_named("t4")
         result = autofit.tune(SMALL, gpu_mem="6G")
         levers = what_if(predictor, Knobs(conv_algo="im2col"), card, 4)
         yield {

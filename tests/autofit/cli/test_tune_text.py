@@ -12,8 +12,8 @@ from autofit.cli.advice import what_may_help
 from autofit.cli.tune_text import print_result
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
+from autofit.predict.estimate import Interval
 from autofit.report.answer import needed_at_least
-from autofit.report.estimate import Interval
 from autofit.report.result import TuneResult
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting

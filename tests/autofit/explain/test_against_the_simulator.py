@@ -30,7 +30,7 @@ from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
 from autofit.explain.tensors import tensor_view
 from autofit.explain.timeline import course_of, timeline
 from autofit.hardware.card import card_named
-from autofit.session import local_predictor
+from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
 from tests.autofit.explain.trace_events import of_kind, validate
 from workers.allocator import CachingAllocator

@@ -16,7 +16,7 @@ from autofit.explain.plan import plan
 from autofit.explain.profile import Profile
 from autofit.explain.step_graph import StepGraph, step_graph
 from autofit.hardware.card import Card
-from autofit.session import local_predictor
+from autofit.predict.predictor import local_predictor
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs
 from workers.protocol import Knobs, WorkloadRef

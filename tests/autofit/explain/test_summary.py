@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofit import session
 from autofit.explain.difference import explain_difference
 from autofit.explain.summary import summarize
 from autofit.hardware.card import card_named
+from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
 from autofit.summarizing import summarize_workload
 from workers.models import BUILTINS
@@ -76,7 +76,7 @@ def summarized(state, tmp_path_factory):
 
     def call(model, batch_size, mode=None, **knobs):
         reference = refer(model if model in BUILTINS else f"{path}:{model}")
-        predictor = session.local_predictor(reference, mode=mode, with_tensors=True)
+        predictor = local_predictor(reference, mode=mode, with_tensors=True)
         return summarize_workload(predictor, Knobs(**knobs), card_named("rtx-3090"), batch_size)
 
     return call
@@ -201,7 +201,7 @@ def test_layers_that_run_again_in_backward_are_listed_once(summarized):
 
 
 def test_a_profile_that_lists_no_layers_has_an_empty_summary(summarized, state):
-    predictor = session.local_predictor(refer("davenet-audio"))
+    predictor = local_predictor(refer("davenet-audio"))
     profile = predictor.profile(Knobs(), card_named("t4"), 2)
     summary = summarize(profile.trace)
     assert (summary.total_bytes, summary.rows) == (0, ())

@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 import pytest
 
 import autofit
-from autofit import session
 from autofit.explain.timeline import timeline
 from autofit.explain.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
+from autofit.predict.predictor import local_predictor
 from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
@@ -37,7 +37,7 @@ def state(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predictor(state):
-    return session.local_predictor(refer(SMALL))
+    return local_predictor(refer(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_profile_has_a_page_of_its_own(profile):
 
 def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
     result, _ = searched
-    unpredictable = session.local_predictor(refer(SMALL.replace(":small", ":picks_by_value")))
+    unpredictable = local_predictor(refer(SMALL.replace(":small", ":picks_by_value")))
     content = report_on_search(result, unpredictable)
     assert (content.lane, content.curves) == (None, ())
     assert any("nothing is predicted beside the answer" in note for note in content.notes)

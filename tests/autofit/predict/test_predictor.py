@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import Calibration, ModelClass, Residuals
 from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.events import Event, Progress
 from autofit.hardware.card import Card
-from autofit.predicted_curve import PredictedCurve
-from autofit.prediction import Predictor, raise_if_failed
+from autofit.predict.confidence import Calibration, ModelClass, Residuals
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
 from tests.workers.predict.plan_tables import of_sizes
 from workers.predict.curve import TRACED_BATCH_SIZES

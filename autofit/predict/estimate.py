@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofit.confidence import Calibration
+from autofit.predict.confidence import Calibration
 from workers.protocol import Device, Evidence, Knobs
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
@@ -15,7 +15,7 @@ ESTIMATE_SCHEMA = "autofit.estimate/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The reserved peak: at least, likely, at most, with 95 % confidence; see `autofit.confidence`."""
+    """The reserved peak with 95 % confidence: low, likely, high; see `autofit.predict.confidence`."""
 
     low_bytes: int
     likely_bytes: int

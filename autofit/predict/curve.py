@@ -7,16 +7,16 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from autofit.card_plans import CardPlans
-from autofit.confidence import Calibration, Residuals, classify
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.identity import versions
-from autofit.report.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
-from autofit.search.conv_costs import Rates, relative_cost
-from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.confidence import Calibration, Residuals, classify
+from autofit.predict.conv_costs import Rates, relative_cost
+from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
+from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
 from workers.predict.conditions import MIXED, Conditions, Level

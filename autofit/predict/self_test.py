@@ -100,6 +100,6 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
 def _build() -> str:
     """Names a PyTorch build together with the code that relies on its internals."""
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in sorted((Path(workers.__path__[0]) / "predict").glob("*.py")):
+    for source in sorted((Path(workers.__path__[0]) / "predict").rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

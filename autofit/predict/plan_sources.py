@@ -9,17 +9,22 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from autofit import paths
 from autofit.errors import StorageError, UnknownGpuError
+from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from workers.predict.cudnn import CudnnError
 from workers.predict.cudnn_plans import CudnnPlans
+from workers.predict.grid_plans import GridPlans
 from workers.predict.offline_plans import offline_source
+from workers.predict.other_cards import OtherCards
 from workers.predict.plans import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
+
+PlanSources = Callable[[str], PlanSource]  # by architecture
 
 _log = logging.getLogger(__name__)
 
@@ -94,3 +99,40 @@ def _asked(architecture: str) -> AskedPlans | None:
         _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
         return None
     return AskedPlans(asked, offline_plan_source(architecture))
+
+
+class CardPlans:
+    """Who knows cuDNN's plans on a card; what was asked for one curve is known to the others.
+
+    Args:
+        likely: the source for the likely architecture of a card.
+        elsewhere: the same for the others that it may be of.
+    """
+
+    def __init__(self, likely: PlanSources, elsewhere: PlanSources) -> None:
+        self._likely = likely
+        self._elsewhere = elsewhere
+        self._grids: dict[str, GridPlans] = {}
+        self._others: dict[tuple[str, ...], OtherCards] = {}
+
+    def source(self, card: Card, *, on_grid: bool) -> PlanSource:
+        """The plans on the likely architecture.
+
+        Args:
+            on_grid: many batch sizes will be asked for, of which cuDNN is not asked each.
+        """
+        name = card.architecture
+        if not on_grid:
+            return self._likely(name)
+        if name not in self._grids:
+            self._grids[name] = GridPlans(self._likely(name))
+        return self._grids[name]
+
+    def others(self, card: Card) -> OtherCards | None:
+        """What the ends span beside, if anything."""
+        names = card.architectures[1:]
+        if not names:
+            return None
+        if names not in self._others:
+            self._others[names] = OtherCards({name: self._elsewhere(name) for name in names})
+        return self._others[names]

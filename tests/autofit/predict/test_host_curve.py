@@ -9,8 +9,8 @@ import pytest
 
 import workers
 from autofit.curve_set import CurveSet
-from autofit.host_prediction import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
-from autofit.prediction import Predictor
+from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
+from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from workers.predict.curve import PeakCurve
 from workers.predict.host_blocks import HostBlocks

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from autofit.confidence import (
+from autofit.hardware.gpus import catalogue
+from autofit.predict.confidence import (
     Calibration,
     ModelClass,
     Residuals,
@@ -15,7 +16,6 @@ from autofit.confidence import (
     generation,
     shipped_residuals,
 )
-from autofit.hardware.gpus import catalogue
 from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 

@@ -9,9 +9,9 @@ import pytest
 import workers
 from autofit.errors import StorageError, UsageError
 from autofit.hardware.chips import properties_for
-from autofit.prediction import Predictor
-from autofit.search.conv_costs import Rates, relative_cost
-from autofit.search.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.conv_costs import Rates, relative_cost
+from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from workers.knobs.conv.mixed import CANDIDATES
 from workers.predict.conditions import Conditions

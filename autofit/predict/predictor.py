@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 
+import workers
 from autofit import paths
-from autofit.card_plans import CardPlans, PlanSources
-from autofit.confidence import Residuals, shipped_residuals
 from autofit.dispatch.base import Runner
 from autofit.errors import (
     AutofitError,
@@ -22,9 +21,11 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.hardware.card import Card
-from autofit.plan_sources import offline_plan_source, plan_source
-from autofit.predicted_curve import PredictedCurve
-from autofit.report.estimate import Estimate
+from autofit.predict.confidence import Residuals, shipped_residuals
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Estimate
+from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
+from autofit.predict.self_test import checked
 from autofit.settings.goals import Risk
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
@@ -352,3 +353,26 @@ def _keep(trace_json: str) -> None:
     path = paths.traces_dir() / f"{hashlib.sha256(text).hexdigest()}.json.gz"
     if not path.exists():
         paths.write_atomically(path, gzip.compress(text, compresslevel=1, mtime=0))
+
+
+def local_predictor(
+    workload: WorkloadRef,
+    *,
+    mode: str | None = None,
+    worst_case: bool = False,
+    num_ranks: int = 1,
+    emit: EventSink = ignore,
+    with_tensors: bool = False,
+    with_calls: bool = False,
+) -> Predictor:
+    """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
+    return Predictor(
+        workload,
+        checked(workers.run),
+        mode=mode,
+        worst_case=worst_case,
+        num_ranks=num_ranks,
+        emit=emit,
+        with_tensors=with_tensors,
+        with_calls=with_calls,
+    )

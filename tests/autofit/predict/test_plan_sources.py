@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
+from autofit.predict.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
 from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION
 from workers.predict import cudnn_plans

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
-from autofit.search.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
+from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
 from workers.predict.conditions import Conditions, Level
 from workers.predict.curve import PeakCurve
 from workers.predict.mixed_convolutions import Option
