@@ -156,7 +156,7 @@ def find(asked: Question) -> TuneResult | None:
     Raises:
         StorageError: a database cannot be reached, which the search would need as well.
     """
-    from autofit.search.storage import is_journal, journal_path, open_storage, quiet_optuna
+    from autofit.study.storage import is_journal, journal_path, open_storage, quiet_optuna
 
     in_journal = is_journal(asked.storage)
     try:
@@ -184,7 +184,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
     Args:
         sources: the user's files that the workload used, path → digest; None where that is not known.
     """
-    from autofit.search.storage import open_storage, quiet_optuna
+    from autofit.study.storage import open_storage, quiet_optuna
 
     is_whole = result.stopped_by is None and all(entry.is_settled for entry in result.frontier)
     if not is_whole or sources is None:

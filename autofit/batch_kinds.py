@@ -9,7 +9,8 @@ from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError
 from autofit.report.batch_kinds import BatchKinds, KindAnswer
 from autofit.report.frontier import Frontier
-from autofit.search.boundary import Boundary, Curve, largest_fitting_batch
+from autofit.search.boundary import Boundary, largest_fitting_batch
+from autofit.search.curves import Curve
 from workers.protocol import TYPICAL, WORST, Evidence, Knobs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.host_curve import HostCurve
-from autofit.search.boundary import CachedCurve, Curve
+from autofit.search.curves import CachedCurve, Curve
 from workers.predict.conditions import MIXED
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
 

@@ -41,7 +41,7 @@ from workers.run import start_predictor
 if TYPE_CHECKING:
     from autofit.search.pruning import Pruning
     from autofit.search.space import SearchSpace
-    from autofit.search.study import TuningStudy
+    from autofit.study.study import TuningStudy
 
 
 # A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
@@ -305,7 +305,7 @@ def _open_study(
     *,
     pruning: Pruning | None,
 ) -> TuningStudy:
-    from autofit.search.study import TuningStudy
+    from autofit.study.study import TuningStudy
 
     return TuningStudy.open(
         space,

@@ -22,12 +22,12 @@ from autofit.events import EventSink, Progress, TrialAbandoned, TrialFinished, T
 from autofit.predict.curve import likely_bytes
 from autofit.predict.predictor import raise_if_failed
 from autofit.report.frontier import Frontier
-from autofit.service.findings import Findings, comparison
+from autofit.study.findings import Findings, comparison
 from workers.outcomes import answering
 from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
-    from autofit.search.study import Ask, TuningStudy
+    from autofit.study.study import Ask, TuningStudy
 
 _NUM_TRIES = 2  # of a trial that was lost or hung, which says nothing of its size
 _POLL_SECONDS = 0.5

@@ -172,7 +172,7 @@ class PredictedCurve:
         return other
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """The peak at the curve's risk; see `autofit.search.boundary.Curve`."""
+        """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
         curve = self._at(batch_size)
         if stop_above_bytes is not None:
             stop_above_bytes = self._before_widening(curve, stop_above_bytes)

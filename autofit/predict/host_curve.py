@@ -82,7 +82,7 @@ class HostPeak:
 class HostCurve:
     """Predicted peaks on the CPU at any batch size; call it with one.
 
-    It is a `autofit.search.boundary.Curve` at the level of a risk: a first trial that fits tells
+    It is a `autofit.search.curves.Curve` at the level of a risk: a first trial that fits tells
     its peak, one that runs out of memory may tell nothing.
 
     Args:

@@ -12,7 +12,8 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.report.result import CardAnswer
-from autofit.search.boundary import CachedCurve, largest_fitting_batch
+from autofit.search.boundary import largest_fitting_batch
+from autofit.search.curves import CachedCurve
 
 
 def card_answers(

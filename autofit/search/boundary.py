@@ -24,8 +24,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from autofit.search.curves import Curve
 from autofit.search.sizes import Ranks
 
 MIN_BATCH = 1
@@ -38,47 +38,6 @@ _NUM_NEIGHBOURS = 1  # so many sizes beyond a failing one are tried, or found to
 _SPREAD = 0.25  # with several workers, sizes are tried so far around an estimate of a mere prediction
 _SPREAD_CORRECTED = 0.08  # and so far around one that measured peaks corrected
 _FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted below this share of the other
-
-
-class Curve(Protocol):
-    """Predicted peak memory as a function of the batch size, for one knob setting."""
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """What the allocator reserves, at the level that has to be within the budget.
-
-        With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
-        and return any value above it that the peak reaches.
-        """
-        ...
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        """From the live blocks at their peak: never more than that peak, never falling in the batch."""
-        ...
-
-
-class CachedCurve:
-    """A curve that evaluates each size once."""
-
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
-        self._peaks: dict[int, int] = {}
-        self._reached: dict[int, int] = {}
-        self._lower_bounds: dict[int, int] = {}
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        if batch_size in self._peaks:
-            return self._peaks[batch_size]
-        if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
-            return self._reached[batch_size]
-        value = self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
-        exact = stop_above_bytes is None or value <= stop_above_bytes
-        (self._peaks if exact else self._reached)[batch_size] = value
-        return value
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        if batch_size not in self._lower_bounds:
-            self._lower_bounds[batch_size] = self._curve.lower_bound_bytes(batch_size)
-        return self._lower_bounds[batch_size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.search.boundary import Boundary, Curve
+from autofit.search.boundary import Boundary
+from autofit.search.curves import Curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from workers.protocol import Knobs
 

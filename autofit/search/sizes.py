@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from workers.protocol import Knobs
 
 if TYPE_CHECKING:
-    from autofit.search.boundary import Curve
+    from autofit.search.curves import Curve
 
 
 def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:

@@ -20,8 +20,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError, UsageError
-from autofit.search.storage import Storage, quiet_optuna
 from autofit.service.job_records import WorkingDir
+from autofit.study.storage import Storage, quiet_optuna
 from autofit.units import format_bytes
 
 MAX_PACKAGE_BYTES = 8 * 1024**2

@@ -28,8 +28,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.paths import studies_dir
 from autofit.report.result import TUNE_SCHEMA
-from autofit.search.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
+from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 

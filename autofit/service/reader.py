@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from autofit.errors import StorageError
 from autofit.events import EventSink, JobsCounted
 from autofit.paths import studies_dir
-from autofit.search.journal import JOURNAL_SUFFIX
-from autofit.search.searches import OPENED, SearchRecord
-from autofit.search.storage import Storage, open_storage, quiet_optuna
 from autofit.service.background import Log
 from autofit.service.queue import JOBS_STUDY, JobQueue
 from autofit.service.study_reader import UNREADABLE, StudyReader
+from autofit.study.journal import JOURNAL_SUFFIX
+from autofit.study.search_record import OPENED, SearchRecord
+from autofit.study.storage import Storage, open_storage, quiet_optuna
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

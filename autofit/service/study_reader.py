@@ -16,14 +16,14 @@ from autofit.events import (
     TuneStarted,
     WorkersChanged,
 )
-from autofit.search.boundary import Curve
-from autofit.search.feed import TrialFeed
-from autofit.search.ledger import Ledger
-from autofit.search.owner import Owner
-from autofit.search.records import outcome_of, owner_of, predicted_bytes_of
-from autofit.search.searches import SearchRecord
+from autofit.search.curves import Curve
 from autofit.service.background import Log
-from autofit.service.findings import Findings, comparison
+from autofit.study.feed import TrialFeed
+from autofit.study.findings import Findings, comparison
+from autofit.study.ledger import Ledger
+from autofit.study.owner import Owner
+from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
+from autofit.study.search_record import SearchRecord
 from workers.protocol import Knobs
 
 UNREADABLE = (ValueError, LookupError, TypeError)

@@ -25,8 +25,8 @@ from autofit.errors import UsageError, did_you_mean
 from autofit.hardware.budget import DEFAULT_MARGIN
 from autofit.hardware.gpus import Gpu
 from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
+from autofit.settings import values
 from autofit.settings.goals import Objective, Risk
-from autofit.settings.tune_settings import values
 from workers.protocol import (
     MODES,
     Knobs,

@@ -19,8 +19,8 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.plan_sources import PlanSources
 from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
-from autofit.search.study import TuningStudy
 from autofit.settings.goals import Risk
+from autofit.study.study import TuningStudy
 from workers.predict.formula_plans import FormulaPlans
 from workers.protocol import (
     Device,

@@ -22,8 +22,8 @@ from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
 from autofit.report.plain import from_plain
 from autofit.report.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
-from autofit.search.storage import open_storage
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.study.storage import open_storage
 from workers.protocol import Device, Evidence, Knobs
 from workers.run import close_predictor
 from workers.sources import content_digest

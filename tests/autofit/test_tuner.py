@@ -28,8 +28,8 @@ from autofit.events import (
 from autofit.predict.curve import PredictedCurve
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
-from autofit.search.study import TuningStudy
 from autofit.settings.goals import Objective
+from autofit.study.study import TuningStudy
 from autofit.tuner import Limits, Tuner
 from tests.postgres import Postgres, running_postgres
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef

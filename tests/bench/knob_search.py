@@ -32,15 +32,16 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import local_predictor
 from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
-from autofit.search.boundary import Curve, largest_fitting_batch
+from autofit.search.boundary import largest_fitting_batch
+from autofit.search.curves import Curve
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.search.pruning import Pruning
 from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
-from autofit.search.study import TuningStudy
 from autofit.settings.goals import Risk
 from autofit.settings.workloads import refer
+from autofit.study.study import TuningStudy
 from autofit.tuner import Tuner
 from workers.protocol import (
     Device,

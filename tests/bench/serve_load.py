@@ -35,11 +35,11 @@ from pathlib import Path
 import psutil
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.search.searches import record_opening
 from autofit.search.space import SearchSpace
-from autofit.search.storage import open_storage, quiet_optuna
-from autofit.search.study import TuningStudy
 from autofit.service.queue import JobQueue, JobSpec
+from autofit.study.search_record import record_opening
+from autofit.study.storage import open_storage, quiet_optuna
+from autofit.study.study import TuningStudy
 from tests.bench import storage_copies
 from tests.postgres import running_postgres
 from workers.protocol import (

@@ -30,9 +30,9 @@ from typing import Any
 
 import psutil
 
-from autofit.search.boundary import CachedCurve
+from autofit.search.curves import CachedCurve
 from autofit.search.space import SearchSpace
-from autofit.search.study import Ask, TuningStudy
+from autofit.study.study import Ask, TuningStudy
 from tests.postgres import running_postgres
 from workers.protocol import (
     CONV_ALGOS,

@@ -17,9 +17,9 @@ import psutil
 import pytest
 import yaml
 
-from autofit.search.storage import open_storage
 from autofit.service.job_records import JobRecord, JobState
 from autofit.service.queue import JobQueue
+from autofit.study.storage import open_storage
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon

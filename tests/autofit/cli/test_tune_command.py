@@ -12,8 +12,8 @@ from autofit.cli.tune import tune
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.events import TrialFinished, TrialStarted, TuneStarted
 from autofit.report.html.content import Content
+from autofit.settings import tune_settings as settings_module
 from autofit.settings.goals import Risk
-from autofit.settings.tune_settings import tune_settings as settings_module
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=94, probe=Probe.PREDICT)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.search.boundary import MAX_BATCH, Boundary, CachedCurve, largest_fitting_batch
+from autofit.search.boundary import MAX_BATCH, Boundary, largest_fitting_batch
+from autofit.search.curves import CachedCurve
 
 BUDGET = 10_000_000_000
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from autofit.search.ledger import Ledger
-from autofit.search.owner import Owner
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.search.pruning import Pruning
 from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
+from autofit.study.ledger import Ledger
+from autofit.study.owner import Owner
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 
 OWNER = Owner.this_process(lease_seconds=60.0)

@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from autofit.search.boundary import CachedCurve
+from autofit.search.curves import CachedCurve
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler
 from autofit.search.space import SearchSpace
 from workers.protocol import CUDA_POLICIES, Knobs

@@ -10,9 +10,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from autofit.search.space import SearchSpace
-from autofit.search.study import Ask, TuningStudy
 from autofit.service.metrics import Metrics
 from autofit.service.reader import DirectoryReader, StorageReader, reader_of
+from autofit.study.study import Ask, TuningStudy
 from tests.conformance.dispatcher import ROOT
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 

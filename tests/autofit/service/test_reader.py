@@ -11,10 +11,10 @@ import pytest
 
 from autofit.errors import StorageError, UsageError
 from autofit.paths import studies_dir
-from autofit.search.searches import OPENED
-from autofit.search.storage import open_storage, quiet_optuna
 from autofit.service.job_records import JobSpec
 from autofit.service.queue import JobQueue
+from autofit.study.search_record import OPENED
+from autofit.study.storage import open_storage, quiet_optuna
 from tests.autofit.service.searches import (
     BUDGET_BYTES,
     GIB,

@@ -26,8 +26,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.search.owner import Owner
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE
+from autofit.study.owner import Owner
 from workers.protocol import TrialOutcome, Verdict
 
 OUTCOME = "outcome"

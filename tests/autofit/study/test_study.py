@@ -13,7 +13,7 @@ import pytest
 from autofit.errors import StorageError, StudyMismatchError, UsageError
 from autofit.search.agenda import Goal
 from autofit.search.space import SearchSpace
-from autofit.search.study import fingerprint
+from autofit.study.study import fingerprint
 from workers.protocol import Knobs, Verdict
 
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -17,14 +17,14 @@ import optuna
 import psutil
 import pytest
 
-from autofit.search.owner import Owner
 from autofit.search.space import SearchSpace
+from autofit.study.owner import Owner
 from workers.protocol import Knobs, Verdict
 
 COORDINATOR = """
 import json, os, signal, sys
 from autofit.search.space import SearchSpace
-from autofit.search.study import TuningStudy
+from autofit.study.study import TuningStudy
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 storage, moment = sys.argv[1:]

@@ -11,8 +11,8 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 
 from autofit.errors import StudyMismatchError, UsageError
-from autofit.search.searches import SETTINGS
-from autofit.search.storage import Storage
+from autofit.study.search_record import SETTINGS
+from autofit.study.storage import Storage
 
 _VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
 

@@ -11,11 +11,11 @@ import pytest
 
 from autofit.search.agenda import Goal
 from autofit.search.choice import decisive
-from autofit.search.ledger import Ledger
-from autofit.search.owner import Owner
 from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.space import SearchSpace
-from autofit.search.study import Ask
+from autofit.study.ledger import Ledger
+from autofit.study.owner import Owner
+from autofit.study.study import Ask
 from workers.protocol import CONV_ALGOS, Knobs, TrialOutcome, Verdict
 
 SPACE = SearchSpace(choices={"conv_algo": CONV_ALGOS}, max_batch=12)

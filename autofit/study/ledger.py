@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from optuna.trial import FrozenTrial, TrialState
 
 from autofit.search.agenda import Agenda, Goal
-from autofit.search.boundary import Boundary, Curve
+from autofit.search.boundary import Boundary
 from autofit.search.choice import Configuration
-from autofit.search.owner import Owner
+from autofit.search.curves import Curve
 from autofit.search.pruning import PrunedSetting, Pruning
-from autofit.search.records import num_steps_of, outcome_of, owner_of
 from autofit.search.space import BATCH_SIZE, SearchSpace
+from autofit.study.owner import Owner
+from autofit.study.records import num_steps_of, outcome_of, owner_of
 from workers.protocol import NOT_TRIED, Device, Knobs, TrialOutcome, Verdict
 
 _NO_ENVIRONMENT: dict[str, str] = {}

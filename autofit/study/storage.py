@@ -15,7 +15,7 @@ from optuna.storages import BaseStorage, RDBStorage
 
 from autofit.errors import StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
-from autofit.search.journal import JOURNAL_SUFFIX, open_journal
+from autofit.study.journal import JOURNAL_SUFFIX, open_journal
 
 WAIT_SECONDS = 60.0
 
@@ -187,7 +187,7 @@ def journal_path(storage: str | None, study_name: str) -> Path:
 
 
 def _open_database(storage: str, wait_seconds: float) -> Storage:
-    from autofit.search import database
+    from autofit.study import database
 
     url = database.parse_url(storage)
     where = database.shown(url)

@@ -3,7 +3,7 @@
 Several processes may ask at once. Each chooses from what it knows, writes its trial, and looks at
 the trials that got a smaller number meanwhile: the one that finds its size among them gives its own
 up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
-connection; see `autofit.search.records` for what a record looks like in between.
+connection; see `autofit.study.records` for what a record looks like in between.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from optuna.trial import FrozenTrial, TrialState
 from autofit.errors import StorageError
 from autofit.identity import fingerprint
 from autofit.search.agenda import Goal, Purpose
-from autofit.search.boundary import Boundary, Curve
+from autofit.search.boundary import Boundary
 from autofit.search.choice import Configuration
-from autofit.search.feed import TrialFeed
-from autofit.search.ledger import Ledger
-from autofit.search.owner import Owner
-from autofit.search.prepare import default_name, prepare, require_name
+from autofit.search.curves import Curve
 from autofit.search.pruning import PrunedSetting, Pruning
-from autofit.search.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.search.sampler import BoundarySampler, no_curve
-from autofit.search.searches import Opened, record_opening
 from autofit.search.space import BATCH_SIZE, SearchSpace
-from autofit.search.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
+from autofit.study.feed import TrialFeed
+from autofit.study.ledger import Ledger
+from autofit.study.owner import Owner
+from autofit.study.prepare import default_name, prepare, require_name
+from autofit.study.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
+from autofit.study.search_record import Opened, record_opening
+from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
 from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome
 
 # Renewed while trials run: so long a coordinator of another host that was killed is waited for.

@@ -16,9 +16,9 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from autofit.errors import StorageError, UsageError
-from autofit.search.database import parse_url, shown
 from autofit.search.space import SearchSpace
-from autofit.search.storage import open_storage
+from autofit.study.database import parse_url, shown
+from autofit.study.storage import open_storage
 from tests.postgres import Postgres, running_postgres
 from workers.protocol import Knobs, Verdict
 

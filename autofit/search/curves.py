@@ -1,0 +1,46 @@
+"""The curve that a search is guided by: a peak for any batch size, each worked out once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Curve(Protocol):
+    """Predicted peak memory as a function of the batch size, for one knob setting."""
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        """What the allocator reserves, at the level that has to be within the budget.
+
+        With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
+        and return any value above it that the peak reaches.
+        """
+        ...
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """From the live blocks at their peak: never more than that peak, never falling in the batch."""
+        ...
+
+
+class CachedCurve:
+    """A curve that evaluates each size once."""
+
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+        self._peaks: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        self._lower_bounds: dict[int, int] = {}
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        if batch_size in self._peaks:
+            return self._peaks[batch_size]
+        if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
+            return self._reached[batch_size]
+        value = self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
+        exact = stop_above_bytes is None or value <= stop_above_bytes
+        (self._peaks if exact else self._reached)[batch_size] = value
+        return value
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        if batch_size not in self._lower_bounds:
+            self._lower_bounds[batch_size] = self._curve.lower_bound_bytes(batch_size)
+        return self._lower_bounds[batch_size]

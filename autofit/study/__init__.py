@@ -1,0 +1,7 @@
+"""What was tried, durably: an Optuna study, where it is kept, and how it is read.
+
+study     the record: ask, tell, resume, reconciliation
+ledger    what all trials come to, kept up as they are told
+storage   where studies are kept: journal, database; what is tried again when it cannot be reached
+records   how a trial is written, feed how those of others are read, owner whose it is
+"""
