@@ -23,7 +23,7 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Breakdown, Estimate, Interval
 from autofit.probing import StepPeak, probe_step
 from autofit.report.check import CheckResult
-from autofit.report.result import Best, FrontierEntry, TuneResult
+from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
 from workers.scripts.reference import Script
 from workers.workload import Workload

@@ -1,6 +1,6 @@
 """The Python interface: `tune`, `estimate`, `check`, `peak_curve`.
 
-`autofit.session` puts a search together. Nothing of the caller's process is changed: workloads run
+`autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
 in child processes.
 """
 
@@ -20,11 +20,11 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
 from autofit.report.check import CheckResult
-from autofit.report.result import TuneResult
-from autofit.session import run
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
 from autofit.settings.values import parse_parallel
 from autofit.settings.workloads import _require_its_own, refer
+from autofit.tuning.result import TuneResult
+from autofit.tuning.session import run
 from workers.protocol import Knobs, WorkloadRef
 from workers.scripts.reference import Script
 from workers.workload import Workload, WorkloadError

@@ -23,11 +23,11 @@ from autofit.predict.predictor import Predictor
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
 from autofit.report.html.tables import breakdown_table, frontier_table
-from autofit.report.result import TuneResult
 from autofit.report.what_if import WhatIf
 from autofit.report.words import evidence_phrase, rate, unnamed_card
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more

@@ -8,8 +8,8 @@ from autofit.errors import BudgetError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.report.answer import needed_at_least
-from autofit.report.result import TuneResult
 from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from workers.knobs import conv
 

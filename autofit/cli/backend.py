@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import reporting, session
+from autofit import reporting
 from autofit.checking import run_check
 from autofit.comparing import compare_workloads
 from autofit.conv_layers import find_conv_layers
@@ -20,11 +20,12 @@ from autofit.report.check import CheckResult
 from autofit.report.compare import Comparison
 from autofit.report.conv_layers import ConvLayers
 from autofit.report.html.content import Content
-from autofit.report.result import TuneResult
 from autofit.report.summary import SummarizedEstimate
 from autofit.report.what_if import WhatIf
 from autofit.settings.tune_settings import TuneSettings
 from autofit.summarizing import summarize_workload
+from autofit.tuning import session
+from autofit.tuning.result import TuneResult
 from autofit.what_if import what_if as try_levers
 from workers.protocol import Knobs, WorkloadRef
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
-    """Searches; see `autofit.session.run`."""
+    """Searches; see `autofit.tuning.session.run`."""
     return session.run(settings, workload, emit=emit)
 
 

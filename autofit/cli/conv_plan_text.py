@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autofit.cli.output import headed, heading, indented
 from autofit.predict.conv_plan import LayerChoice
-from autofit.report.result import TuneResult
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
 

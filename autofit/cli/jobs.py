@@ -252,8 +252,8 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
     """Prints the text of `tune`, as its driver did."""
     from autofit.cli.tune_text import print_result
-    from autofit.report.result import TuneResult
     from autofit.settings.tune_settings import resolve_settings
+    from autofit.tuning.result import TuneResult
 
     options = job.spec.options
     settings = resolve_settings({name.replace("-", "_"): text for name, text in options.items()}, {}, None)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from autofit.cli.output import grid, headed, listing, styled
-from autofit.report.result import TUNE_SCHEMA
 from autofit.service.job_records import JobRecord, JobState
+from autofit.tuning.result import TUNE_SCHEMA
 
 JOBS_SCHEMA = "autofit.jobs/1"
 FLEET_SCHEMA = "autofit.fleet/1"

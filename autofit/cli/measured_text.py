@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from autofit.cli.output import by_setting, heading, indented
-from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import rate
+from autofit.tuning.result import FrontierEntry, TuneResult
 from autofit.units import format_bytes
 
 

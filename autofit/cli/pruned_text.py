@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from autofit.cli.output import headed, heading, indented
-from autofit.report.result import TuneResult
+from autofit.tuning.result import TuneResult
 
 
 def print_pruned(console: Console, result: TuneResult) -> None:

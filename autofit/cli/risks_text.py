@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from autofit.cli.output import by_setting, heading, indented
-from autofit.report.result import FrontierEntry, TuneResult
 from autofit.settings.goals import Risk
+from autofit.tuning.result import FrontierEntry, TuneResult
 
 # What happens where a size needs more than is likely: if it still runs with the smallest plans, and if
 # it does not. `try_configs` of ATen's Conv_v8.cpp goes on to the next plan when a workspace cannot be

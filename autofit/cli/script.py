@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autofit.report.result import Best
 from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.result import Best
 from workers.knobs import conv
 from workers.protocol import Knobs, ScriptCall, allocator_conf
 

@@ -32,10 +32,10 @@ from autofit.cli.options import (
 from autofit.errors import AutofitError, ExitCode
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
-from autofit.report.result import TuneResult
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.tune_settings import DEVICES, PROBES, TuneSettings, resolve_settings
 from autofit.settings.workloads import refer
+from autofit.tuning.result import TuneResult
 
 if TYPE_CHECKING:
     from autofit.service.driver import JobDriver

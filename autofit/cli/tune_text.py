@@ -18,10 +18,10 @@ from autofit.cli.pruned_text import print_pruned
 from autofit.cli.risks_text import print_risks
 from autofit.cli.script import call_lines, script_lines
 from autofit.report.answer import answer_in_words
-from autofit.report.result import Best, FrontierEntry, TuneResult
 from autofit.report.words import outside_allocator, unnamed_card
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
+from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
 from workers.protocol import WORST, Evidence, Knobs, Verdict
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, TuneStarted
-from autofit.report.result import TuneResult
 from autofit.service.job_records import JobRecord
 from autofit.service.queue import JobQueue
 from autofit.service.submission import STORAGE_VARIABLE
+from autofit.tuning.result import TuneResult
 
 _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
 

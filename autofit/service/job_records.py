@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
-from autofit.report.result import TUNE_SCHEMA
+from autofit.tuning.result import TUNE_SCHEMA
 
 DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head
 

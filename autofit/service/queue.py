@@ -27,9 +27,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.paths import studies_dir
-from autofit.report.result import TUNE_SCHEMA
 from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
+from autofit.tuning.result import TUNE_SCHEMA
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 

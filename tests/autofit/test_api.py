@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 import autofit
-from autofit import session
 from autofit.api import KnobOptions
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
 from autofit.events import Event, TrialStarted, TuneFinished, TuneStarted
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
+from autofit.tuning import session
 from workers.protocol import Evidence, Knobs, Verdict
 
 WORKLOADS = Path(__file__).with_name("tiny_workloads.py")

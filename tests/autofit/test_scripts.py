@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import autofit
-from autofit import answers, session
 from autofit.cli import main
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
+from autofit.tuning import earlier_answers, session
 from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef
 from workers.references import WorkloadError
@@ -146,7 +146,7 @@ def test_no_answer_is_kept_of_a_script_which_may_read_any_variable(small):
     settings = resolve_settings({"script": "small.py", "batch_arg": "-n", "probe": "predict"}, {}, None)
     ref = autofit.Script(path=small, batch_argument="-n").reference()
     reachable = partial(pytest.fail, "asked")
-    assert answers.question(settings, ref, local_gpus=tuple, reachable=reachable) is None
+    assert earlier_answers.question(settings, ref, local_gpus=tuple, reachable=reachable) is None
 
 
 def test_a_reference_survives_its_way_to_a_worker(small):

@@ -24,13 +24,11 @@ from pathlib import Path
 
 import optuna
 
-from autofit.curve_set import CurveSet
 from autofit.events import ignore
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import local_predictor
-from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import Curve
@@ -42,7 +40,9 @@ from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.settings.workloads import refer
 from autofit.study.study import TuningStudy
-from autofit.tuner import Tuner
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Frontier
+from autofit.tuning.tuner import Tuner
 from workers.protocol import (
     Device,
     Evidence,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autofit.report.html.content import CATEGORY_NAMES, Table
-from autofit.report.result import FrontierEntry, TuneResult
 from autofit.report.words import outside_allocator, rate
+from autofit.tuning.result import FrontierEntry, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 

@@ -15,7 +15,7 @@ from autofit.cli.backend import Backend
 from autofit.hardware.budget import make_budget
 from autofit.predict.confidence import Calibration, ModelClass
 from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
-from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
+from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
 from tests.commands import Finished
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 

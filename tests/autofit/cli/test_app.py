@@ -21,7 +21,7 @@ HEAVY = "heavy = {'torch', 'ray', 'optuna'} & sys.modules.keys(); assert not hea
 @pytest.mark.parametrize(
     "code",
     [
-        "import autofit, autofit.cli, autofit.tuner",
+        "import autofit, autofit.cli, autofit.tuning.tuner",
         "from autofit.cli import main; assert main(['--help']) == 0; assert 'rich' not in sys.modules",
         "from autofit.cli import main; assert main(['gpus']) == 0",
         "from autofit.cli import main; assert main(['completion', 'bash']) == 0",

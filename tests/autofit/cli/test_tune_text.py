@@ -14,11 +14,11 @@ from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval
 from autofit.report.answer import needed_at_least
-from autofit.report.result import TuneResult
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.result import TuneResult
 from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
 
 GIB = 1024**3

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import workers
-from autofit.curve_set import CurveSet
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
+from autofit.tuning.curves import CurveSet
 from workers.predict.curve import PeakCurve
 from workers.predict.host_blocks import HostBlocks
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef

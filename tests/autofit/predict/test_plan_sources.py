@@ -56,8 +56,10 @@ def test_without_a_libcudnn_that_works_there_is_the_table(library, tmp_path: Pat
     (tmp_path / "nvidia" / "__init__.py").touch()
     if library is not None:
         (folder / "libcudnn.so.9").write_text(library)
-    code = "from autofit.predict import plan_sources as p\n"
-    "p.prepare('sm_80'); print(p.plan_source('sm_80').name)"
+    code = (
+        "from autofit.predict import plan_sources as p\n"
+        "p.prepare('sm_80'); print(p.plan_source('sm_80').name)"
+    )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.events import Event, Progress
 from autofit.hardware.card import Card
@@ -18,6 +17,7 @@ from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
+from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
 from workers.predict.curve import TRACED_BATCH_SIZES
 from workers.predict.formula_plans import FormulaPlans

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
-from autofit.report.result import Best, FrontierEntry
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, best_of, knee_of
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
+from autofit.tuning.result import Best, FrontierEntry
 from autofit.units import format_bytes
 from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, TrialOutcome, Verdict
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import workers
-from autofit.curve_set import CurveSet
-from autofit.out_of_reach import TrialsInReach
 from autofit.predict.host_curve import HostCurve, HostProcess
 from autofit.predict.predictor import Predictor
-from autofit.report.frontier import Frontier
 from autofit.settings.workloads import refer
-from autofit.tuner import Limits, Tuner
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Frontier
+from autofit.tuning.trials import TrialsInReach
+from autofit.tuning.tuner import Limits, Tuner
 from workers.protocol import Evidence, Knobs, Probe, TrialSpec, Verdict, WorkloadRef
 
 MIB, GIB = 1024**2, 1024**3

@@ -13,9 +13,9 @@ from autofit.hardware.budget import make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import gpus_sold_as
 from autofit.predict.estimate import Estimate, WorkspaceSpan
-from autofit.report.cards import card_answers
-from autofit.report.result import Best, CardAnswer, FrontierEntry, TuneResult
 from autofit.settings.goals import Risk
+from autofit.tuning.alternatives import card_answers
+from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
 from workers.protocol import Device, Evidence, Knobs
 
 MIB, GIB = 1024**2, 1024**3

@@ -10,13 +10,13 @@ from typing import Any, Self
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
-from autofit.report.batch_kinds import BatchKinds
-from autofit.report.plain import from_plain
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
-from workers.protocol import Device, Evidence, Knobs, TrialOutcome
+from autofit.tuning.plain import from_plain
+from autofit.units import format_bytes
+from workers.protocol import TYPICAL, WORST, Device, Evidence, Knobs, TrialOutcome
 
 TUNE_SCHEMA = "autofit.tune/1"
 
@@ -223,3 +223,54 @@ class TuneResult:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindAnswer:
+    """The answer for one kind of batch.
+
+    Attributes:
+        largest_batch: the largest size that fits; None where none does.
+        evidence: of that size.
+        peak_bytes: predicted peak at `BatchKinds.batch_size`, of what is held against the budget.
+    """
+
+    largest_batch: int | None
+    evidence: Evidence
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchKinds:
+    """Both kinds under one budget and one knob setting.
+
+    Attributes:
+        tuned: `typical` or `worst`, the kind that the search was asked for.
+        batch_size: the size that both peaks are of: the answer, or the smallest where nothing fits.
+    """
+
+    tuned: str
+    batch_size: int
+    typical: KindAnswer
+    worst: KindAnswer
+
+    def in_words(self) -> str:
+        """The difference in one sentence."""
+        peaks = f"{format_bytes(self.worst.peak_bytes)} against {format_bytes(self.typical.peak_bytes)}"
+        typical, worst = _reach(self.typical), _reach(self.worst)
+        advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on those"
+        return (
+            f"{TYPICAL.capitalize()} batches {typical}; the worst need {peaks} at batch {self.batch_size}, "
+            f"predicted, and {worst}{advice}."
+        )
+
+    @property
+    def has_same_answer(self) -> bool:
+        return self.typical.largest_batch == self.worst.largest_batch
+
+
+def _reach(answer: KindAnswer) -> str:
+    how = "" if answer.evidence is Evidence.PREDICTED else ", measured"
+    if answer.largest_batch is None:
+        return f"do not fit at all{how}"
+    return f"fit to {answer.largest_batch}{how}"

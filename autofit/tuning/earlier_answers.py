@@ -28,8 +28,8 @@ from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
-from autofit.report.result import TuneResult
 from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.result import TuneResult
 from workers.outcomes import processor_name
 from workers.protocol import PROTOCOL_VERSION, WorkloadRef
 from workers.sources import content_digest
@@ -308,7 +308,7 @@ def _installed_packages() -> str:
 def _own_code() -> str:
     """A digest of autofit itself with its tables, since an installation may be of a work tree."""
     digest = hashlib.sha256()
-    for package in (Path(__file__).parent, Path(workers.__path__[0])):
+    for package in (Path(__file__).parents[1], Path(workers.__path__[0])):
         for path in sorted(package.rglob("*")):
             if path.suffix in (".py", ".toml", ".gz"):
                 digest.update(f"{path.relative_to(package.parent)}\0".encode())

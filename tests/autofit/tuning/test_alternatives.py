@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import autofit
-from autofit import session
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
 from autofit.report.answer import answer_in_words
-from autofit.report.result import TuneResult
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
+from autofit.tuning import session
+from autofit.tuning.result import TuneResult
 from workers.protocol import Evidence
 
-PADDED = Path(__file__).with_name("padded_text.py")
+PADDED = Path(__file__).parents[1] / "padded_text.py"
 ALIKE = f"{PADDED}:padded_alike"
 OF_THE_DATA = f"{PADDED}:workload"
 SMALL = f"{PADDED.with_name('tiny_workloads.py')}:small"

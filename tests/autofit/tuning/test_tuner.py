@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from autofit.curve_set import CurveSet, CurveTrials
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.events import (
@@ -26,11 +25,13 @@ from autofit.events import (
     WorkersChanged,
 )
 from autofit.predict.curve import PredictedCurve
-from autofit.report.frontier import Frontier
 from autofit.search.agenda import Goal
 from autofit.settings.goals import Objective
 from autofit.study.study import TuningStudy
-from autofit.tuner import Limits, Tuner
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Frontier
+from autofit.tuning.trials import CurveTrials
+from autofit.tuning.tuner import Limits, Tuner
 from tests.postgres import Postgres, running_postgres
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 

@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from autofit.curve_set import CurveSet
 from autofit.events import EventSink, Progress, TrialAbandoned, TrialFinished, TrialStarted, WorkersChanged
 from autofit.predict.curve import likely_bytes
 from autofit.predict.predictor import raise_if_failed
-from autofit.report.frontier import Frontier
 from autofit.study.findings import Findings, comparison
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Frontier
+from autofit.tuning.trials import Trials
 from workers.outcomes import answering
 from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
 _NUM_TRIES = 2  # of a trial that was lost or hung, which says nothing of its size
 _POLL_SECONDS = 0.5
-
-
-class Trials(Protocol):
-    """What runs trials: a dispatcher, or the curves."""
-
-    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
-
-    def capacity(self, trial: Probe | TrialSpec) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

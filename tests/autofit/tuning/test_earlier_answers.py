@@ -14,16 +14,16 @@ import optuna
 import pytest
 
 import autofit
-from autofit import answers
 from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
-from autofit.report.plain import from_plain
-from autofit.report.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
 from autofit.study.storage import open_storage
+from autofit.tuning import earlier_answers
+from autofit.tuning.plain import from_plain
+from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from workers.protocol import Device, Evidence, Knobs
 from workers.run import close_predictor
 from workers.sources import content_digest
@@ -92,10 +92,10 @@ class Asking:
         local: Callable[[], tuple[LocalGpu, ...]] = lambda: (CARD,),
         devices: Devices = Devices(num_gpus=1, names=("T4",)),  # noqa: B008 - frozen
         **options: Any,
-    ) -> answers.Question:
+    ) -> earlier_answers.Question:
         settings = resolve_settings({"model": "net", "gpu": "t4", **options}, {}, None)
         workload = parse_reference(f"{self.workload}:net")
-        asked = answers.question(settings, workload, local_gpus=local, reachable=lambda: devices)
+        asked = earlier_answers.question(settings, workload, local_gpus=local, reachable=lambda: devices)
         assert asked is not None
         return asked
 
@@ -116,13 +116,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 def test_an_answer_is_found_again_as_it_was(asking: Asking, storage: str | None) -> None:
     asked = asking.question(storage=storage)
-    assert answers.find(asked) is None
-    answers.keep(asked, result(), asking.sources)
-    assert answers.find(asking.question(storage=storage)) == result(cached=True)
+    assert earlier_answers.find(asked) is None
+    earlier_answers.keep(asked, result(), asking.sources)
+    assert earlier_answers.find(asking.question(storage=storage)) == result(cached=True)
 
 
 def test_nothing_is_written_for_a_question_that_was_not_answered(asking: Asking, state_dir: Path) -> None:
-    answers.find(asking.question())
+    earlier_answers.find(asking.question())
     assert not list(state_dir.rglob("answer-*"))
 
 
@@ -130,11 +130,11 @@ def test_another_answer_takes_the_place_of_the_one_that_no_longer_holds(
     asking: Asking, storage: str | None
 ) -> None:
     asked = asking.question(storage=storage)
-    answers.keep(asked, result(), asking.sources)
+    earlier_answers.keep(asked, result(), asking.sources)
     asking.neighbour.write_text("width = 16\n")
-    assert answers.find(asked) is None
-    answers.keep(asked, result(wall_seconds=9.0), asking.sources)
-    assert answers.find(asked) == result(wall_seconds=9.0, cached=True)
+    assert earlier_answers.find(asked) is None
+    earlier_answers.keep(asked, result(wall_seconds=9.0), asking.sources)
+    assert earlier_answers.find(asked) == result(wall_seconds=9.0, cached=True)
     opened = open_storage(storage, asked.study)
     with opened.guard():
         (trial,) = optuna.load_study(study_name=asked.study, storage=opened.backend).trials
@@ -144,19 +144,19 @@ def test_another_answer_takes_the_place_of_the_one_that_no_longer_holds(
 
 def test_a_neighbour_that_is_gone_makes_a_new_search(asking: Asking) -> None:
     asked = asking.question()
-    answers.keep(asked, result(), asking.sources)
+    earlier_answers.keep(asked, result(), asking.sources)
     asking.neighbour.unlink()
-    assert answers.find(asked) is None
+    assert earlier_answers.find(asked) is None
 
 
 def test_a_copy_of_the_workload_in_another_place_has_the_same_answer(asking: Asking, tmp_path: Path) -> None:
     """As a cluster makes one for every job."""
     storage = str(tmp_path / "all.journal")
-    answers.keep(asking.question(storage=storage), result(), asking.sources)
+    earlier_answers.keep(asking.question(storage=storage), result(), asking.sources)
     copy = Asking(tmp_path / "there")
-    assert answers.find(copy.question(storage=storage)) == result(cached=True)
+    assert earlier_answers.find(copy.question(storage=storage)) == result(cached=True)
     copy.neighbour.write_text("width = 16\n")
-    assert answers.find(copy.question(storage=storage)) is None
+    assert earlier_answers.find(copy.question(storage=storage)) is None
 
 
 def test_another_workload_setting_card_or_version_is_another_question(
@@ -206,7 +206,7 @@ def test_where_and_for_how_long_to_look_is_no_part_of_the_question(asking: Askin
 
 
 def test_every_setting_that_does_not_decide_is_one() -> None:
-    assert {field.name for field in dataclasses.fields(TuneSettings)} > answers._NOT_DECIDING
+    assert {field.name for field in dataclasses.fields(TuneSettings)} > earlier_answers._NOT_DECIDING
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_every_setting_that_does_not_decide_is_one() -> None:
 )
 def test_half_an_answer_is_not_kept(asking: Asking, changes: dict[str, Any], sources: Any) -> None:
     asked = asking.question()
-    answers.keep(asked, result(**changes), sources)
-    assert answers.find(asked) is None
+    earlier_answers.keep(asked, result(**changes), sources)
+    assert earlier_answers.find(asked) is None
 
 
 def test_that_nothing_fits_is_an_answer(asking: Asking) -> None:
     asked = asking.question()
-    answers.keep(asked, result(best=None), asking.sources)
-    assert answers.find(asked) == result(best=None, cached=True)
+    earlier_answers.keep(asked, result(best=None), asking.sources)
+    assert earlier_answers.find(asked) == result(best=None, cached=True)
 
 
 def test_cards_that_cannot_be_told_are_asked_nothing() -> None:
@@ -236,7 +236,8 @@ def test_cards_that_cannot_be_told_are_asked_nothing() -> None:
     settings = resolve_settings({"model": "net", "gpu": "t4"}, {}, None)
     workload = parse_reference("davenet")
     assert (
-        answers.question(settings, workload, local_gpus=silent, reachable=lambda: Devices(num_gpus=0)) is None
+        earlier_answers.question(settings, workload, local_gpus=silent, reachable=lambda: Devices(num_gpus=0))
+        is None
     )
 
 
@@ -289,11 +290,11 @@ def test_a_damaged_entry_is_ignored_with_a_warning(
     asking: Asking, state_dir: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     asked = asking.question()
-    answers.keep(asked, result(), asking.sources)
+    earlier_answers.keep(asked, result(), asking.sources)
     (path,) = (state_dir / "studies").iterdir()
     path.write_text(damage)
     with caplog.at_level(logging.WARNING):
-        assert answers.find(asked) is None
+        assert earlier_answers.find(asked) is None
     assert len(caplog.messages) == (damage == "not json\n")
 
 
@@ -304,8 +305,8 @@ def test_an_entry_of_somebody_else_is_ignored_and_left_alone(
     opened = open_storage(storage, asked.study)
     theirs = optuna.create_study(storage=opened.backend, study_name=asked.study)
     theirs.add_trial(optuna.create_trial(value=1.0))
-    assert answers.find(asked) is None
-    answers.keep(asked, result(), asking.sources)
+    assert earlier_answers.find(asked) is None
+    earlier_answers.keep(asked, result(), asking.sources)
     assert [trial.value for trial in theirs.trials] == [1.0]
     opened.close()
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
@@ -327,8 +328,8 @@ def test_an_entry_that_lacks_something_is_ignored_with_a_warning(
     lacking = Lacking(
         **{field.name: getattr(result(), field.name) for field in dataclasses.fields(TuneResult)}
     )
-    answers.keep(asked, lacking, asking.sources)
-    assert answers.find(asked) is None
+    earlier_answers.keep(asked, lacking, asking.sources)
+    assert earlier_answers.find(asked) is None
     assert "cannot be read and is ignored" in caplog.text
 
 
@@ -336,14 +337,14 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     asking: Asking, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = asking.question(storage="/proc/nobody/writes/here.journal")
-    assert answers.find(asked) is None
-    answers.keep(asked, result(), asking.sources)
+    assert earlier_answers.find(asked) is None
+    earlier_answers.keep(asked, result(), asking.sources)
     assert "the answer is not kept for the next time" in caplog.text
 
 
 def test_a_database_that_cannot_be_reached_ends_the_search_before_it_began(asking: Asking) -> None:
     with pytest.raises(StorageError, match="unable to open database file"):
-        answers.find(asking.question(storage="sqlite:////nowhere/at/all.db"))
+        earlier_answers.find(asking.question(storage="sqlite:////nowhere/at/all.db"))
 
 
 # Documents

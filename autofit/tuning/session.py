@@ -6,36 +6,32 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import workers
-from autofit import answers
-from autofit.batch_kinds import compare_kinds
-from autofit.curve_set import CurveSet, CurveTrials
-from autofit.dispatch.base import Devices, Dispatcher
+from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.requests import Wishes
 from autofit.errors import UsageError
 from autofit.events import EventSink, TuneFinished, TuneStarted
-from autofit.guidance import curves_of
 from autofit.hardware import gpus
 from autofit.identity import versions
-from autofit.out_of_reach import TrialsInReach
 from autofit.predict import plan_sources
 from autofit.predict.confidence import shipped_residuals
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.report.cards import card_answers
-from autofit.report.result import Best, CardAnswer, TuneResult
-from autofit.report.risks import with_risks
 from autofit.search.agenda import Goal
-from autofit.search_space import capped, conv_algos, pruning_of, search_space
 from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
 from autofit.settings.tune_settings import TuneSettings
-from autofit.tuner import Limits, Tuner
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit.tuning import earlier_answers
+from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
+from autofit.tuning.curves import CurveSet, curves_of
+from autofit.tuning.result import Best, CardAnswer, TuneResult
+from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space
+from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
+from autofit.tuning.tuner import Limits, Tuner
+from workers.protocol import Knobs, Probe, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
@@ -77,9 +73,11 @@ def run(
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
     """
-    with _Measuring(lambda: connect(settings, emit)) as measuring:
-        asked = answers.question(settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices)
-        earlier = None if asked is None or settings.fresh else answers.find(asked)
+    with Measuring(lambda: connect(settings, emit)) as measuring:
+        asked = earlier_answers.question(
+            settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
+        )
+        earlier = None if asked is None or settings.fresh else earlier_answers.find(asked)
         if earlier is not None:
             usable_bytes = earlier.budget.usable_bytes
             emit(
@@ -95,7 +93,7 @@ def run(
         else:
             result, sources = _search(settings, workload, measuring, emit)
             if asked is not None:
-                answers.keep(asked, result, sources)
+                earlier_answers.keep(asked, result, sources)
     best = result.best
     emit(
         TuneFinished(
@@ -110,7 +108,7 @@ def run(
 
 
 def _search(
-    settings: TuneSettings, workload: WorkloadRef, measuring: _Measuring, emit: EventSink
+    settings: TuneSettings, workload: WorkloadRef, measuring: Measuring, emit: EventSink
 ) -> tuple[TuneResult, dict[str, str] | None]:
     """Predicts, tries and answers; with the answer come the files that the workload used."""
     started = time.monotonic()
@@ -230,42 +228,6 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
     return local_predictor(
         spec.workload, mode=spec.mode, worst_case=spec.worst_case, num_ranks=spec.num_ranks, emit=emit
     )
-
-
-class _Measuring:
-    """The dispatcher of a search, connected once something asks for it, or while predictions are made."""
-
-    def __init__(self, connect: Callable[[], Dispatcher]) -> None:
-        self._connect = connect
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-connect")
-        self._connecting: Future[Dispatcher] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._pool.shutdown()
-        if self._connecting is not None and self._connecting.exception() is None:
-            self._connecting.result().close()
-
-    def begin_to_connect(self) -> None:
-        """Connects in a thread; whoever needs the dispatcher first hears of a failure."""
-        if self._connecting is None:
-            self._connecting = self._pool.submit(self._connect)
-
-    def devices(self) -> Devices:
-        return self._connected().devices()
-
-    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        return self._connected().submit(spec)
-
-    def capacity(self, trial: Probe | TrialSpec) -> int:
-        return self._connected().capacity(trial)
-
-    def _connected(self) -> Dispatcher:
-        self.begin_to_connect()
-        assert self._connecting is not None
-        return self._connecting.result()
 
 
 def _require_measurement(settings: TuneSettings, target: Target) -> None:

@@ -13,11 +13,11 @@ from autofit.events import ignore
 from autofit.predict.confidence import Residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
-from autofit.report.frontier import Frontier
-from autofit.report.risks import with_risks
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import decisive
 from autofit.settings.goals import Risk
+from autofit.tuning.alternatives import with_risks
+from autofit.tuning.frontier import Frontier
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.predict.plans import Plan
 from workers.protocol import (

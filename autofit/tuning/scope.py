@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autofit.curve_set import CurveSet
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
 from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.pace import Pace
@@ -18,6 +17,7 @@ from autofit.settings.target import Target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
 from autofit.settings.words import in_words
+from autofit.tuning.curves import CurveSet
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy
 from workers.protocol import HOST_ARCHITECTURE, Knobs

@@ -1,0 +1,1 @@
+"""One search, from settings to result."""

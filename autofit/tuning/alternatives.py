@@ -1,0 +1,174 @@
+"""What else is told beside a search's answer: other kinds of batches, other risks, other cards of that size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from autofit.errors import AutofitError, BudgetError
+from autofit.events import EventSink, Progress
+from autofit.hardware.budget import make_budget
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import Gpu
+from autofit.predict.curve import PredictedCurve
+from autofit.search.boundary import Boundary, largest_fitting_batch
+from autofit.search.curves import CachedCurve, Curve
+from autofit.settings.goals import Risk
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Frontier
+from autofit.tuning.result import BatchKinds, CardAnswer, FrontierEntry, KindAnswer
+from workers.protocol import TYPICAL, WORST, Evidence, Knobs
+
+if TYPE_CHECKING:
+    from autofit.search.space import SearchSpace
+
+
+def compare_kinds(
+    frontier: Frontier,
+    curves: CurveSet,
+    predict_other: Callable[[Knobs], CurveSet],
+    *,
+    space: SearchSpace,
+    worst_case: bool,
+    budget_bytes: int,
+) -> tuple[BatchKinds | None, tuple[str, ...]]:
+    """Holds a search's answer against the same setting with batches of the other kind, predicted.
+
+    Args:
+        frontier: what the search found.
+        curves: what it was predicted from, or began at.
+        predict_other: the curve of a knob setting with the other kind.
+        worst_case: whether the search was of the worst batches.
+
+    Returns:
+        None where there is no such curve, and what to say of that.
+    """
+    best, other_name = frontier.best(), TYPICAL if worst_case else WORST
+    batch_size = space.min_batch if best is None else best.batch_size
+    entries = (each for each in frontier.entries() if best is None or each.knobs == best.knobs)
+    entry = next(entries, None)
+    if entry is None:  # the search was stopped before anything was known
+        return None, ()
+    knobs = entry.knobs
+    try:
+        own, others = curves.guide(knobs), predict_other(knobs)
+        other = others.guide(knobs)
+        if own is None or other is None:
+            return None, (f"nothing is known of the {other_name} batches: they were not predicted",)
+        largest = _largest(others.prior(knobs), other, space.sizes(knobs), budget_bytes)
+        answers = [
+            _answer(own, batch_size, entry.largest_batch, entry.evidence),
+            _answer(other, batch_size, largest, Evidence.PREDICTED),
+        ]
+    except AutofitError as error:
+        return None, (f"nothing is known of the {other_name} batches: {error.message}",)
+    typical, worst = reversed(answers) if worst_case else answers
+    tuned = WORST if worst_case else TYPICAL
+    return BatchKinds(tuned=tuned, batch_size=batch_size, typical=typical, worst=worst), ()
+
+
+def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:
+    """The largest size that fits; where each costs a trace, by a search that looks at few of them."""
+    if prior is not None:
+        return largest_fitting_batch(prior, budget_bytes, sizes=sizes).largest_batch
+    boundary = Boundary(budget_bytes=budget_bytes, sizes=sizes)
+    while (batch_size := boundary.propose()) is not None:
+        peak_bytes = curve.peak_reserved_bytes(batch_size)
+        boundary.observe(batch_size, fits=peak_bytes <= budget_bytes, peak_bytes=peak_bytes)
+    return boundary.largest_fitting
+
+
+def _answer(curve: Curve, batch_size: int, largest_batch: int | None, evidence: Evidence) -> KindAnswer:
+    return KindAnswer(
+        largest_batch=largest_batch,
+        evidence=evidence,
+        peak_bytes=curve.peak_reserved_bytes(batch_size),
+    )
+
+
+def with_risks(
+    entries: Iterable[FrontierEntry],
+    curves: Mapping[Knobs, PredictedCurve],
+    *,
+    budget_bytes: int,
+    sizes: Callable[[Knobs], Sequence[int]],
+    emit: EventSink,
+) -> tuple[FrontierEntry, ...]:
+    """The entries, those that were predicted with their largest batch at every risk, and its prospects.
+
+    Args:
+        curves: by knob setting, each at the risk that its entry was found at.
+        budget_bytes: of the search.
+        sizes: those of interest of a setting.
+        emit: is told of each setting.
+    """
+    answered = []
+    for entry in entries:
+        curve = curves.get(entry.knobs)
+        if entry.evidence is not Evidence.PREDICTED or curve is None or curve.needs_traces:
+            answered.append(entry)
+            continue
+        emit(Progress(stage="other risks"))
+        largest = {
+            risk: entry.largest_batch
+            if risk is curve.risk
+            else largest_fitting_batch(
+                curve.at_risk(risk), budget_bytes, sizes=sizes(entry.knobs)
+            ).largest_batch
+            for risk in Risk
+        }
+        likely = largest[Risk.LIKELY]
+        answered.append(
+            dataclasses.replace(
+                entry,
+                largest_by_risk=largest,
+                likely_still_runs=None
+                if likely is None
+                else curve.runs_with_smallest_plans(likely, budget_bytes),
+            )
+        )
+    return tuple(answered)
+
+
+def card_answers(
+    curve: PredictedCurve,
+    cards: Sequence[Gpu],
+    *,
+    margin: Decimal,
+    reserve_bytes: int,
+    sizes: Sequence[int],
+    emit: EventSink,
+    num_ranks: int = 1,
+) -> tuple[CardAnswer, ...]:
+    """The largest batch of one knob setting on each of `cards`, in their order.
+
+    Args:
+        curve: of the setting, on any card.
+        cards: the smallest first.
+        margin, reserve_bytes, num_ranks: see `make_budget`.
+        sizes: those of interest, ascending.
+        emit: is told of each card.
+    """
+    by_architecture: dict[str, CachedCurve] = {}
+    answers = []
+    for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
+        emit(Progress(stage="cards of this class", done=number, total=len(cards)))
+        try:
+            budget = make_budget(
+                gpu.total_bytes,
+                architecture=gpu.architecture,
+                card=gpu.key,
+                margin=margin,
+                reserve_bytes=reserve_bytes,
+                num_ranks=num_ranks,
+            )
+        except BudgetError:  # the reserve may leave something on larger cards alone
+            largest = None
+        else:
+            card = Card(name=gpu.key, architecture=gpu.architecture, context_bytes=budget.context_bytes)
+            cached = by_architecture.setdefault(gpu.architecture, CachedCurve(curve.on(card)))
+            largest = largest_fitting_batch(cached, budget.usable_bytes, sizes=sizes).largest_batch
+        answers.append(CardAnswer(gpu=gpu.key, total_bytes=gpu.total_bytes, largest_batch=largest))
+    return tuple(reversed(answers))

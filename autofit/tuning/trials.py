@@ -1,0 +1,165 @@
+"""What runs a search's trials: a dispatcher that is connected when it is needed, or the predictions themselves.
+
+    Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
+                                     └─▶ its prediction, as OOM     one that is out of reach
+    Tuner ─ submit ─▶ CurveTrials ─▶ a peak curve                   where nothing is measured
+
+A setting is out of reach when even the low end of its smallest batch is beyond the budget. A trial of it
+would tell nothing that its prediction does not, and may take the machine with it. Such an outcome is in the
+study like any other, with the evidence `predicted`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Protocol, Self
+
+from autofit.dispatch.base import Devices, Dispatcher
+from autofit.tuning.curves import CurveSet, Need
+from autofit.units import format_bytes
+from workers.knobs import conv
+from workers.outcomes import without_answer
+from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+
+# The low end of a prediction beyond so many times the budget leaves no doubt.
+_FAR = 1.1
+_TELLING_SHARE = 0.5  # of the need: what takes less is not what is to be blamed
+
+
+class Trials(Protocol):
+    """What runs trials: a dispatcher, or the curves."""
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
+
+    def capacity(self, trial: Probe | TrialSpec) -> int: ...
+
+
+class TrialsInReach:
+    """Runs trials, save those of settings that are out of reach: those are answered by their prediction.
+
+    Where all settings are, the least needy is tried nevertheless.
+
+    Args:
+        trials: runs trials.
+        curves: the predictions; what has none is tried.
+        settings: all that are searched.
+        min_batch: the smallest size of interest.
+        budget_bytes: what peaks are held against.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        curves: CurveSet,
+        *,
+        settings: tuple[Knobs, ...],
+        min_batch: int,
+        budget_bytes: int,
+    ) -> None:
+        self._trials = trials
+        self._curves = curves
+        self._settings = settings
+        self._min_batch = min_batch
+        self._far_bytes = int(_FAR * budget_bytes)
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        """The trial, or its prediction at once."""
+        if spec.knobs not in self._out_of_reach:
+            return self._trials.submit(spec)
+        future: Future[TrialOutcome] = Future()
+        future.set_result(_predicted(spec, self._curves.need(spec.knobs, spec.batch_size)))
+        return future
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        return self._trials.capacity(trial)
+
+    @cached_property
+    def _out_of_reach(self) -> frozenset[Knobs]:
+        """Found once there is a trial to run: a prediction may have to measure what a process takes."""
+        far = {
+            knobs
+            for knobs in self._settings
+            if self._curves.cannot_run(knobs, self._min_batch, self._far_bytes)
+        }
+        if len(far) == len(self._settings):
+            far.discard(min(self._settings, key=self._likely_bytes))
+        return frozenset(far)
+
+    def _likely_bytes(self, knobs: Knobs) -> int:
+        return self._curves.need(knobs, self._min_batch).likely_bytes
+
+
+def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
+    outcome = without_answer(spec, Verdict.OOM, None, environment={NOT_TRIED: _what_takes_it(spec, need)})
+    peaks = Peaks(reserved_bytes=need.likely_bytes)
+    if outcome.device.kind == "cpu":
+        peaks = Peaks(device_bytes=need.likely_bytes)
+    return dataclasses.replace(outcome, evidence=Evidence.PREDICTED, steady=peaks)
+
+
+def _what_takes_it(spec: TrialSpec, need: Need) -> str:
+    """What most of the memory is for, where that is the convolution algorithm's doing; else nothing."""
+    if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
+        return ""
+    algorithm = conv.find(spec.knobs.conv_algo)
+    return f"{format_bytes(need.workspace_bytes)} of it for {algorithm.takes}"
+
+
+class CurveTrials:
+    """Answers trials from the curves, as a dispatcher would: for a search that only predicts."""
+
+    def __init__(self, curves: CurveSet, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._curves = curves
+        self._clock = clock
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        """A future that has its outcome already."""
+        assert spec.budget_bytes is not None
+        started = self._clock()
+        outcome = self._curves.of(spec.knobs).outcome(spec.batch_size, spec.budget_bytes)
+        future: Future[TrialOutcome] = Future()
+        future.set_result(dataclasses.replace(outcome, wall_seconds=self._clock() - started))
+        return future
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:  # noqa: ARG002
+        return 1
+
+
+class Measuring:
+    """The dispatcher of a search, connected once something asks for it, or while predictions are made."""
+
+    def __init__(self, connect: Callable[[], Dispatcher]) -> None:
+        self._connect = connect
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-connect")
+        self._connecting: Future[Dispatcher] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._pool.shutdown()
+        if self._connecting is not None and self._connecting.exception() is None:
+            self._connecting.result().close()
+
+    def begin_to_connect(self) -> None:
+        """Connects in a thread; whoever needs the dispatcher first hears of a failure."""
+        if self._connecting is None:
+            self._connecting = self._pool.submit(self._connect)
+
+    def devices(self) -> Devices:
+        return self._connected().devices()
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        return self._connected().submit(spec)
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        return self._connected().capacity(trial)
+
+    def _connected(self) -> Dispatcher:
+        self.begin_to_connect()
+        assert self._connecting is not None
+        return self._connecting.result()
