@@ -22,7 +22,7 @@ from autofit.lengths import BatchLengths, worst_case_lengths
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Breakdown, Estimate, Interval
 from autofit.probing import StepPeak, probe_step
-from autofit.report.check import CheckResult
+from autofit.questions.check import CheckResult
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
 from workers.scripts.reference import Script

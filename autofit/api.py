@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypedDict, Unpack
 
-from autofit.checking import check_settings, run_check
 from autofit.errors import (
     UsageError,
     did_you_mean,
@@ -19,7 +18,7 @@ from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
-from autofit.report.check import CheckResult
+from autofit.questions.check import CheckResult, check_settings, run_check
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
 from autofit.settings.values import parse_parallel
 from autofit.settings.workloads import _require_its_own, refer

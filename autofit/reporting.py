@@ -20,10 +20,10 @@ from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
+from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
 from autofit.report.html.tables import breakdown_table, frontier_table
-from autofit.report.what_if import WhatIf
 from autofit.report.words import evidence_phrase, rate, unnamed_card
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration

@@ -7,30 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit import reporting
-from autofit.checking import run_check
-from autofit.comparing import compare_workloads
-from autofit.conv_layers import find_conv_layers
 from autofit.events import EventSink
 from autofit.explain.profile import Profile
 from autofit.hardware import gpus
 from autofit.hardware.card import Card, card_named
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.report.check import CheckResult
-from autofit.report.compare import Comparison
-from autofit.report.conv_layers import ConvLayers
+from autofit.questions.check import CheckResult, run_check
+from autofit.questions.compare import Comparison, compare_workloads
+from autofit.questions.conv_layers import ConvLayers, find_conv_layers
+from autofit.questions.summary import SummarizedEstimate, summarize_workload
+from autofit.questions.what_if import WhatIf
+from autofit.questions.what_if import what_if as try_levers
 from autofit.report.html.content import Content
-from autofit.report.summary import SummarizedEstimate
-from autofit.report.what_if import WhatIf
 from autofit.settings.tune_settings import TuneSettings
-from autofit.summarizing import summarize_workload
 from autofit.tuning import session
 from autofit.tuning.result import TuneResult
-from autofit.what_if import what_if as try_levers
 from workers.protocol import Knobs, WorkloadRef
 
 if TYPE_CHECKING:
-    from autofit.doctor import Check
+    from autofit.questions.doctor import Check
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
@@ -136,7 +132,7 @@ def conv_layers(
 
 def examine() -> tuple[Check, ...]:
     """The checks of `autofit doctor`."""
-    from autofit import doctor
+    from autofit.questions import doctor
 
     return doctor.examine()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from autofit.checking import check_settings
 from autofit.cli.backend import Backend
 from autofit.cli.options import (
     BATCH_SIZE,
@@ -25,7 +24,7 @@ from autofit.cli.options import (
 )
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
-from autofit.report.check import Answer, CheckResult
+from autofit.questions.check import Answer, CheckResult, check_settings
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from workers.protocol import WORST, Verdict

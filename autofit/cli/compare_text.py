@@ -20,7 +20,7 @@ from autofit.cli.output import (
     stdout,
     styled,
 )
-from autofit.report.compare import Comparison, ForwardPass, TensorRow
+from autofit.questions.compare import Comparison, ForwardPass, TensorRow
 from autofit.units import format_bytes
 from workers.comparison import OutputComparison
 

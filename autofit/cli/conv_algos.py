@@ -12,7 +12,7 @@ from autofit.cli.lists import print_document
 from autofit.cli.options import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
 from autofit.hardware.card import card_named
-from autofit.report.conv_layers import ConvLayers
+from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
 from workers.knobs import conv

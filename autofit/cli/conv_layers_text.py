@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from autofit.cli.output import headed, heading, indented, listing, styled
-from autofit.report.conv_layers import ConvLayer, ConvLayers, LayerWorkspace
+from autofit.questions.conv_layers import ConvLayer, ConvLayers, LayerWorkspace
 from autofit.units import format_bytes
 from workers.trace import Convolution
 

@@ -13,8 +13,8 @@ from autofit.cli.options import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, 
 from autofit.errors import ExitCode, UsageError
 from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
-from autofit.report.summary import SummarizedEstimate
-from autofit.report.what_if import WhatIf
+from autofit.questions.summary import SummarizedEstimate
+from autofit.questions.what_if import WhatIf
 from autofit.settings.tune_settings import TuneSettings, resolve_settings
 from autofit.settings.workloads import refer
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from autofit.cli.output import bullets, exact, grid, headed, heading, indented, listing, styled
 from autofit.explain.difference import Difference
 from autofit.explain.summary import Summary, SummaryPart
-from autofit.report.summary import SummarizedEstimate
+from autofit.questions.summary import SummarizedEstimate
 from autofit.report.words import outside_allocator
 from autofit.units import format_bytes
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from autofit.cli.output import bullets, grid, headed, heading, indented, stdout, styled
-from autofit.report.what_if import LeverResult, WhatIf
+from autofit.questions.what_if import LeverResult, WhatIf
 from autofit.units import format_bytes
 
 

@@ -1,4 +1,4 @@
-"""What else is told beside a search's answer: other kinds of batches, other risks, other cards of that size."""
+"""What else is told beside the answer: other kinds of batches, other risks, other cards of that size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs a search's trials: a dispatcher that is connected when it is needed, or the predictions themselves.
+"""What runs the trials of a search: a dispatcher, connected when it is needed, or the predictions themselves.
 
     Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
                                      └─▶ its prediction, as OOM     one that is out of reach

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from autofit.checking import run_check
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.predictor import local_predictor
-from autofit.report.check import Answer
+from autofit.questions.check import Answer, run_check
 from autofit.settings.tune_settings import TuneSettings, chosen_cards, resolve_settings
 from autofit.settings.workloads import refer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autofit.explain.timeline import Lane
 from autofit.explain.workspaces import LayerWorkspaces
-from autofit.report.what_if import WhatIf
+from autofit.questions.what_if import WhatIf
 from workers.trace import Category
 
 CATEGORY_NAMES = {

@@ -13,8 +13,8 @@ from typing import Any
 
 from autofit.explain.timeline import Lane, Moment
 from autofit.explain.workspaces import LayerWorkspaces
+from autofit.questions.what_if import WhatIf
 from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node
-from autofit.report.what_if import WhatIf
 from autofit.units import format_bytes
 from workers.trace import Category, ConvPass
 

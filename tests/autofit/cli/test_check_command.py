@@ -7,10 +7,9 @@ import json
 
 import pytest
 
-from autofit.checking import check_settings
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
-from autofit.report.check import Answer, CheckResult
+from autofit.questions.check import Answer, CheckResult, check_settings
 from autofit.settings.tune_settings import TuneSettings
 from workers.protocol import Device, Verdict
 

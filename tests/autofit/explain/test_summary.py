@@ -8,8 +8,8 @@ from autofit.explain.difference import explain_difference
 from autofit.explain.summary import summarize
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
+from autofit.questions.summary import summarize_workload
 from autofit.settings.workloads import refer
-from autofit.summarizing import summarize_workload
 from workers.models import BUILTINS
 from workers.protocol import Knobs
 

@@ -11,7 +11,7 @@ from autofit.errors import UsageError
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.curve import PredictedCurve
-from autofit.report.check import Answer, CheckResult, check_curve
+from autofit.questions.check import Answer, CheckResult, check_curve
 from workers.protocol import Device, Evidence, Verdict
 
 MIB = 1024**2

@@ -6,9 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.explain.difference import Difference
-from autofit.explain.summary import Summary, SummaryPart
+from autofit.explain.difference import Difference, explain_difference
+from autofit.explain.summary import Summary, SummaryPart, summarize
+from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
+from autofit.predict.predictor import Predictor
+from workers.protocol import Knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +60,24 @@ def _sizes(counted: Summary | SummaryPart) -> dict[str, int]:
         "parameter_bytes": counted.parameter_bytes,
         "total_bytes": counted.total_bytes,
     }
+
+
+def summarize_workload(predictor: Predictor, knobs: Knobs, card: Card, batch_size: int) -> SummarizedEstimate:
+    """Summarizes and estimates a configuration from one trace.
+
+    Args:
+        predictor: one whose traces list tensors and layers.
+
+    Raises:
+        UsageError: there is no such batch size or mode.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    curve = predictor.curve_at(knobs, card, batch_size)
+    estimate = curve(batch_size)
+    profile = curve.profile(batch_size)
+    summary = summarize(profile.trace)
+    return SummarizedEstimate(
+        estimate=estimate,
+        summary=summary,
+        difference=explain_difference(summary, profile),
+    )

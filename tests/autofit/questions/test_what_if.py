@@ -11,12 +11,12 @@ from autofit.errors import WorkloadFailedError
 from autofit.events import Progress
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
+from autofit.questions.what_if import levers, what_if
 from autofit.settings.workloads import refer
-from autofit.what_if import levers, what_if
 from workers.knobs import conv
 from workers.protocol import Knobs
 
-SMALL = f"{Path(__file__).with_name('tiny_workloads.py')}:small"
+SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
 BATCH = 3
 
 
