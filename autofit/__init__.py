@@ -16,13 +16,13 @@ or a training script as it is, which says how it takes its batch size:
 
 from autofit import errors
 from autofit.api import check, estimate, peak_curve, tune
-from autofit.applying import apply_conv_algo, checkpoint_blocks
-from autofit.executable import find_executable_batch_size
-from autofit.lengths import BatchLengths, worst_case_lengths
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Breakdown, Estimate, Interval
-from autofit.probing import StepPeak, probe_step
 from autofit.questions.check import CheckResult
+from autofit.training.apply import apply_conv_algo, checkpoint_blocks
+from autofit.training.find_batch_size import find_executable_batch_size
+from autofit.training.lengths import BatchLengths, worst_case_lengths
+from autofit.training.probe_step import StepPeak, probe_step
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
 from workers.scripts.reference import Script

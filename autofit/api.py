@@ -66,7 +66,7 @@ def tune(
     if misplaced := options.keys() & {"model", "metrics_port", "metrics_host"}:
         raise UsageError(
             f"tune() takes no {', '.join(sorted(misplaced))}: the workload is its first argument, and "
-            "metrics are an event sink, on_event=autofit.service.metrics.Metrics(registry)"
+            "metrics are an event sink, on_event=autofit.serve.metrics.Metrics(registry)"
         )
     model = workload if isinstance(workload, str) else workload.name or "workload"
     settings = resolve_settings({**options, "model": model}, {}, None)

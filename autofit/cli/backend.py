@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit import reporting
 from autofit.events import EventSink
 from autofit.explain.profile import Profile
 from autofit.hardware import gpus
@@ -19,6 +18,7 @@ from autofit.questions.conv_layers import ConvLayers, find_conv_layers
 from autofit.questions.summary import SummarizedEstimate, summarize_workload
 from autofit.questions.what_if import WhatIf
 from autofit.questions.what_if import what_if as try_levers
+from autofit.report import gather
 from autofit.report.html.content import Content
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
@@ -59,7 +59,7 @@ def report_on_search(
 ) -> Content:
     """Gathers the report of a search."""
     predictor = _predictor(settings, workload, emit)
-    return reporting.report_on_search(result, predictor, emit=emit)
+    return gather.report_on_search(result, predictor, emit=emit)
 
 
 def report_on_estimate(
@@ -70,7 +70,7 @@ def report_on_estimate(
     emit: EventSink,
 ) -> Content:
     """Gathers the report of one configuration."""
-    return reporting.report_on_estimate(
+    return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
         _card(settings),

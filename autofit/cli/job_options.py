@@ -11,11 +11,11 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.options import setting
 from autofit.errors import AutofitError, UsageError
-from autofit.service.job_records import JobRecord, unknown_job
-from autofit.service.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE, refuse_secret_storage
+from autofit.jobs.records import JobRecord, unknown_job
+from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE, refuse_secret_storage
 
 if TYPE_CHECKING:
-    from autofit.service.queue import JobQueue
+    from autofit.jobs.queue import JobQueue
 
 STORAGE = setting(
     "storage",
@@ -35,7 +35,7 @@ ADDRESS = click.option(
 
 def open_queue(storage: str | None) -> JobQueue:
     """Opens the jobs of the storage that `--storage` or the environment names."""
-    from autofit.service.queue import JobQueue  # a second that other commands do without
+    from autofit.jobs.queue import JobQueue  # a second that other commands do without
 
     return JobQueue.open(job_storage(storage))
 

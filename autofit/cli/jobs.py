@@ -22,10 +22,10 @@ from autofit.cli.job_options import (
 )
 from autofit.cli.options import JSON, QUIET
 from autofit.errors import AutofitError, DispatchError, ExitCode, InfrastructureError
-from autofit.service.job_records import JobRecord, JobState
+from autofit.jobs.records import JobRecord, JobState
 
 if TYPE_CHECKING:
-    from autofit.service.jobs import RayJobs
+    from autofit.jobs.ray_jobs import RayJobs
 
 _LOOK_SECONDS = 0.5
 _ADMIT_SECONDS = 5.0
@@ -120,8 +120,8 @@ def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> No
 
     Their studies keep what was tried.
     """
-    from autofit.service.admission import admit
-    from autofit.service.admission import stop as stop_job
+    from autofit.jobs.admission import admit
+    from autofit.jobs.admission import stop as stop_job
 
     with open_queue(storage) as queue:
         had_driver = False
@@ -204,7 +204,7 @@ def wait(
         admitted = 0.0
         while not all(job.state.is_over for job in found):
             if ray_jobs is not None and time.monotonic() - admitted >= _ADMIT_SECONDS:
-                from autofit.service.admission import admit
+                from autofit.jobs.admission import admit
 
                 admit(queue, ray_jobs)
                 admitted = time.monotonic()
@@ -221,7 +221,7 @@ def wait(
 
 
 def _connect(address: str | None) -> RayJobs:
-    from autofit.service.jobs import RayJobs
+    from autofit.jobs.ray_jobs import RayJobs
 
     return RayJobs(require_address(address))
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autofit.cli.output import grid, headed, listing, styled
-from autofit.service.job_records import JobRecord, JobState
+from autofit.jobs.records import JobRecord, JobState
 from autofit.tuning.result import TUNE_SCHEMA
 
 JOBS_SCHEMA = "autofit.jobs/1"

@@ -93,8 +93,8 @@ def _peak_snapshot(profile: Profile, filters: Filters, _path: Path) -> bytes:
 
 
 def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
+    from autofit.report.gather import report_on_profile
     from autofit.report.html.page import render
-    from autofit.reporting import report_on_profile
 
     return render(report_on_profile(profile)).encode()
 

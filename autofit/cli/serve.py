@@ -10,7 +10,7 @@ import click
 from autofit.cli.job_options import job_storage
 from autofit.cli.options import setting
 from autofit.errors import ExitCode
-from autofit.service.submission import STORAGE_VARIABLE
+from autofit.jobs.submission import STORAGE_VARIABLE
 
 _ADMIT_SECONDS = 5.0
 _END_SECONDS = 5.0
@@ -62,11 +62,11 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
     from prometheus_client import CollectorRegistry
 
-    from autofit.service.background import Background
-    from autofit.service.metrics import Metrics
-    from autofit.service.reader import reader_of
-    from autofit.service.server import serve_metrics
-    from autofit.service.watch import StorageWatch
+    from autofit.serve.background import Background
+    from autofit.serve.metrics import Metrics
+    from autofit.serve.reader import reader_of
+    from autofit.serve.server import serve_metrics
+    from autofit.serve.watch import StorageWatch
 
     storage = job_storage(storage)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -82,7 +82,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
         _log(f"metrics at http://{host}:{server.port}/metrics")
         background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
         if address is not None:
-            from autofit.service.admitting import Admitting  # with Ray's client, which costs a second
+            from autofit.serve.admitting import Admitting  # with Ray's client, which costs a second
 
             admitting = Admitting(storage, address=address, log=_log)
             background.repeat(

@@ -17,20 +17,12 @@ from autofit.cli.job_options import ADDRESS, STORAGE, job_storage, require_addre
 from autofit.cli.options import GPU_MEM, JSON, MODEL, gpu_completions, setting
 from autofit.cli.tune import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
 from autofit.errors import ExitCode, UsageError
-from autofit.service.job_records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
-from autofit.service.submission import (
-    Code,
-    fleet_id,
-    has_password,
-    job_id,
-    job_options,
-    locate,
-    make_spec,
-)
+from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
+from autofit.jobs.submission import Code, fleet_id, has_password, job_id, job_options, locate, make_spec
 from autofit.settings.tune_settings import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
-    from autofit.service.queue import JobQueue
+    from autofit.jobs.queue import JobQueue
 
 SUBMIT_SCHEMA = "autofit.submit/1"
 
@@ -92,9 +84,9 @@ def submit(
     _refuse_secret(working_dir)
     request = _Request.read(given, config, working_dir, max_drivers)
     url = job_storage(storage, default_is_reached=_is_this_machine(require_address(address)))
-    from autofit.service.admission import admit
-    from autofit.service.jobs import RayJobs
-    from autofit.service.queue import JobQueue
+    from autofit.jobs.admission import admit
+    from autofit.jobs.queue import JobQueue
+    from autofit.jobs.ray_jobs import RayJobs
 
     ray_jobs = RayJobs(require_address(address))
     with JobQueue.open(url) as queue:
@@ -161,8 +153,8 @@ class _Request:
             return None
         if "://" in self.working_dir:
             return WorkingDir(digest=None, where=self.working_dir)
-        from autofit.service import packages
-        from autofit.service.jobs import working_dir_files
+        from autofit.jobs import packages
+        from autofit.jobs.ray_jobs import working_dir_files
 
         folder = Path(self.working_dir).resolve()
         if not folder.is_dir():

@@ -38,7 +38,7 @@ from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
 
 if TYPE_CHECKING:
-    from autofit.service.driver import JobDriver
+    from autofit.jobs.driver import JobDriver
 
 SEARCH = combined(
     setting("device", "What to measure on; cpu counts the process's memory.", choices=DEVICES),
@@ -214,8 +214,8 @@ def _write_report(
 def _driving(
     job_id: str, given: Mapping[str, str | tuple[str, ...] | bool | None]
 ) -> contextlib.AbstractContextManager[JobDriver]:
-    from autofit.service.driver import driving
-    from autofit.service.submission import STORAGE_VARIABLE
+    from autofit.jobs.driver import driving
+    from autofit.jobs.submission import STORAGE_VARIABLE
 
     storage = given["storage"] or os.environ.get(STORAGE_VARIABLE)
     return driving(
@@ -281,8 +281,8 @@ class _Watch:
 def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
     from prometheus_client import CollectorRegistry
 
-    from autofit.service.metrics import Metrics
-    from autofit.service.server import serve_metrics
+    from autofit.serve.metrics import Metrics
+    from autofit.serve.server import serve_metrics
 
     registry = CollectorRegistry()
     server = serve_metrics(registry, port, settings.metrics_host)

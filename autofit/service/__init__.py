@@ -1,1 +1,1 @@
-"""What a run shows of itself: its events, and the metrics made of them."""
+"""Former names of `autofit.events` and `autofit.serve.metrics`, until 0.3."""

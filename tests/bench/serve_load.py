@@ -35,8 +35,8 @@ from pathlib import Path
 import psutil
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.jobs.queue import JobQueue, JobSpec
 from autofit.search.space import SearchSpace
-from autofit.service.queue import JobQueue, JobSpec
 from autofit.study.search_record import record_opening
 from autofit.study.storage import open_storage, quiet_optuna
 from autofit.study.study import TuningStudy

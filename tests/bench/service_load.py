@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 import psutil
 
 import autofit
-from autofit.service.job_records import JobRecord, JobSpec, JobState
-from autofit.service.queue import JobQueue
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobRecord, JobSpec, JobState
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon
 from tests.postgres import running_postgres

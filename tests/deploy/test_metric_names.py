@@ -9,8 +9,8 @@ import pytest
 import ray
 from prometheus_client import CollectorRegistry
 
-from autofit.service.metrics import Metrics
-from autofit.service.watch import StorageWatch
+from autofit.serve.metrics import Metrics
+from autofit.serve.watch import StorageWatch
 from tests.deploy.expressions import Expression, all_expressions
 from tests.deploy.places import DEPLOY, documents
 

@@ -17,8 +17,8 @@ import psutil
 import pytest
 import yaml
 
-from autofit.service.job_records import JobRecord, JobState
-from autofit.service.queue import JobQueue
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobRecord, JobState
 from autofit.study.storage import open_storage
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT

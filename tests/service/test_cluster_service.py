@@ -17,7 +17,7 @@ import pytest
 from autofit import api
 from autofit.dispatch import InlineDispatcher
 from autofit.events import ignore
-from autofit.service.job_records import JobRecord, JobState
+from autofit.jobs.records import JobRecord, JobState
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
 from tests.conformance.dispatcher import survivors

@@ -11,9 +11,9 @@ import autofit
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import what_if
+from autofit.report.gather import report_on_estimate, report_on_search
 from autofit.report.html.content import Content
 from autofit.report.html.page import render
-from autofit.reporting import report_on_estimate, report_on_search
 from autofit.settings.workloads import refer
 from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT

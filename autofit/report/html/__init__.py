@@ -1,6 +1,6 @@
 """The report: one HTML file that shows an answer, and where the memory goes.
 
-    content.py   what a page shows, as plain data          autofit.reporting gathers it
+    content.py   what a page shows, as plain data          autofit.report.gather gathers it
     figures.py   data ─▶ figures, as plotly.js takes them
     tables.py    data ─▶ tables
     page.py      content ─▶ the file, with plotly.js, style.css and page.js inlined in page.html.j2

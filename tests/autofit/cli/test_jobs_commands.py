@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from autofit.service.job_records import JobSpec
-from autofit.service.queue import JobQueue
-from autofit.service.submission import entrypoint, has_password, storage_for_driver
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobSpec
+from autofit.jobs.submission import entrypoint, has_password, storage_for_driver
 from tests.commands import Finished
 
 Autofit = Callable[..., Finished]

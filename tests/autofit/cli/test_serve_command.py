@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from autofit.service.job_records import JobSpec
-from autofit.service.queue import JobQueue
-from tests.autofit.service.searches import open_search, tell
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobSpec
+from tests.autofit.serve.searches import open_search, tell
 from tests.daemons import Daemon
 
 FITS = 'autofit_trials_total{probe="cuda",verdict="FITS"} '

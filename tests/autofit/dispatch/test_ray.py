@@ -55,7 +55,7 @@ class TestConformance(DispatcherConformance):
 
 def test_the_package_imports_neither_ray_nor_torch():
     code = (
-        "import sys, autofit.dispatch, autofit.service.metrics\n"
+        "import sys, autofit.dispatch, autofit.serve.metrics\n"
         "sys.exit(len({'ray', 'torch'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

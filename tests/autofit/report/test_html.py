@@ -15,10 +15,10 @@ from autofit.explain.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import what_if
+from autofit.report.gather import report_on_estimate, report_on_profile, report_on_search
 from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
-from autofit.reporting import report_on_estimate, report_on_profile, report_on_search
 from autofit.settings.workloads import refer
 from workers.protocol import Knobs
 

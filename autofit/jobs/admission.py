@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.errors import DispatchError
-from autofit.service import packages
-from autofit.service.job_records import JobRecord, JobState
-from autofit.service.jobs import STOP_SECONDS, Driver, RayJobs, RefusedError
-from autofit.service.queue import JobQueue
-from autofit.service.submission import entrypoint, storage_for_driver
+from autofit.jobs import packages
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.ray_jobs import STOP_SECONDS, Driver, RayJobs, RefusedError
+from autofit.jobs.records import JobRecord, JobState
+from autofit.jobs.submission import entrypoint, storage_for_driver
 
 MAX_ATTEMPTS = 2
 STOPPED = "stopped; the study keeps the trials, and --again goes on with them"

@@ -9,13 +9,13 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from autofit.errors import StorageError
-from autofit.service.background import Log
+from autofit.serve.background import Log
 
 _STUCK_SECONDS = 300.0  # a first read of very many trials takes minutes
 
 
 class Reader(Protocol):
-    """Reads a storage, see `autofit.service.reader`."""
+    """Reads a storage, see `autofit.serve.reader`."""
 
     def read(self) -> None: ...
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from autofit.errors import DispatchError, StorageError
-from autofit.service.admission import admit
-from autofit.service.background import Log
-from autofit.service.jobs import RayJobs
-from autofit.service.queue import JobQueue
+from autofit.jobs.admission import admit
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.ray_jobs import RayJobs
+from autofit.serve.background import Log
 
 
 class Admitting:

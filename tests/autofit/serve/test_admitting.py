@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.service.admitting import Admitting
+from autofit.serve.admitting import Admitting
 from tests.daemons import free_ports
 
 

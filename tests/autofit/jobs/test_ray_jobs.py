@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit.service.queue import JobQueue, JobState
+from autofit.jobs.queue import JobQueue, JobState
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT
 from tests.postgres import running_postgres

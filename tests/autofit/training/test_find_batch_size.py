@@ -10,7 +10,7 @@ import torch
 import autofit
 from autofit.errors import UsageError
 
-WORKLOADS = Path(__file__).parent / "tiny_workloads.py"
+WORKLOADS = Path(__file__).parents[1] / "tiny_workloads.py"
 TOO_MANY_BYTES = 2**60  # more than any machine has: PyTorch's own error
 
 

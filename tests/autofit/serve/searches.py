@@ -10,8 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from autofit.search.space import SearchSpace
-from autofit.service.metrics import Metrics
-from autofit.service.reader import DirectoryReader, StorageReader, reader_of
+from autofit.serve.metrics import Metrics
+from autofit.serve.reader import DirectoryReader, StorageReader, reader_of
 from autofit.study.study import Ask, TuningStudy
 from tests.conformance.dispatcher import ROOT
 from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 # A search in a process of its own: two trials told, a third under way until a line comes.
 _SEARCH = """
 import sys
-from tests.autofit.service.searches import open_search, tell
+from tests.autofit.serve.searches import open_search, tell
 with open_search(sys.argv[1], name="elsewhere") as study:
     for _ in range(2):
         tell(study, study.ask(num_workers=4), gib=14)

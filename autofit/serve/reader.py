@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from autofit.errors import StorageError
 from autofit.events import EventSink, JobsCounted
+from autofit.jobs.queue import JOBS_STUDY, JobQueue
 from autofit.paths import studies_dir
-from autofit.service.background import Log
-from autofit.service.queue import JOBS_STUDY, JobQueue
-from autofit.service.study_reader import UNREADABLE, StudyReader
+from autofit.serve.background import Log
+from autofit.serve.study_reader import UNREADABLE, StudyReader
 from autofit.study.journal import JOURNAL_SUFFIX
 from autofit.study.search_record import OPENED, SearchRecord
 from autofit.study.storage import Storage, open_storage, quiet_optuna

@@ -13,8 +13,8 @@ import optuna
 import pytest
 
 from autofit.errors import StorageError
-from autofit.service.job_records import unknown_job
-from autofit.service.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir
+from autofit.jobs.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir
+from autofit.jobs.records import unknown_job
 from tests.postgres import Postgres, running_postgres
 
 SPEC = JobSpec(

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from autofit.errors import ExitCode, InfrastructureError
-from autofit.service.server import MetricsServer, serve_metrics
+from autofit.serve.server import MetricsServer, serve_metrics
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from autofit.events import (
     TuneStarted,
     WorkersChanged,
 )
-from autofit.service.metrics import Metrics
-from autofit.service.server import serve_metrics
+from autofit.serve.metrics import Metrics
+from autofit.serve.server import serve_metrics
 from workers.protocol import (
     Device,
     Evidence,

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
-from autofit.service.submission import ADDRESS_VARIABLES
+from autofit.jobs.submission import ADDRESS_VARIABLES
 
 DRIVER_RESOURCE = "autofit_driver"
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import autofit
-from autofit import lengths as module
 from autofit.errors import UsageError
+from autofit.training import lengths as module
 
 LENGTHS = (12, 7, 7, 9, 31, 8, 10, 11)
 

@@ -17,7 +17,7 @@ from autofit.events import (
     WorkersChanged,
 )
 from autofit.search.curves import Curve
-from autofit.service.background import Log
+from autofit.serve.background import Log
 from autofit.study.feed import TrialFeed
 from autofit.study.findings import Findings, comparison
 from autofit.study.ledger import Ledger

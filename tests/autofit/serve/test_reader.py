@@ -10,12 +10,12 @@ import optuna
 import pytest
 
 from autofit.errors import StorageError, UsageError
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobSpec
 from autofit.paths import studies_dir
-from autofit.service.job_records import JobSpec
-from autofit.service.queue import JobQueue
 from autofit.study.search_record import OPENED
 from autofit.study.storage import open_storage, quiet_optuna
-from tests.autofit.service.searches import (
+from tests.autofit.serve.searches import (
     BUDGET_BYTES,
     GIB,
     Reading,

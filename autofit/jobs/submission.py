@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from autofit.errors import UsageError
 from autofit.identity import fingerprint
-from autofit.service.job_records import JobRecord, JobSpec
+from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from workers.libraries import library_of

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import UsageError
-from autofit.service import packages
-from autofit.service.job_records import WorkingDir
-from autofit.service.jobs import working_dir_files
-from autofit.service.queue import JobQueue
+from autofit.jobs import packages
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.ray_jobs import working_dir_files
+from autofit.jobs.records import WorkingDir
 
 
 @pytest.fixture

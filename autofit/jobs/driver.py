@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, TuneStarted
-from autofit.service.job_records import JobRecord
-from autofit.service.queue import JobQueue
-from autofit.service.submission import STORAGE_VARIABLE
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobRecord
+from autofit.jobs.submission import STORAGE_VARIABLE
 from autofit.tuning.result import TuneResult
 
 _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
@@ -79,8 +79,8 @@ def _admit_next(queue: JobQueue, warn: Callable[[str], None]) -> None:
     address = os.environ.get(_CLUSTER_VARIABLE)
     if address is None:  # started by hand, outside of a cluster
         return
-    from autofit.service.admission import admit
-    from autofit.service.jobs import RayJobs
+    from autofit.jobs.admission import admit
+    from autofit.jobs.ray_jobs import RayJobs
 
     try:
         admit(queue, RayJobs(address))

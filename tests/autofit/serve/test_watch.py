@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from autofit.errors import StorageError, UsageError
-from autofit.service.metrics import Metrics
-from autofit.service.reader import StorageReader
-from autofit.service.watch import StorageWatch
-from tests.autofit.service.searches import open_search, tell
+from autofit.serve.metrics import Metrics
+from autofit.serve.reader import StorageReader
+from autofit.serve.watch import StorageWatch
+from tests.autofit.serve.searches import open_search, tell
 from tests.postgres import Postgres, running_postgres
 
 

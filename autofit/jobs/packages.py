@@ -20,7 +20,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError, UsageError
-from autofit.service.job_records import WorkingDir
+from autofit.jobs.records import WorkingDir
 from autofit.study.storage import Storage, quiet_optuna
 from autofit.units import format_bytes
 

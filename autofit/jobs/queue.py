@@ -26,8 +26,8 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 from autofit.paths import studies_dir
-from autofit.service.job_records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
 

@@ -1,0 +1,1 @@
+"""The metrics of everything in a storage, for Prometheus."""

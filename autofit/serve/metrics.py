@@ -1,0 +1,287 @@
+"""Prometheus metrics of searches, made of their events.
+
+Only coordinators and `autofit serve` export: a worker's own series would be one per trial and would
+stay for ever. Names and units follow https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from autofit.events import (
+    BoundaryMoved,
+    Event,
+    JobsCounted,
+    PredictionCompared,
+    TrialAbandoned,
+    TrialFinished,
+    TrialStarted,
+    TuneStarted,
+    WorkersChanged,
+)
+from autofit.jobs.records import JobState
+from workers.protocol import Knobs, Peaks, Probe, Verdict
+
+OTHER = "other"
+
+# A prediction takes tenths of a second, a measured trial seconds to the usual deadline of 600.
+_DURATION_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search that began last of those with its labels; gauges show what it found.
+
+    Attributes:
+        error_trial: the newest trial whose prediction could be compared.
+    """
+
+    workload: str
+    gpu: str
+    budget_bytes: int
+    started_seconds: float
+    found: dict[Knobs, BoundaryMoved] = field(default_factory=dict)
+    error_trial: int = -1
+
+
+class Metrics:
+    """An event sink that keeps the series of a registry up to date.
+
+    Of searches with equal labels, gauges show the one that began last.
+
+    Args:
+        registry: where the series are registered; one `Metrics` per registry.
+        max_workloads: so many distinct workloads, and as many distinct GPUs, get a label of their
+            own, those that come later share `other`: a label's values must stay few, whatever users
+            name their files.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, max_workloads: int = 50) -> None:
+        self._series = _Series(registry)
+        self._workload_label = _capped(max_workloads)
+        self._gpu_label = _capped(max_workloads)
+        self._searches: dict[str, _Search] = {}
+        self._in_flight: dict[tuple[str, int], tuple[Probe, float]] = {}
+        self._workers: dict[str, WorkersChanged] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case TuneStarted():
+                self._start(event)
+            case TrialStarted(study=study, trial=trial):
+                self._in_flight[study, trial] = event.spec.probe, event.started_seconds
+                self._show_in_flight()
+            case TrialAbandoned(study=study, trial=trial):
+                if self._in_flight.pop((study, trial), None) is not None:
+                    self._show_in_flight()
+            case TrialFinished():
+                self._finish(event)
+            case PredictionCompared() | BoundaryMoved():
+                self._show(event)
+            case WorkersChanged(study=study):
+                self._workers[study] = event
+                self._show_workers()
+                if not event.num_busy + event.num_idle:
+                    del self._workers[study]
+            case JobsCounted(by_state=by_state):
+                for state in JobState:
+                    self._series.jobs.labels(state).set(by_state.get(state, 0))
+
+    def _start(self, event: TuneStarted) -> None:
+        """Makes a search the one that its labels stand for, unless a later one does already."""
+        search = _Search(
+            workload=self._workload_label(event.workload),
+            gpu=self._gpu_label(event.gpu),
+            budget_bytes=event.budget_bytes,
+            started_seconds=event.started_seconds,
+        )
+        alike = {
+            study: other
+            for study, other in self._searches.items()
+            if (other.workload, other.gpu) == (search.workload, search.gpu)
+        }
+        if any(other.started_seconds > search.started_seconds for other in alike.values()):
+            return
+        for study in alike:
+            del self._searches[study]
+        series = self._series
+        for gauge in (series.best_batch, series.utilization, series.prediction_error):
+            gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
+        self._searches[event.study] = search
+        if search is self._newest(search.workload):
+            series.peak.remove_by_labels({"workload": search.workload})
+        series.budget.labels(search.workload, search.gpu).set(search.budget_bytes)
+
+    def _finish(self, event: TrialFinished) -> None:
+        probe, outcome = event.spec.probe, event.outcome
+        if self._in_flight.pop((event.study, event.trial), None) is not None:
+            self._show_in_flight()
+        self._series.trials.labels(probe, outcome.verdict).inc()
+        if outcome.verdict is Verdict.OOM:
+            self._series.ooms.labels(probe).inc()
+        self._series.duration.labels(probe).observe(outcome.wall_seconds)
+
+    def _show(self, event: PredictionCompared | BoundaryMoved) -> None:
+        search = self._searches.get(event.study)
+        if search is None:
+            return
+        if isinstance(event, BoundaryMoved):
+            self._show_found(search, event)
+        else:
+            self._show_error(search, event)
+
+    def _show_error(self, search: _Search, compared: PredictionCompared) -> None:
+        if compared.trial >= search.error_trial:
+            search.error_trial = compared.trial
+            self._series.prediction_error.labels(search.workload, search.gpu).set(
+                compared.predicted_bytes / compared.measured_bytes - 1
+            )
+
+    def _show_in_flight(self) -> None:
+        under_way = list(self._in_flight.values())
+        for probe in Probe:
+            self._series.in_flight.labels(probe).set(sum(other is probe for other, _ in under_way))
+        self._series.oldest_start.set(min((started for _, started in under_way), default=0))
+
+    def _show_workers(self) -> None:
+        self._series.workers.labels("busy").set(sum(w.num_busy for w in self._workers.values()))
+        self._series.workers.labels("idle").set(sum(w.num_idle for w in self._workers.values()))
+
+    def _show_found(self, search: _Search, moved: BoundaryMoved) -> None:
+        search.found[moved.knobs] = moved
+        algo = moved.knobs.conv_algo
+        same_algo = (found for knobs, found in search.found.items() if knobs.conv_algo == algo)
+        self._series.best_batch.labels(search.workload, search.gpu, algo).set(max(map(_batch, same_algo)))
+        best = max(search.found.values(), key=_batch)
+        if best.largest_batch is None:
+            return
+        if best.peak_bytes is not None:
+            self._series.utilization.labels(search.workload, search.gpu).set(
+                best.peak_bytes / search.budget_bytes
+            )
+        if search is not self._newest(search.workload):
+            return
+        self._series.peak.remove_by_labels({"workload": search.workload})
+        for peak in fields(Peaks):
+            num_bytes = getattr(best.peaks, peak.name)
+            if num_bytes is not None:
+                kind = peak.name.removesuffix("_bytes")
+                self._series.peak.labels(search.workload, kind, best.evidence).set(num_bytes)
+
+    def _newest(self, workload: str) -> _Search:
+        """The search of a workload that began last, whatever it is for."""
+        return max(
+            (search for search in self._searches.values() if search.workload == workload),
+            key=lambda search: search.started_seconds,
+        )
+
+
+class _Series:
+    """The series themselves; all that can be known beforehand are there from the start.
+
+    A counter that appears with its first increment hides that increment from rate().
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.trials = Counter(
+            "autofit_trials",
+            "Finished trials, by probe and verdict.",
+            ["probe", "verdict"],
+            registry=registry,
+        )
+        self.ooms = Counter(
+            "autofit_oom", "Finished trials that ran out of memory.", ["probe"], registry=registry
+        )
+        self.duration = Histogram(
+            "autofit_trial_duration_seconds",
+            "Wall time of a finished trial, from the start of its process to its outcome.",
+            ["probe"],
+            buckets=_DURATION_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("autofit_trials_in_flight", "Trials under way.", ["probe"], registry=registry)
+        self.oldest_start = Gauge(
+            "autofit_oldest_trial_start_timestamp_seconds",
+            "When the oldest trial under way was started; 0 when none is.",
+            registry=registry,
+        )
+        self.workers = Gauge(
+            "autofit_workers",
+            "Workers of the searches that have trials under way: busy with one, or idle.",
+            ["state"],
+            registry=registry,
+        )
+        self.jobs = Gauge("autofit_jobs", "Submitted jobs, by state.", ["state"], registry=registry)
+        self.best_batch = Gauge(
+            "autofit_best_batch_size",
+            "Largest batch found to fit with this convolution algorithm; 0 when none fits.",
+            ["workload", "gpu", "conv_algo"],
+            registry=registry,
+        )
+        self.peak = Gauge(
+            "autofit_peak_memory_bytes",
+            "Peak memory of the largest batch found to fit, of the workload's latest search: allocated, "
+            "reserved, device and (CPU) private; a prediction's at the level that has to fit.",
+            ["workload", "kind", "evidence"],
+            registry=registry,
+        )
+        self.budget = Gauge(
+            "autofit_budget_bytes",
+            "What the allocator may reserve (on the CPU: what the process may use).",
+            ["workload", "gpu"],
+            registry=registry,
+        )
+        self.utilization = Gauge(
+            "autofit_budget_utilization_ratio",
+            "Share of the budget that the largest batch found to fit takes.",
+            ["workload", "gpu"],
+            registry=registry,
+        )
+        self.prediction_error = Gauge(
+            "autofit_prediction_error_ratio",
+            "Excess of the predicted over the measured peak, as a share of the measured one, of the newest "
+            "measured trial that fits.",
+            ["workload", "gpu"],
+            registry=registry,
+        )
+        self._begin_with_zeros()
+        Gauge(
+            "autofit_build_info",
+            "Always 1; its labels say what runs.",
+            ["version", "python"],
+            registry=registry,
+        ).labels(importlib.metadata.version("autofit"), platform.python_version()).set(1)
+
+    def _begin_with_zeros(self) -> None:
+        for probe in Probe:
+            self.duration.labels(probe)
+            self.ooms.labels(probe)
+            self.in_flight.labels(probe)
+            for verdict in Verdict:
+                self.trials.labels(probe, verdict)
+        for state in ("busy", "idle"):
+            self.workers.labels(state)
+        for job_state in JobState:
+            self.jobs.labels(job_state)
+
+
+def _batch(found: BoundaryMoved) -> int:
+    return found.largest_batch or 0
+
+
+def _capped(num: int) -> Callable[[str], str]:
+    """Gives the first `num` different values back, and `other` for all that come later."""
+    known: set[str] = set()
+
+    def label(value: str) -> str:
+        if value not in known and len(known) >= num:
+            return OTHER
+        known.add(value)
+        return value
+
+    return label

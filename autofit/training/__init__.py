@@ -1,0 +1,1 @@
+"""Helpers in users' own training loops."""
