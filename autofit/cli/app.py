@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import click
 
 from autofit.cli.backend import Backend
-from autofit.cli.check import check
-from autofit.cli.compare import compare
-from autofit.cli.completion import completion
-from autofit.cli.conv_algos import conv_algos
-from autofit.cli.doctor import doctor
-from autofit.cli.estimate import estimate
-from autofit.cli.jobs import jobs, logs, result, status, stop, wait
-from autofit.cli.lists import gpus, models
-from autofit.cli.profile import profile
-from autofit.cli.serve import serve
-from autofit.cli.submit import submit
-from autofit.cli.tune import SearchInterruptedError, tune
+from autofit.cli.commands.check import check
+from autofit.cli.commands.compare import compare
+from autofit.cli.commands.completion import completion
+from autofit.cli.commands.conv_algos import conv_algos
+from autofit.cli.commands.doctor import doctor
+from autofit.cli.commands.estimate import estimate
+from autofit.cli.commands.jobs import jobs, logs, result, status, stop, wait
+from autofit.cli.commands.models_gpus import gpus, models
+from autofit.cli.commands.profile import profile
+from autofit.cli.commands.serve import serve
+from autofit.cli.commands.submit import submit
+from autofit.cli.commands.tune import SearchInterruptedError, tune
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
 
 

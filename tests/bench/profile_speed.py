@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autofit.cli.profile_views import VIEWS
+from autofit.cli.commands.profile_views import VIEWS
 from autofit.explain.profile import Profile, read_profile
 from workers.allocator import given_blocks
 from workers.trace import Call, Mark

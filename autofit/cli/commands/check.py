@@ -1,0 +1,118 @@
+"""`autofit check`: whether one configuration fits, for scripts that have to decide."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import (
+    BATCH_SIZE,
+    CONV_ALGO,
+    GPU,
+    GPU_MEM,
+    JSON,
+    KEPT_FREE,
+    KNOBS,
+    MODEL,
+    QUIET,
+    SCRIPT,
+)
+from autofit.errors import ExitCode
+from autofit.hardware.gpus import oldest_first
+from autofit.questions.check import Answer, CheckResult, check_settings
+from autofit.settings.workloads import refer
+from autofit.units import format_bytes
+from workers.protocol import WORST, Verdict
+
+_WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
+_LIKELY = {
+    Verdict.FITS: "it likely fits",
+    Verdict.THRASH: "it likely runs, but thrashing",
+    Verdict.OOM: "it likely runs out of memory",
+}
+
+
+@click.command()
+@MODEL
+@SCRIPT
+@BATCH_SIZE
+@GPU_MEM
+@GPU
+@CONV_ALGO
+@KNOBS
+@KEPT_FREE
+@QUIET
+@JSON
+@click.pass_obj
+def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
+    """Say whether one configuration fits.
+
+    Prints one line. No GPU is needed: the answer is predicted. Without --gpu-mem and --gpu it is about
+    the card of this machine.
+
+    Exits with 0 when it fits: the high end of the prediction is within the budget; with 3 when it does
+    not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
+    with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
+    """
+    options = {name: value for name, value in given.items() if value not in (None, False, ())}
+    settings = check_settings(options)
+    workload = refer(settings.model, settings)
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.text.output import stderr
+        from autofit.cli.text.progress import ProgressLine
+        from autofit.events import ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        result = backend.check(settings, workload, batch_size, emit)
+    click.echo(result.to_json() if as_json else _line(result, options))
+    return result.verdict.exit_code
+
+
+def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
+    """The answer on one line: verdict, configuration, peak, budget, what next."""
+    low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
+    peak = low if low == high else f"{low} to {high}"
+    where = f"{result.device.name} with {result.knobs.conv_algo}{_kind(result)}"
+    usable = format_bytes(result.budget.usable_bytes)
+    doubts = [] if result.calibration.num_rows else ["no real runs to go by"]
+    if len(result.architectures) > 1:
+        doubts.append(f"over {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
+    known = f" ({'; '.join(doubts)})" if doubts else ""
+    return (
+        f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
+        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"
+    )
+
+
+def _kind(result: CheckResult) -> str:
+    """What batch and which process it is of, where there are several kinds."""
+    worst = ", the worst its data can make," if result.batch_kind == WORST else ""
+    samples = result.knobs.samples_per_step(result.batch_size, result.num_ranks)
+    ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
+    return worst + ranks
+
+
+def _next_step(result: CheckResult, tune: str) -> str:
+    match result.verdict:
+        case Answer.FITS:
+            return f"{tune} finds how far it goes"
+        case Answer.DOES_NOT_FIT:
+            return f"{tune} finds the largest batch that fits"
+        case Answer.UNSURE:
+            likely = _LIKELY[result.likely_verdict]
+            return f"{likely}: measure it on the card, or take a batch that {tune} calls safe"
+
+
+def _tune(options: Mapping[str, Any]) -> str:
+    """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
+    asked = {"conv_algo": "cudnn", **options}
+    words = []
+    for name, value in asked.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
+    return f"`{shlex.join(['autofit', 'tune', *words])}`"

@@ -1,0 +1,57 @@
+"""`autofit compare`: forward passes of several models beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import BATCH_SIZE, GPU, JSON, QUIET, SAMPLE, complete_model
+from autofit.errors import UsageError
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="MODEL MODEL …", shell_complete=complete_model)
+@BATCH_SIZE
+@SAMPLE
+@GPU
+@click.option("--all", "show_all", is_flag=True, help="List every tensor, not only the largest.")
+@QUIET
+@JSON
+@click.pass_obj
+def compare(  # noqa: PLR0917 - click passes them by name
+    backend: Backend,
+    /,
+    models: tuple[str, ...],
+    batch_size: int,
+    show_all: bool,
+    quiet: bool,
+    as_json: bool,
+    **given: str | None,
+) -> None:
+    """Compare the tensors and outputs of models.
+
+    Lists every tensor in inference with its elements and its bytes, and which of them are views, which take
+    no memory of their own; predicts the peaks (no GPU is needed); and runs all models once on the CPU, with
+    the parameters of the first where names and shapes agree, to see whether their outputs are equal.
+    """
+    if len(models) < 2:
+        raise UsageError(f"a comparison is of two models or more, got {len(models)}: name another one")
+    settings = resolve_settings({**given, "model": models[0]}, {}, None)
+    workloads = [refer(model, settings) for model in models]
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.text.output import stderr
+        from autofit.cli.text.progress import ProgressLine
+        from autofit.events import ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        comparison = backend.compare(settings, workloads, batch_size, emit)
+    if as_json:
+        click.echo(comparison.to_json())
+        return
+    from autofit.cli.text.compare import print_comparison
+
+    print_comparison(comparison, show_all=show_all)

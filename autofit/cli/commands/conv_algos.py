@@ -1,0 +1,108 @@
+"""`autofit conv-algos`: the convolution algorithms, and what each is to a model's layers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.commands.models_gpus import print_document
+from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, setting
+from autofit.errors import UsageError
+from autofit.hardware.card import card_named
+from autofit.questions.conv_layers import ConvLayers
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
+from workers.knobs import conv
+from workers.protocol import MODES
+
+CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
+_BATCH_SIZE = 8
+
+_OF_A_MODEL = combined(
+    click.option("--batch-size", type=click.IntRange(min=1), metavar="N",
+                 help="Samples a step.  [default: 8]"),
+    GPU,
+    click.option(
+        "--device", type=click.Choice(("cuda", "cpu")), metavar="cuda|cpu",
+        help="What the layers run on; neither is needed.  [default: cuda]",
+    ),
+    setting("mode", "Instead of the workload's own.", choices=MODES),
+)  # fmt: skip
+
+
+@click.command("conv-algos")
+@MODEL
+@_OF_A_MODEL
+@QUIET
+@JSON
+@click.pass_obj
+def conv_algos(
+    backend: Backend,
+    /,
+    batch_size: int | None,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+    **given: str | None,
+) -> None:
+    """List the convolution algorithms.
+
+    With --model also to how many of its layers each applies, and what it takes for every layer beside the
+    output, predicted.
+    """
+    if given["model"] is None:
+        _require_model_for(batch_size=batch_size, device=device, **given)
+        _print_all(as_json=as_json)
+        return
+    found = _of_model(backend, batch_size or _BATCH_SIZE, device, given, quiet=quiet)
+    if as_json:
+        print_document(CONV_ALGOS_SCHEMA, **found.to_dict())
+        return
+    from autofit.cli.text.conv_layers import print_conv_layers
+
+    print_conv_layers(found)
+
+
+def _require_model_for(**given: object) -> None:
+    misplaced = [name for name, value in given.items() if value is not None]
+    if misplaced:
+        raise UsageError(f"--{misplaced[0].replace('_', '-')} is about a model: name it with --model")
+
+
+def _of_model(
+    backend: Backend, batch_size: int, device: str | None, given: dict[str, str | None], *, quiet: bool
+) -> ConvLayers:
+    settings = resolve_settings(given, {}, None)
+    if device == "cpu" and settings.gpu is not None:
+        raise UsageError("--gpu names a card, and --device cpu uses none: leave out one of them")
+    workload = refer(settings.model, settings)
+    gpu = None if settings.gpu is None else settings.gpu.key
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.text.output import stderr
+        from autofit.cli.text.progress import ProgressLine
+        from autofit.events import ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        card = None if device == "cpu" else card_named(gpu)
+        return backend.conv_layers(workload, batch_size, card, settings.mode, emit)
+
+
+def _print_all(*, as_json: bool) -> None:
+    if as_json:
+        print_document(CONV_ALGOS_SCHEMA, conv_algos=[dataclasses.asdict(each) for each in conv.offered()])
+        return
+    from autofit.cli.text.output import headed, listing, styled
+
+    table = headed(("--conv-algo", "left"), ("what it does", "left"))
+    for algorithm in conv.offered():
+        where = ", ".join(algorithm.device_kinds)
+        table.add_row(styled(algorithm.name, "bold"), f"{algorithm.explanation} ({where})")
+        table.add_row("", f"takes {algorithm.takes}")
+        if algorithm.source:
+            table.add_row("", styled(algorithm.source, "dim"))
+        for line in (line for kind in algorithm.device_kinds[:1] for line in algorithm.lines_on(kind)):
+            table.add_row("", styled(line, "cyan"))
+    listing().print(table)

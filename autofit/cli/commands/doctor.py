@@ -1,0 +1,46 @@
+"""`autofit doctor`: what works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import JSON
+from autofit.errors import ExitCode
+
+DOCTOR_SCHEMA = "autofit.doctor/1"
+_MARKS = {"ok": "✓", "warning": "!", "failed": "✗"}
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+
+
+@click.command()
+@JSON
+@click.pass_obj
+def doctor(backend: Backend, as_json: bool) -> ExitCode:
+    """Check what autofit needs here.
+
+    Exits with 5 when a check failed.
+    """
+    checks = backend.examine()
+    if as_json:
+        document = {"schema": DOCTOR_SCHEMA, "checks": [dataclasses.asdict(check) for check in checks]}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        from autofit.cli.text.output import grid, stdout, styled
+
+        table = grid("left", "left", "left")
+        for check in checks:
+            style = _STYLES[check.status]
+            table.add_row(
+                styled(f"{_MARKS[check.status]} {check.status}", style),
+                styled(check.name, "bold"),
+                check.detail,
+            )
+            if check.next_step:
+                table.add_row("", "", styled(f"→ {check.next_step}", style))
+        stdout().print(table)
+    has_failed = any(check.status == "failed" for check in checks)
+    return ExitCode.INFRASTRUCTURE if has_failed else ExitCode.FOUND

@@ -1,0 +1,119 @@
+"""`autofit estimate`: what one configuration needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT, SCRIPT
+from autofit.errors import ExitCode, UsageError
+from autofit.paths import require_writable
+from autofit.predict.estimate import Estimate
+from autofit.questions.summary import SummarizedEstimate
+from autofit.questions.what_if import WhatIf
+from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.workloads import refer
+
+_SIMULATE, _SUMMARY = "simulate", "summary"
+
+
+@click.command()
+@MODEL
+@SCRIPT
+@BATCH_SIZE
+@CONV_ALGO
+@KNOBS
+@GPU
+@click.option(
+    "--method",
+    type=click.Choice((_SIMULATE, _SUMMARY)),
+    default=_SIMULATE,
+    help="simulate: trace a step on a GPU that is not there, replay it through PyTorch's allocator. "
+    "summary: add up the layers' outputs as torchsummary does, and tell why a real step differs.",
+)
+@click.option("--what-if", "asks_what_if", is_flag=True, help="Rank what would save memory at this batch.")
+@REPORT
+@QUIET
+@JSON
+@click.pass_obj
+def estimate(
+    backend: Backend,
+    /,
+    *,
+    batch_size: int,
+    method: str,
+    asks_what_if: bool,
+    report: Path | None,
+    quiet: bool,
+    as_json: bool,
+    **given: str | tuple[str, ...] | None,
+) -> ExitCode | None:
+    """Predict what one configuration needs.
+
+    No GPU is needed. Without --gpu an sm_80 card is likely, and the interval spans all architectures.
+    """
+    settings = resolve_settings(given, {}, None)
+    settings.one_conv_algo("an estimate")
+    if settings.script is not None and (asks_what_if or method == _SUMMARY):
+        raise UsageError(
+            "--what-if and --method summary change or look into a Workload: leave them out of --script"
+        )
+    if report is not None:
+        require_writable(report)
+    workload = refer(settings.model, settings)
+    from autofit.cli.text.output import stderr
+    from autofit.cli.text.progress import ProgressLine
+    from autofit.events import ignore
+
+    with contextlib.ExitStack() as stack:
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
+        levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
+        if summary is not None:
+            answer = summary.estimate
+        elif levers is not None:
+            answer = levers.base
+        else:
+            answer = backend.estimate(settings, workload, batch_size, emit)
+    if as_json:
+        click.echo(_document(answer, summary, levers))
+    else:
+        _print(answer, summary, levers, settings)
+    if report is not None:
+        from autofit.cli.commands.report_file import write_report
+
+        with contextlib.ExitStack() as stack:
+            emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+            return write_report(
+                report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit)
+            )
+    return None
+
+
+def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:
+    document = answer.to_dict() if summary is None else summary.to_dict()
+    document["method"] = _SIMULATE if summary is None else _SUMMARY
+    if levers is not None:
+        document["what_if"] = levers.to_dict()
+    return json.dumps(document, indent=2)
+
+
+def _print(
+    answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None, settings: TuneSettings
+) -> None:
+    if summary is not None:
+        from autofit.cli.text.summary import print_summary
+
+        print_summary(summary)
+    else:
+        from autofit.cli.text.estimate import print_estimate
+
+        print_estimate(answer, settings)
+    if levers is not None:
+        from autofit.cli.text.what_if import print_what_if
+
+        print_what_if(levers)

@@ -1,0 +1,167 @@
+"""`autofit profile`: where the memory of one configuration goes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit import paths
+from autofit.cli.backend import Backend
+from autofit.cli.commands.profile_views import EXPORTS, VIEWS
+from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined
+from autofit.errors import UsageError
+from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
+from autofit.explain.profile import Profile, read_profile
+from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.workloads import refer
+from workers.garbage import without_collections
+
+_NUM_ROWS = 40  # of a text, unless told otherwise
+_FILE = click.Path(path_type=Path)
+
+_VIEW = combined(
+    click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples a step."),
+    click.option(
+        "--trace", type=_FILE, metavar="FILE", help="A saved profile, instead of --model; needs no torch."
+    ),
+    click.option(
+        "--view",
+        type=click.Choice(tuple(VIEWS)),
+        default="ops",
+        show_default=True,
+        help="; ".join(f"{name}: {kind.help}" for name, kind in VIEWS.items()) + ".",
+    ),
+)  # fmt: skip
+
+_REGEX: dict[str, Any] = {"multiple": True, "metavar": "REGEX"}
+_FILTERS = combined(
+    click.option("--select", metavar="A,B,…", help=f"Columns: {', '.join(SELECTABLE)}.  [default: all]"),
+    click.option("--order-by", metavar="|".join(ORDERS), help="Largest first.  [default: bytes]"),
+    click.option("--min-bytes", metavar="SIZE", help="Hide what asks for less; of a tree, with all below."),
+    click.option("--max-depth", type=click.IntRange(min=0), metavar="N", help="Of a tree, below its root."),
+    click.option("--start-name-regex", **_REGEX, help="Start a tree at nodes with such names."),
+    click.option("--show-name-regex", **_REGEX, help="Show only such names."),
+    click.option("--hide-name-regex", **_REGEX, help="Hide such names; what is below them is shown."),
+    click.option("--category", metavar="A,B,…", help=f"Only what holds {', '.join(CATEGORIES)}."),
+    click.option(
+        "--step", type=click.IntRange(min=0), metavar="N",
+        help="Of the traced steps, 0 for building the model.  [default: the one that reaches the peak]",
+    ),
+    click.option("--device", metavar="REGEX", help="Only devices of such names."),
+    click.option("--libraries", is_flag=True, help="In the tree of code, show the lines of PyTorch too."),
+    click.option(
+        "--top", type=click.IntRange(min=1), metavar="N",
+        help=f"So many rows; of a tree the largest by themselves.  [default: {_NUM_ROWS}, --json: all]",
+    ),
+    click.option("--all", "show_all", is_flag=True, help="Show all rows."),
+)  # fmt: skip
+
+_OUTPUTS = combined(
+    *(
+        click.option(f"--{name}", name.replace("-", "_"), type=_FILE, metavar="FILE",
+                     help=f"Write a file: {export.help}.")
+        for name, export in EXPORTS.items()
+    )
+)  # fmt: skip
+
+
+@click.command()
+@MODEL
+@SCRIPT
+@_VIEW
+@_FILTERS
+@_OUTPUTS
+@CONV_ALGO
+@KNOBS
+@GPU
+@QUIET
+@JSON
+@click.pass_obj
+@without_collections()
+def profile(
+    backend: Backend,
+    /,
+    *,
+    batch_size: int | None,
+    trace: Path | None,
+    view: str,
+    top: int | None,
+    show_all: bool,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Show where the memory of one configuration goes.
+
+    Bytes are what the allocations of one step asked for; those from before that are alive at its peak, such
+    as parameters, are among them. Bytes at the peak are of the blocks alive when the step first reaches it:
+    over all rows they add up to what is allocated then. No GPU is needed.
+    """
+    outputs = {name: path for name in EXPORTS if (path := given.pop(name.replace("-", "_"))) is not None}
+    if show_all and top is not None:
+        raise UsageError(f"--all and --top {top} contradict each other: leave one out")
+    filters, given = _filters(given, top)
+    for path in outputs.values():
+        paths.require_writable(path)
+    if trace is None:
+        found = _predicted(backend, batch_size, given, quiet=quiet)
+    else:
+        _require_nothing_beside_trace(batch_size=batch_size, **given)
+        found = read_profile(trace)
+    if top is None and not show_all and not as_json:
+        filters = dataclasses.replace(filters, top=_NUM_ROWS)
+    kind = VIEWS[view]
+    made = kind.make(found, filters)
+    for name, path in outputs.items():
+        _write(path, EXPORTS[name].make(found, filters, path), quiet=quiet)
+    if as_json:
+        click.echo(made.to_json())
+    else:
+        kind.show(made, filters)
+
+
+def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
+    """The filters among the options, and the other options."""
+    names = (
+        "select", "order_by", "min_bytes", "max_depth", "start_name_regex", "show_name_regex",
+        "hide_name_regex", "category", "step", "device", "libraries",
+    )  # fmt: skip
+    rest = {name: value for name, value in given.items() if name not in names}
+    return parse_filters(top=top, **{name: given[name] for name in names}), rest
+
+
+def _predicted(
+    backend: Backend, batch_size: int | None, given: dict[str, str | None], *, quiet: bool
+) -> Profile:
+    if (given["model"] or given["script"]) is None or batch_size is None:
+        raise UsageError(
+            "a profile is of --script FILE or --model M at --batch-size N, or of --trace FILE: name them"
+        )
+    settings = resolve_settings(given, {}, None)
+    settings.one_conv_algo("a profile")
+    workload = refer(settings.model, settings)
+    with contextlib.ExitStack() as stack:
+        from autofit.cli.text.output import stderr
+        from autofit.cli.text.progress import ProgressLine
+        from autofit.events import ignore
+
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        return backend.profile(settings, workload, batch_size, emit)
+
+
+def _require_nothing_beside_trace(**given: object) -> None:
+    misplaced = [name for name, value in given.items() if value not in (None, ())]
+    if misplaced:
+        raise UsageError(
+            f"--trace is of a configuration already: leave out --{misplaced[0].replace('_', '-')}"
+        )
+
+
+def _write(path: Path, content: bytes, *, quiet: bool) -> None:
+    paths.write_atomically(path, content)
+    if not quiet:
+        click.echo(f"wrote {path} ({len(content):,} bytes)", err=True)

@@ -1,0 +1,128 @@
+"""What `autofit profile` can show and write: the one place to add a view or an export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autofit.explain.chrome_trace import chrome_trace, encode_chrome_trace
+from autofit.explain.code import code_view
+from autofit.explain.filters import Filters
+from autofit.explain.ops import operator_view
+from autofit.explain.plan import plan_view
+from autofit.explain.profile import Profile
+from autofit.explain.scopes import scope_view
+from autofit.explain.selection import devices_of, phases_of
+from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
+from autofit.explain.tensors import tensor_view
+from autofit.explain.timeline import timeline_view
+
+
+class Document(Protocol):
+    """What a view's function returns."""
+
+    def to_json(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewKind:
+    """One value of `--view`.
+
+    Attributes:
+        help: what it shows, as a phrase.
+        make: makes it.
+        show: prints what `make` returned; it may import what is slow.
+    """
+
+    help: str
+    make: Callable[[Profile, Filters], Document]
+    show: Callable[[Any, Filters], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """One option that writes a file.
+
+    Attributes:
+        help: what it writes, as a phrase.
+        make: makes the content of a file of that name; it may import what is slow.
+    """
+
+    help: str
+    make: Callable[[Profile, Filters, Path], bytes]
+
+
+def _show_rows(view: Any, filters: Filters) -> None:
+    from autofit.cli.text.profile import print_view
+
+    print_view(view, filters)
+
+
+def _show_timeline(view: Any, filters: Filters) -> None:
+    from autofit.cli.text.timeline import print_timeline
+
+    print_timeline(view, filters.top)
+
+
+def _show_plan(view: Any, filters: Filters) -> None:  # noqa: ARG001 (all views are shown alike)
+    from autofit.cli.text.plan import print_plan
+
+    print_plan(view)
+
+
+def _saved(profile: Profile, _filters: Filters, _path: Path) -> bytes:
+    return profile.to_bytes()
+
+
+def _chrome_trace(profile: Profile, filters: Filters, path: Path) -> bytes:
+    devices_of(profile, filters)
+    document = chrome_trace(profile, step=filters.step, categories=filters.categories)
+    return encode_chrome_trace(document, path)
+
+
+def _snapshot(profile: Profile, filters: Filters, _path: Path) -> bytes:
+    devices_of(profile, filters)
+    return encode_snapshot(snapshot(profile, position=phases_of(profile, filters.step)[-1].stop))
+
+
+def _peak_snapshot(profile: Profile, filters: Filters, _path: Path) -> bytes:
+    devices_of(profile, filters)
+    return encode_snapshot(snapshot(profile, position=step_peak(profile, filters.step)))
+
+
+def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
+    from autofit.report.gather import report_on_profile
+    from autofit.report.html.page import render
+
+    return render(report_on_profile(profile)).encode()
+
+
+VIEWS: dict[str, ViewKind] = {
+    "ops": ViewKind(help="operators, forward and backward told apart", make=operator_view, show=_show_rows),
+    "scopes": ViewKind(help="the tree of modules", make=scope_view, show=_show_rows),
+    "code": ViewKind(help="the tree of the lines of code", make=code_view, show=_show_rows),
+    "tensors": ViewKind(help="every allocation by itself", make=tensor_view, show=_show_rows),
+    "timeline": ViewKind(
+        help="memory over all steps, unless --step names one", make=timeline_view, show=_show_timeline
+    ),
+    "plan": ViewKind(
+        help="what the last step would need if its graph were known before", make=plan_view, show=_show_plan
+    ),
+}
+
+# By the name of the option, without its dashes.
+EXPORTS: dict[str, Export] = {
+    "save": Export(help="the profile itself, for `--trace`", make=_saved),
+    "chrome-trace": Export(
+        help="the timeline for Perfetto and chrome://tracing, gzipped if it ends in .gz", make=_chrome_trace
+    ),
+    "snapshot": Export(
+        help="a memory snapshot for torch.cuda._memory_viz and pytorch.org/memory_viz, taken at the end "
+        "(of --step)",
+        make=_snapshot,
+    ),
+    "peak-snapshot": Export(help="the same, taken when the most is allocated", make=_peak_snapshot),
+    "report": Export(help="a page, one HTML file, with figures of all of it", make=_page),
+}

@@ -1,0 +1,100 @@
+"""`autofit serve`: the metrics of a cluster, from its storage."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from autofit.cli.options.jobs import job_storage
+from autofit.cli.options.shared import setting
+from autofit.errors import ExitCode
+from autofit.jobs.submission import STORAGE_VARIABLE
+
+_ADMIT_SECONDS = 5.0
+_END_SECONDS = 5.0
+# Python's own 5 ms: a scrape would wait so long at each of its steps while the storage is read.
+_SWITCH_SECONDS = 0.0005
+
+
+@click.command()
+@setting(
+    "storage",
+    f"What searches and jobs share: an Optuna URL or a .journal file.  [default: {STORAGE_VARIABLE}, "
+    "else the journals of the state directory]",
+    metavar="URL",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9465,
+    show_default=True,
+    metavar="PORT",
+    help="Where to serve; 0 for any free port.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two reads of the storage.",
+)
+@click.option(
+    "--address",
+    metavar="URL",
+    help="Admit queued jobs too, to the cluster with this dashboard, such as http://head:8265.",
+)
+def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
+    """Serve the metrics of a storage.
+
+    The storage is the only source, so that a restart shows the same counts. Until it has been read
+    once there are no counts; while it cannot be read it is tried again, and autofit_storage_up is 0.
+
+    \b
+    /metrics   for Prometheus
+    /healthz   503 when the process should be started again
+    /readyz    503 when the storage cannot be read
+
+    Ends with 0 on SIGTERM or Ctrl-C, 2 for wrong options, 5 when the port is in use.
+    """  # noqa: D301 - click looks for the character, and keeps these lines as they are
+    from prometheus_client import CollectorRegistry
+
+    from autofit.serve.background import Background
+    from autofit.serve.metrics import Metrics
+    from autofit.serve.reader import reader_of
+    from autofit.serve.server import serve_metrics
+    from autofit.serve.watch import StorageWatch
+
+    storage = job_storage(storage)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    served, counted = CollectorRegistry(), CollectorRegistry()
+    reader = reader_of(storage, emit=Metrics(counted), log=_log)
+    watch = StorageWatch(reader, registry=served, on_first_read=lambda: served.register(counted), log=_log)
+    checks = {"/healthz": watch.why_stuck, "/readyz": watch.why_not_ready}
+    server = serve_metrics(served, port, host, checks=checks)
+    background = Background()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: background.stop())
+    try:
+        _log(f"metrics at http://{host}:{server.port}/metrics")
+        background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
+        if address is not None:
+            from autofit.serve.admitting import Admitting  # with Ray's client, which costs a second
+
+            admitting = Admitting(storage, address=address, log=_log)
+            background.repeat(
+                admitting.run, pause_seconds=_ADMIT_SECONDS, at_end=admitting.close, name="admission"
+            )
+        background.wait()
+    finally:
+        server.close()
+        background.stop()
+        background.join(_END_SECONDS)
+    return ExitCode.FOUND
+
+
+def _log(sentence: str) -> None:
+    click.echo(sentence, err=True)

@@ -1,0 +1,198 @@
+"""`autofit submit`: a tune, or one for each of several cards, as jobs of a Ray cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+from click.shell_completion import CompletionItem
+
+from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
+from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
+from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, gpu_completions, setting
+from autofit.errors import ExitCode, UsageError
+from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
+from autofit.jobs.submission import Code, fleet_id, has_password, job_id, job_options, locate, make_spec
+from autofit.settings.tune_settings import chosen_cards, chosen_options, resolve_settings
+
+if TYPE_CHECKING:
+    from autofit.jobs.queue import JobQueue
+
+SUBMIT_SCHEMA = "autofit.submit/1"
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{card.value}", help=card.help) for card in gpu_completions(last)]
+
+
+@click.command()
+@MODEL
+@GPU_MEM
+@setting(
+    "gpu",
+    "The card, such as rtx-3090; several make a fleet: one job each, and one table.",
+    metavar="CARD,…",
+    complete=_complete_gpus,
+)
+@SEARCH
+@STUDY
+@TRIALS
+@CONFIG
+@click.option(
+    "--working-dir",
+    metavar="DIR",
+    help="Folder with the workload's code, which every node gets; or the URI of a zip file.",
+)
+@click.option("--again", is_flag=True, help="Another job, where there is one of the same content.")
+@click.option(
+    "--max-drivers",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_DRIVERS,
+    show_default=True,
+    metavar="NUM",
+    help="Let the job wait while so many run; the cluster's resource autofit_driver limits them too.",
+)
+@ADDRESS
+@STORAGE
+@STORAGE_WAIT
+@JSON
+def submit(
+    *,
+    config: Path | None,
+    working_dir: str | None,
+    again: bool,
+    max_drivers: int,
+    address: str | None,
+    storage: str | None,
+    as_json: bool,
+    **given: str | bool | None,
+) -> ExitCode:
+    """Queue a tune on a Ray cluster, and print the job's id.
+
+    The answer is kept in the storage, which survives the cluster: `autofit wait JOB` waits for it,
+    `autofit result JOB` prints it. The same content is the same job, whoever submits it.
+    """
+    _refuse_secret(working_dir)
+    request = _Request.read(given, config, working_dir, max_drivers)
+    url = job_storage(storage, default_is_reached=_is_this_machine(require_address(address)))
+    from autofit.jobs.admission import admit
+    from autofit.jobs.queue import JobQueue
+    from autofit.jobs.ray_jobs import RayJobs
+
+    ray_jobs = RayJobs(require_address(address))
+    with JobQueue.open(url) as queue:
+        fleet, queued = request.enqueue(queue, again=again)
+        admit(queue, ray_jobs)
+        jobs = [(queue.record(job.job_id) or job, is_new) for job, is_new in queued]
+    if as_json:
+        click.echo(_document(fleet, jobs))
+    else:
+        click.echo(fleet or jobs[0][0].job_id)
+        for job, is_new in jobs:
+            click.echo(_told(job, is_new=is_new), err=True)
+    return ExitCode.FOUND
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """What is to be queued: a job for each setting, whose options have one card or none."""
+
+    specs: tuple[JobSpec, ...]
+    cards: tuple[str, ...]
+    code: Code
+    working_dir: str | None
+
+    @classmethod
+    def read(
+        cls, given: Mapping[str, Any], config: Path | None, working_dir: str | None, max_drivers: int
+    ) -> _Request:
+        cards = chosen_cards(given, os.environ, config) or (None,)
+        if len(cards) > 1 and given["study"]:
+            raise UsageError("--study names one study, and each card of a fleet has its own: leave it out")
+        specs, codes = [], []
+        for card in cards:
+            single = {**given, "gpu": card}
+            settings = resolve_settings(single, os.environ, config)
+            if settings.gpu is None and settings.gpu_mem_bytes is None:
+                raise UsageError(
+                    "a job has no card of its own machine: say for which it is, with --gpu rtx-3090 or "
+                    "--gpu-mem 16G"
+                )
+            codes.append(locate(settings, working_dir))
+            options = job_options(chosen_options(single, os.environ, config))
+            specs.append(make_spec(settings, options, codes[-1], max_drivers=max_drivers))
+        keys = tuple(spec.gpu for spec in specs if spec.gpu is not None)
+        return cls(tuple(specs), keys if len(specs) > 1 else (), codes[0], working_dir)
+
+    def enqueue(self, queue: JobQueue, *, again: bool) -> tuple[str | None, list[tuple[JobRecord, bool]]]:
+        """Queues the jobs; returns the fleet's name, if it is one, and each job with whether it is new."""
+        packed = self._packed(queue)
+        specs = [dataclasses.replace(spec, working_dir=packed) for spec in self.specs]
+        if not self.cards:
+            return None, [queue.enqueue(job_id(specs[0], self.code), specs[0], again=again)]
+        fleet = fleet_id(specs[0], self.code, self.cards)
+        if again:  # the fleet's name is content of its jobs, so they are new with it
+            fleets = {job.spec.fleet for job in queue.records()}
+            number, first = 2, fleet
+            while fleet in fleets:
+                fleet, number = f"{first}-{number}", number + 1
+        specs = [dataclasses.replace(spec, fleet=fleet) for spec in specs]
+        return fleet, [queue.enqueue(job_id(spec, self.code), spec) for spec in specs]
+
+    def _packed(self, queue: JobQueue) -> WorkingDir | None:
+        if self.working_dir is None:
+            return None
+        if "://" in self.working_dir:
+            return WorkingDir(digest=None, where=self.working_dir)
+        from autofit.jobs import packages
+        from autofit.jobs.ray_jobs import working_dir_files
+
+        folder = Path(self.working_dir).resolve()
+        if not folder.is_dir():
+            raise UsageError(
+                f"there is no folder {folder}: give the one that holds the code, or the URI of a zip"
+            )
+        return packages.store(queue.storage, packages.pack(folder, working_dir_files(folder)))
+
+
+def _refuse_secret(working_dir: str | None) -> None:
+    if working_dir is not None and has_password(working_dir):
+        raise UsageError(
+            "the working directory's URI has a password or token in it, which Ray's dashboard would show: "
+            "give the cluster's nodes access to it instead"
+        )
+
+
+def _is_this_machine(address: str) -> bool:
+    return address == "auto" or urlsplit(address).hostname in _LOOPBACK
+
+
+def _document(fleet: str | None, jobs: list[tuple[JobRecord, bool]]) -> str:
+    return json.dumps(
+        {
+            "schema": SUBMIT_SCHEMA,
+            "job_id": None if fleet is not None else jobs[0][0].job_id,
+            "fleet": fleet,
+            "jobs": [
+                {"job_id": job.job_id, "gpu": job.spec.gpu, "state": job.state, "is_new": is_new}
+                for job, is_new in jobs
+            ],
+        },
+        indent=2,
+    )
+
+
+def _told(job: JobRecord, *, is_new: bool) -> str:
+    if is_new:
+        return f"{job.job_id} is {job.state}"
+    advice = " `autofit result` shows it;" if job.packed_document is not None else ""
+    return f"{job.job_id} was submitted before and is {job.state}:{advice} --again makes another"

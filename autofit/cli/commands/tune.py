@@ -1,0 +1,215 @@
+"""`autofit tune`: the largest batch that fits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
+from autofit.cli.options.shared import (
+    GPU,
+    GPU_MEM,
+    JSON,
+    MODEL,
+    QUIET,
+    REPORT,
+    SCRIPT,
+)
+from autofit.errors import AutofitError, ExitCode
+from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
+from autofit.paths import require_writable, write_atomically
+from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.workloads import refer
+from autofit.tuning.result import TuneResult
+
+if TYPE_CHECKING:
+    from autofit.jobs.driver import JobDriver
+
+
+class SearchInterruptedError(AutofitError):
+    """Ctrl-C; the study keeps what had ended."""
+
+    kind = "interrupted"
+    exit_code = ExitCode.INTERRUPTED
+
+
+@click.command()
+@MODEL
+@SCRIPT
+@GPU_MEM
+@GPU
+@SEARCH
+@STORAGE
+@STORAGE_WAIT
+@STUDY
+@TRIALS
+@ADDRESS
+@CONFIG
+@QUIET
+@JSON
+@click.option(
+    "--conv-plan",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there the algorithm of each layer, where mixed is the best.",
+)
+@REPORT
+@click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
+@click.pass_obj
+def tune(
+    backend: Backend,
+    /,
+    *,
+    config: Path | None,
+    quiet: bool,
+    as_json: bool,
+    conv_plan: Path | None,
+    report: Path | None,
+    job: str | None,
+    **given: str | tuple[str, ...] | bool | None,
+) -> ExitCode:
+    """Find the largest batch that fits.
+
+    Tries every convolution algorithm. Predicts without a GPU, measures where there is one. Without
+    --gpu-mem and --gpu it is about the card of this machine.
+
+    Exits with 0 when a batch was found, 3 when nothing fits or --max-trials or --max-seconds ended
+    the search before anything was known to fit, 2 for wrong options, 4 when the
+    workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
+    """
+    if report is not None:
+        require_writable(report)
+    with contextlib.ExitStack() as stack:
+        driver = None if job is None else stack.enter_context(_driving(job, given))
+        settings = resolve_settings(given, os.environ, config)
+        result = _search(backend, settings, quiet=quiet, sinks=() if driver is None else (driver,))
+        if driver is not None:
+            driver.answer(result)
+    if conv_plan is not None:
+        _write_plan(result, conv_plan)
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        from autofit.cli.text.tune import print_result
+
+        memory = given["gpu_mem"]
+        print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
+    failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
+    return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
+
+
+def _write_plan(result: TuneResult, path: Path) -> None:
+    if result.conv_plan is None:
+        best = (
+            "nothing fits"
+            if result.best is None
+            else f"the best is {result.setting_names[result.best.knobs]}"
+        )
+        click.echo(f"no plan is written to {path}: {best}, name mixed with --conv-algo", err=True)
+        return
+    write_atomically(path, result.conv_plan.to_json())
+
+
+def _write_report(
+    backend: Backend, settings: TuneSettings, result: TuneResult, path: Path, *, quiet: bool
+) -> ExitCode | None:
+    from autofit.cli.commands.report_file import write_report
+    from autofit.cli.text.output import stderr
+    from autofit.cli.text.progress import ProgressLine
+    from autofit.events import ignore
+
+    workload = refer(settings.model, settings)
+    with contextlib.ExitStack() as stack:
+        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        return write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
+
+
+def _driving(
+    job_id: str, given: Mapping[str, str | tuple[str, ...] | bool | None]
+) -> contextlib.AbstractContextManager[JobDriver]:
+    from autofit.jobs.driver import driving
+    from autofit.jobs.submission import STORAGE_VARIABLE
+
+    storage = given["storage"] or os.environ.get(STORAGE_VARIABLE)
+    return driving(
+        job_id, storage if isinstance(storage, str) else None, warn=lambda text: click.echo(text, err=True)
+    )
+
+
+def _search(
+    backend: Backend, settings: TuneSettings, *, quiet: bool, sinks: tuple[EventSink, ...]
+) -> TuneResult:
+    """Searches, while progress and metrics are shown."""
+    workload = refer(settings.model, settings)
+    watch = _Watch()
+    with watch.for_interruption(), contextlib.ExitStack() as stack:
+        # Ray prints on stdout when one of its workers dies, whatever its logging is set to.
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        told: list[EventSink] = [watch, *sinks]
+        if not quiet:
+            from autofit.cli.text.output import stderr
+            from autofit.cli.text.progress import ProgressLine
+
+            told.append(stack.enter_context(ProgressLine(stderr())))
+        if settings.metrics_port is not None:
+            told.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
+        return backend.tune(settings, workload, fan_out(*told))
+
+
+@dataclass
+class _Watch:
+    """Remembers of the events what a user needs who interrupts the search."""
+
+    study: str | None = None
+    num_trials: int = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TuneStarted):
+            self.study = event.study
+        elif isinstance(event, TrialFinished):
+            self.num_trials += 1
+
+    @contextlib.contextmanager
+    def for_interruption(self) -> Iterator[None]:
+        """Makes Ctrl-C, and SIGTERM as batch systems send it, end the search in order."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            raise SearchInterruptedError(self._message()) from interrupt
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _message(self) -> str:
+        if self.study is None:
+            return "interrupted before the search began: nothing was kept"
+        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
+        return (
+            f"interrupted after {trials}, which study {self.study} keeps: "
+            "the same command takes it up again, --fresh begins it anew"
+        )
+
+
+@contextlib.contextmanager
+def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
+    from prometheus_client import CollectorRegistry
+
+    from autofit.serve.metrics import Metrics
+    from autofit.serve.server import serve_metrics
+
+    registry = CollectorRegistry()
+    server = serve_metrics(registry, port, settings.metrics_host)
+    try:
+        click.echo(f"metrics at http://{settings.metrics_host}:{server.port}/metrics", err=True)
+        yield Metrics(registry)
+    finally:
+        server.close()

@@ -1,0 +1,109 @@
+"""What the commands about jobs share: where jobs are kept, where their cluster is, which are meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from autofit.cli.options.shared import setting
+from autofit.errors import AutofitError, UsageError
+from autofit.jobs.records import JobRecord, unknown_job
+from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE, refuse_secret_storage
+
+if TYPE_CHECKING:
+    from autofit.jobs.queue import JobQueue
+
+STORAGE = setting(
+    "storage",
+    f"Where jobs are kept: an Optuna URL or a file ending in .journal, which the cluster reaches too.  "
+    f"[default: {STORAGE_VARIABLE}, else in the state directory]",
+    metavar="URL",
+)
+
+ADDRESS = click.option(
+    "--address",
+    envvar=ADDRESS_VARIABLES,
+    metavar="URL",
+    help="The dashboard of the Ray cluster's head, such as http://head:8265.  "
+    f"[default: {' or '.join(ADDRESS_VARIABLES)}]",
+)
+
+
+def open_queue(storage: str | None) -> JobQueue:
+    """Opens the jobs of the storage that `--storage` or the environment names."""
+    from autofit.jobs.queue import JobQueue  # a second that other commands do without
+
+    return JobQueue.open(job_storage(storage))
+
+
+def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | None:
+    """The storage of jobs; None for the default.
+
+    Args:
+        given: on the command line.
+        default_is_reached: whether the state directory is the cluster's too.
+
+    Raises:
+        UsageError: it has a password in it, or none is named where one is needed.
+    """
+    refuse_secret_storage(given)
+    storage = given or os.environ.get(STORAGE_VARIABLE) or None
+    if storage is None and not default_is_reached:
+        raise UsageError(
+            "a cluster needs a storage that it reaches too: give --storage URL, or set "
+            f"{STORAGE_VARIABLE} here and on the cluster"
+        )
+    return storage
+
+
+def require_address(address: str | None) -> str:
+    """The cluster's address.
+
+    Raises:
+        UsageError: none was given.
+    """
+    if not address:
+        raise UsageError(
+            "which cluster? Give its dashboard with --address http://head:8265, or set "
+            f"{ADDRESS_VARIABLES[0]}"
+        )
+    return address
+
+
+def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
+    """The jobs of these names, and those of fleets among them, each once.
+
+    Raises:
+        UsageError: the storage has no job or fleet of a name; near matches are named.
+    """
+    records = queue.records()
+    found: dict[str, JobRecord] = {}
+    for name in names:
+        meant = [job for job in records if name in (job.job_id, job.spec.fleet)]
+        if not meant:
+            raise UsageError(unknown_job(name, records))
+        found.update({job.job_id: job for job in meant})
+    return list(found.values())
+
+
+def only(queue: JobQueue, name: str) -> JobRecord:
+    """The one job of that name; a fleet has several."""
+    jobs = chosen(queue, [name])
+    if len(jobs) > 1:
+        raise UsageError(f"{name} is a fleet: name one of its jobs, {', '.join(job.job_id for job in jobs)}")
+    return jobs[0]
+
+
+def complete_job(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Jobs and fleets in the storage, the newest first; nothing where it cannot be read."""
+    try:
+        with open_queue(ctx.params.get("storage")) as queue:
+            records = list(reversed(queue.records()))
+    except AutofitError:
+        return []
+    names = [name for job in records for name in (job.job_id, job.spec.fleet) if name is not None]
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]

@@ -1,0 +1,1 @@
+"""What is printed on a terminal; nothing else imports rich."""

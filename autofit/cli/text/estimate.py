@@ -1,0 +1,69 @@
+"""The text of an estimate."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from autofit.cli.text.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
+from autofit.hardware.budget import assumed_context
+from autofit.identity import told_version
+from autofit.predict.estimate import Estimate
+from autofit.report.words import samples_in_words, unnamed_card
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.words import configuration
+from autofit.units import format_bytes
+from workers.predict.versions import is_supported
+
+
+def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
+    """Prints the three peaks, what they are made of, and what was assumed."""
+    console = stdout()
+    workload = styled(estimate.workload, "bold")
+    knobs = configuration(
+        estimate.knobs,
+        estimate.mode,
+        estimate.batch_kind,
+        estimate.num_ranks,
+        of_script=settings.script is not None,
+    )
+    console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
+    console.print()
+    table = grid("left", "right", "right", "left")
+    interval = estimate.interval
+    peaks = [
+        ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
+        ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
+        ("  at least", interval.low_bytes, ""),
+        ("  at most", interval.high_bytes, ""),
+        ("device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+    ]
+    if interval.low_bytes == interval.high_bytes:
+        del peaks[2:4]
+    for name, num_bytes, note in peaks:
+        table.add_row(name, styled(format_bytes(num_bytes), "bold"), exact(num_bytes), styled(note, "dim"))
+    console.print(indented(table))
+    heading(console, "Where the memory goes")
+    print_memory(console, estimate)
+    heading(console, "Assumed")
+    gpu = settings.gpu
+    architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
+    _, context = assumed_context(architecture, key, estimate.num_ranks)
+    card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
+    torch_version = importlib.metadata.version("torch")
+    unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
+    workspaces = f"convolution workspaces: {estimate.workspace_source}"
+    ranks = (
+        (samples_in_words(estimate.knobs, estimate.batch_size, estimate.num_ranks),)
+        if estimate.num_ranks > 1
+        else ()
+    )
+    said = (
+        *ranks,
+        card,
+        "predicted, not measured",
+        *context,
+        workspaces,
+        *unverified,
+        estimate.calibration.note,
+    )
+    bullets(console, said)

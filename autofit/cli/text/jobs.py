@@ -1,0 +1,190 @@
+"""What is told of jobs: a document each, a line each, and all about one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from autofit.cli.text.output import grid, headed, listing, styled
+from autofit.jobs.records import JobRecord, JobState
+from autofit.tuning.result import TUNE_SCHEMA
+
+JOBS_SCHEMA = "autofit.jobs/1"
+FLEET_SCHEMA = "autofit.fleet/1"
+
+_STYLES = {
+    JobState.RUNNING: "cyan",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.STOPPED: "yellow",
+}
+
+
+# ── documents ───────────────────────────────────────────────────────────────────────────────────
+
+
+def jobs_document(jobs: Iterable[JobRecord]) -> str:
+    """All that is known of jobs but the documents of their results."""
+    return json.dumps({"schema": JOBS_SCHEMA, "jobs": [_job(job) for job in jobs]}, indent=2)
+
+
+def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
+    """The answer for every card, each with its document; null while it is not known."""
+    cards = [
+        {
+            "gpu": job.spec.gpu,
+            "job_id": job.job_id,
+            "state": job.state,
+            **_best(job),
+            "result": job.answer,
+        }
+        for job in jobs
+    ]
+    return json.dumps({"schema": FLEET_SCHEMA, "fleet": fleet, "cards": cards}, indent=2)
+
+
+def _job(job: JobRecord) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "state": job.state,
+        "workload": job.spec.workload,
+        "gpu": job.spec.gpu,
+        "fleet": job.spec.fleet,
+        **_best(job),
+        "exit_code": job.exit_code,
+        "state_reason": job.state_reason,
+        "study": job.study,
+        "submitted_seconds": job.submitted_seconds,
+        "started_seconds": job.started_seconds,
+        "ended_seconds": job.ended_seconds,
+        "attempts": [
+            {"submission_id": attempt.submission_id, "started_seconds": attempt.started_seconds}
+            for attempt in job.attempts
+        ],
+        "options": dict(job.spec.options),
+    }
+
+
+def _best(job: JobRecord) -> dict[str, Any]:
+    """The answer in three words; all null where there is none."""
+    best = (job.document or {}).get("best")
+    return {
+        "best_batch": None if best is None else best["batch_size"],
+        "conv_algo": None if best is None else best["knobs"]["conv_algo"],
+        "evidence": None if best is None else best["evidence"],
+    }
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def print_jobs(jobs: Sequence[JobRecord]) -> None:
+    """A line for each job."""
+    console = listing()
+    if not jobs:
+        console.print("no jobs")
+        return
+    table = headed(
+        ("job", "left"), ("state", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
+        ("submitted", "left"), ("took", "right"), ("", "left"),
+    )  # fmt: skip
+    for job in jobs:
+        table.add_row(
+            job.job_id,
+            _state(job),
+            *_best_words(job),
+            _ago(job.submitted_seconds),
+            _took(job),
+            styled(_remark(job), "dim"),
+        )
+    console.print(table)
+
+
+def print_fleet(jobs: Sequence[JobRecord]) -> None:
+    """A line for each card."""
+    table = headed(
+        ("card", "left"), ("largest batch", "right"), ("algorithm", "left"), ("evidence", "left"),
+        ("state", "left"), ("job", "left"), ("", "left"),
+    )  # fmt: skip
+    for job in jobs:
+        table.add_row(job.spec.gpu, *_best_words(job), _state(job), job.job_id, styled(_remark(job), "dim"))
+    listing().print(table)
+
+
+def _best_words(job: JobRecord) -> tuple[str, str, str]:
+    best = _best(job)
+    if best["best_batch"] is None:
+        nothing = (job.document or {}).get("schema") == TUNE_SCHEMA
+        return ("none" if nothing else "–"), "–", "–"
+    return str(best["best_batch"]), best["conv_algo"], best["evidence"]
+
+
+def _state(job: JobRecord) -> Text:
+    return styled(job.state, _STYLES.get(job.state, ""))
+
+
+def _remark(job: JobRecord) -> str:
+    if job.state in (JobState.QUEUED, JobState.RUNNING) and job.stop_requested:
+        return "is being stopped"
+    return (job.state_reason or "") if job.state is not JobState.SUCCEEDED else ""
+
+
+def _ago(seconds: float) -> str:
+    return f"{_duration(time.time() - seconds)} ago"
+
+
+def _took(job: JobRecord) -> str:
+    if job.started_seconds is None:
+        return "–"
+    return _duration((job.ended_seconds or time.time()) - job.started_seconds)
+
+
+def _duration(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`."""
+    for unit, unit_seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
+# ── one job ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def print_job(job: JobRecord) -> None:
+    """All that the storage knows of one job but its result."""
+    console = listing()
+    console.print(Text.assemble((job.job_id, "bold"), " is ", _state(job)))
+    if remark := _remark(job):
+        console.print(remark)
+    table = grid("left", "left")
+    options = " ".join(f"--{option}={shlex.quote(text)}" for option, text in job.spec.options.items())
+    table.add_row("asks for", options)
+    if job.spec.working_dir is not None:
+        table.add_row("working dir", job.spec.working_dir.where)
+    if job.spec.fleet is not None:
+        table.add_row("fleet", job.spec.fleet)
+    table.add_row("submitted", _moment(job.submitted_seconds))
+    for attempt in job.attempts:
+        table.add_row("driver", f"{attempt.submission_id}, {_moment(attempt.started_seconds)}")
+    if job.ended_seconds is not None:
+        table.add_row("ended", f"{_moment(job.ended_seconds)}, after {_took(job)}")
+    if job.study is not None:
+        table.add_row("study", job.study)
+    _answer(console, job, table)
+
+
+def _answer(console: Console, job: JobRecord, table: Any) -> None:
+    batch, algo, evidence = _best_words(job)
+    if job.state is JobState.SUCCEEDED:
+        table.add_row("answer", "nothing fits" if batch == "none" else f"batch {batch}, {algo}, {evidence}")
+    console.print(table)
+
+
+def _moment(seconds: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))} ({_ago(seconds)})"

@@ -1,0 +1,52 @@
+"""The text of a plan: what each policy needs."""
+
+from __future__ import annotations
+
+from autofit.cli.text.output import bullets, exact, headed, print_whole, share, stdout
+from autofit.cli.text.profile import print_configuration
+from autofit.explain.plan import PlanView
+from autofit.units import format_bytes
+
+
+def print_plan(view: PlanView) -> None:
+    """Prints a row for each policy, and what they have in common."""
+    console, plan = stdout(), view.plan
+    print_configuration(view.profile)
+    (eager,) = (policy for policy in plan.policies if policy.name == "eager")
+    table = headed(
+        ("policy", "left"),
+        ("needs", "right"),
+        ("", "right"),
+        ("of eager", "right"),
+        ("lower bound", "right"),
+        ("kernels", "right"),
+        ("places", "right"),
+        ("", "left"),
+    )
+    for policy in plan.policies:
+        bound_bytes = policy.lower_bound_bytes
+        table.add_row(
+            policy.name,
+            format_bytes(policy.peak_bytes),
+            exact(policy.peak_bytes),
+            share(policy.peak_bytes, eager.peak_bytes or 1),
+            "–" if bound_bytes == policy.peak_bytes else format_bytes(bound_bytes),
+            f"{policy.num_kernels:,}",
+            f"{policy.num_values:,}",
+            policy.meaning,
+        )
+    for column in table.columns:
+        column.no_wrap = True
+    print_whole(table)
+    console.print()
+    step = f"step {plan.step}" if plan.step else "building the model"
+    bullets(
+        console,
+        (
+            f"{step}; {format_bytes(plan.resident_bytes)} live from before it to after it and are part of "
+            "every number",
+            f"{plan.num_unnamed:,} values have no name; at once they hold at most "
+            f"{format_bytes(plan.unnamed_bytes)}",
+            *plan.notes,
+        ),
+    )

@@ -1,0 +1,83 @@
+"""What is shown on stderr while a search runs: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from autofit.cli.text.output import exact
+from autofit.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
+from autofit.settings.words import in_short
+from autofit.units import format_bytes
+from workers.protocol import Probe, TrialOutcome
+
+
+class ProgressLine:
+    """An event sink that writes to a console, and clears its live line when it is left.
+
+    Measured trials, which cost seconds to minutes, leave a line each; predictions pass in the live
+    line.
+
+    Args:
+        console: where to; whether it is a terminal decides how.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = Status("", console=console) if console.is_terminal else None
+        self._stage = ""
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case TuneStarted():
+                self._line(
+                    f"{event.workload}: {format_bytes(event.budget_bytes)} ({exact(event.budget_bytes)}) "
+                    f"to be used; study {event.study}"
+                )
+            case Progress():
+                total = "" if event.total is None else f" {event.done + 1}/{event.total}"
+                self._show(event.stage, f"{event.stage}{total}")
+            case TrialStarted(spec=spec) if spec.probe is Probe.PREDICT:
+                where = f"{in_short(spec.knobs)}, batch {spec.batch_size}"
+                self._show("searching the curves", f"trial {event.trial}: {where}")
+            case TrialStarted(spec=spec):
+                self._live(f"trial {event.trial}: {in_short(spec.knobs)}, batch {spec.batch_size} is running")
+            case TrialFinished(spec=spec, outcome=outcome) if spec.probe is not Probe.PREDICT:
+                self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
+
+    def _show(self, stage: str, detail: str) -> None:
+        """The detail on a terminal; elsewhere the stage, when it begins."""
+        if self._status is None and stage != self._stage:
+            self._line(stage)
+        self._stage = stage
+        self._live(detail)
+
+    def _live(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(Text(text))
+
+    def _line(self, text: str) -> None:
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def _told(outcome: TrialOutcome) -> str:
+    peak_bytes = outcome.budgeted_bytes
+    if not outcome.was_run and peak_bytes is not None:
+        return f"batch {outcome.batch_size} is not tried: predicted to need {format_bytes(peak_bytes)}"
+    peak = "" if peak_bytes is None else f", peak {format_bytes(peak_bytes)}"
+    return f"batch {outcome.batch_size}: {outcome.verdict}{peak}, {outcome.wall_seconds:.1f} s"

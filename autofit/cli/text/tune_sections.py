@@ -1,0 +1,167 @@
+"""What was measured, beside the answer: times, rates, and how far the prediction was off."""
+
+from __future__ import annotations
+
+import itertools
+
+from rich.console import Console
+
+from autofit.cli.text.output import by_setting, headed, heading, indented
+from autofit.predict.conv_plan import LayerChoice
+from autofit.report.words import rate
+from autofit.settings.goals import Risk
+from autofit.tuning.result import FrontierEntry, TuneResult
+from autofit.units import format_bytes
+
+# What happens where a size needs more than is likely: if it still runs with the smallest plans, and if
+# it does not. `try_configs` of ATen's Conv_v8.cpp goes on to the next plan when a workspace cannot be
+# had; benchmark mode, in `generate_and_filter_plans`, first makes the allocator release its cache.
+_CUDNN = (
+    "cuDNN falls back to a smaller, slower plan instead of failing",
+    "cuDNN falls back to smaller, slower plans, and may run out of memory all the same",
+)
+_BEYOND = {
+    "cudnn": _CUDNN,
+    "cudnn-deterministic": _CUDNN,
+    "cudnn-capped": _CUDNN,
+    "cudnn-benchmark": (
+        "benchmark mode does not fall back quietly: it would thrash",
+        "benchmark mode does not fall back quietly: it would thrash or run out of memory",
+    ),
+}
+_NO_PLANS = (
+    "there is no smaller plan: it would thrash",
+    "there is no smaller plan: it would run out of memory",
+)
+
+
+def print_measured(console: Console, result: TuneResult) -> None:
+    """The largest batch of every setting as it ran, and the throughput knee; nothing of a prediction."""
+    timed = [entry for entry in result.frontier if entry.samples_per_second is not None]
+    if not timed:
+        return
+    names = result.setting_names
+    heading(console, "As measured at the largest batch")
+    is_predicted = any(entry.predicted_bytes is not None for entry in timed)
+    table = by_setting(
+        ("\nbatch", "right"),
+        ("\nstep", "right"),
+        ("samples\na second", "right"),
+        *((("peak\npredicted", "right"), ("prediction\noff by", "right")) if is_predicted else ()),
+        is_of_product=result.is_of_product,
+    )
+    for entry in sorted(timed, key=lambda entry: -(entry.largest_batch or 0)):
+        table.add_row(
+            names[entry.knobs],
+            str(entry.largest_batch),
+            _duration(entry.step_seconds or 0),
+            rate(entry.samples_per_second or 0),
+            *(_prediction(entry) if is_predicted else ()),
+        )
+    console.print(indented(table))
+    if result.knee is not None:
+        knee = result.knee
+        console.print(
+            f"  Throughput knee: batch {knee.batch_size} with {names[knee.knobs]}, the smallest measured "
+            f"within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
+            f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _prediction(entry: FrontierEntry) -> tuple[str, str]:
+    """The peak that was predicted, and by how much of the measured one it was off."""
+    if entry.predicted_bytes is None or entry.prediction_error is None:
+        return "–", "–"
+    return format_bytes(entry.predicted_bytes), f"{100 * entry.prediction_error:+.1f}%"
+
+
+def print_risks(console: Console, result: TuneResult) -> None:
+    """Prints the largest batch at every risk, where they differ, and what is between safe and likely."""
+    entries = [entry for entry in result.frontier if len(set((entry.largest_by_risk or {}).values())) > 1]
+    if not entries:
+        return
+    names = result.setting_names
+    heading(console, "At every --risk")
+    table = by_setting(
+        *((f"\n{risk}", "right") for risk in Risk),
+        ("if it needs more\nthan likely", "left"),
+        is_of_product=result.is_of_product,
+    )
+    for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
+        assert entry.largest_by_risk is not None
+        batches = (entry.largest_by_risk[risk] for risk in Risk)
+        table.add_row(
+            names[entry.knobs],
+            *("none" if batch is None else str(batch) for batch in batches),
+            _between(entry),
+        )
+    console.print(indented(table))
+
+
+def _between(entry: FrontierEntry) -> str:
+    assert entry.largest_by_risk is not None
+    safe, likely = entry.largest_by_risk[Risk.SAFE] or 0, entry.largest_by_risk[Risk.LIKELY] or 0
+    if likely <= safe:
+        return ""
+    is_next = likely == safe + 1 or entry.knobs.global_batch is not None
+    sizes = f"at {likely}" if is_next else f"from {safe + 1} to {likely}"
+    still_runs, fails = _BEYOND.get(entry.knobs.conv_algo.partition(":")[0], _NO_PLANS)
+    return f"{sizes} {still_runs if entry.likely_still_runs else fails}"
+
+
+def print_pruned(console: Console, result: TuneResult) -> None:
+    """Prints what the marks of the frontier mean, and the settings that were not searched."""
+    if not result.is_of_product:
+        return
+    measured = any(entry.samples_per_second is not None for entry in result.frontier)
+    by = "measured samples a second" if measured else "what their knobs usually cost, as nothing was timed"
+    console.print()
+    console.print(f"◆ on the Pareto front of batch against time: none fits as much and is faster, by {by}.")
+    if not result.pruned:
+        return
+    names = result.setting_names
+    heading(console, "Not searched to the end: another fits at least as much and is usually no slower")
+    table = headed(
+        ("setting", "left"),
+        ("at most", "right"),
+        ("known by", "left"),
+        ("fits as much", "left"),
+        has_long_names=True,
+    )
+    for setting in result.pruned:
+        at_most = "none" if not setting.at_most else str(setting.at_most)
+        failing = setting.failing_batch
+        how = "prediction" if failing is None else f"batch {failing}, which failed"
+        table.add_row(names[setting.knobs], at_most, how, names[setting.faster])
+    console.print(indented(table))
+
+
+def print_plan(console: Console, result: TuneResult) -> None:
+    """Prints what each layer is given, where the best has a plan."""
+    plan = result.conv_plan
+    if plan is None:
+        return
+    heading(console, f"The algorithm of each layer at batch {plan.batch_size}")
+    table = headed(("layers", "left"), ("algorithm", "left"), ("workspace up to", "right"), ("time", "right"))
+    for algorithm, grouped in itertools.groupby(plan.layers, key=lambda choice: choice.algorithm):
+        choices = list(grouped)
+        table.add_row(
+            _span(choices),
+            algorithm,
+            format_bytes(max(choice.workspace_bytes for choice in choices)),
+            f"{sum(choice.cost for choice in choices):.1%}",
+        )
+    console.print(indented(table))
+    console.print(
+        f"  Predicted, by a roofline: all convolutions take {plan.relative_cost:.2f} of the time that they "
+        "take by the backend's own choice."
+    )
+
+
+def _span(choices: list[LayerChoice]) -> str:
+    first, last = choices[0].layer or "(the model)", choices[-1].layer
+    return first if len(choices) == 1 else f"{first} … {last} ({len(choices)})"

@@ -1,0 +1,58 @@
+"""The text of what each lever would save."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from autofit.cli.text.output import bullets, grid, headed, heading, indented, stdout, styled
+from autofit.questions.what_if import LeverResult, WhatIf
+from autofit.units import format_bytes
+
+
+def print_what_if(answer: WhatIf) -> None:
+    """Prints the levers by what they save of the reserved peak, and those that do nothing or do not apply."""
+    console = stdout()
+    base = answer.base
+    peak = format_bytes(base.peak_reserved_bytes)
+    heading(console, f"What if: each lever alone, against {peak} reserved at batch {base.batch_size}")
+    table = headed(("lever", "left"), ("saves", "right"), ("reserved", "right"), ("allocated", "right"))
+    for result in answer.effective:
+        estimate = result.estimate
+        assert estimate is not None
+        table.add_row(
+            result.lever.label,
+            styled(format_bytes(result.saved_bytes), "bold green" if result.saved_bytes > 0 else ""),
+            format_bytes(estimate.peak_reserved_bytes),
+            format_bytes(estimate.peak_allocated_bytes),
+        )
+    console.print(indented(table))
+    bullets(console, _remarks(answer))
+    if answer.inapplicable:
+        heading(console, "Does not apply")
+        reasons = grid("left", "left")
+        by_reason: dict[str, list[LeverResult]] = {}
+        for result in answer.inapplicable:
+            by_reason.setdefault(result.reason, []).append(result)
+        for reason, results in by_reason.items():
+            reasons.add_row(_grouped(results), styled(reason, "dim"))
+        console.print(indented(reasons))
+
+
+def _remarks(answer: WhatIf) -> Iterator[str]:
+    yield "predicted; a minus takes more"
+    saving = [result for result in answer.effective if result.saved_bytes > 0]
+    if saving:
+        yield f"the first is {saving[0].lever.how}"
+    else:
+        yield "none of them saves anything here: the batch, or the model, has to be smaller"
+    if idle := [result for result in answer.applicable if not result.changes_something]:
+        yield f"no change: {_grouped(idle)}"
+
+
+def _grouped(results: Iterable[LeverResult]) -> str:
+    """Levers by their names: `optimizer_impl foreach, fused; conv_algo mixed`."""
+    by_name = itertools.groupby(
+        sorted(results, key=lambda result: result.lever.name), key=lambda result: result.lever.name
+    )
+    return "; ".join(f"{name} {', '.join(each.lever.value for each in group)}" for name, group in by_name)

@@ -1,0 +1,155 @@
+"""The lines to paste do in a script what a trial did with its knobs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from autofit.cli.text.script_lines import script_lines
+from workers.knobs import apply
+from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, PRECISIONS, TORCH_OPTIMIZERS, Knobs
+
+
+def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
+    options = {"device_kind": device_kind, "training": training, "num_ranks": num_ranks}
+    return list(script_lines(knobs, batch_size=118, **options))
+
+
+def flags():
+    return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_flags_are_those_of_the_trial(precision):
+    knobs = Knobs(precision=precision)
+    with apply.applied(knobs, "cuda"):
+        expected = flags()
+    with apply.applied(Knobs(), "cuda"):
+        exec("\n".join(line for line in lines(knobs) if line.startswith("torch.")), {"torch": torch})
+        assert flags() == expected
+
+
+@pytest.mark.parametrize(("precision", "memory_format"), [*itertools.product(PRECISIONS, MEMORY_FORMATS)])
+def test_the_conversions_are_those_of_the_trial(precision, memory_format):
+    knobs = Knobs(precision=precision, memory_format=memory_format)
+    names = {"torch": torch, "model": torch.nn.Conv2d(3, 4, 3), "inputs": torch.ones(2, 3, 5, 5)}
+    exec("\n".join(line for line in lines(knobs) if line.startswith(("model", "inputs"))), names)
+    expected = apply.converted_model(torch.nn.Conv2d(3, 4, 3), knobs).weight
+    inputs = apply.converted_batch(torch.ones(2, 3, 5, 5), knobs)
+    assert (names["model"].weight.dtype, names["model"].weight.stride()) == (
+        expected.dtype,
+        expected.stride(),
+    )
+    assert (names["inputs"].dtype, names["inputs"].stride()) == (inputs.dtype, inputs.stride())
+
+
+WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "implementation"),
+    [
+        pair
+        for pair in itertools.product(TORCH_OPTIMIZERS, OPTIMIZER_IMPLS)
+        if pair not in WITHOUT_FUSED_KERNEL
+    ],
+)
+def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
+    names = {"torch": torch, "model": torch.nn.Linear(2, 2)}
+    knobs = Knobs(optimizer=optimizer, optimizer_impl=implementation)
+    exec("\n".join(line for line in lines(knobs) if line.startswith("optimizer")), names)
+    defaults = names["optimizer"].defaults
+    assert (defaults["foreach"], bool(defaults.get("fused"))) == (
+        {"foreach": True, "loop": False}.get(implementation),
+        implementation == "fused",
+    )
+    assert defaults.get("momentum", 0) == (0.9 if optimizer == "sgd-momentum" else 0)
+
+
+def test_an_optimizer_of_the_workload_keeps_its_arguments_beside_the_implementation():
+    assert "optimizer = ...(model.parameters(), fused=True)" in lines(Knobs(optimizer_impl="fused"))
+
+
+def test_float16_scales_the_loss_and_takes_the_step_through_the_scaler():
+    made = lines(Knobs(precision="amp-fp16", set_to_none=False))
+    assert made[-7:] == [
+        'scaler = torch.amp.GradScaler("cuda")',
+        "optimizer.zero_grad(set_to_none=False)",
+        'with torch.autocast("cuda", dtype=torch.float16):',
+        "    loss = ...  # forward pass and loss; backward outside",
+        "scaler.scale(loss).backward()",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ]
+
+
+def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
+    knobs = Knobs(checkpointing="blocks")
+    assert any(line.startswith("autofit.checkpoint_blocks(model)") for line in lines(knobs))
+    assert not any("checkpoint" in line for line in lines(knobs, training=False))
+
+
+def test_a_model_is_compiled_once_it_is_where_it_runs():
+    made = lines(Knobs(compile=True, memory_format="channels_last"))
+    moved, compiled = (
+        next(i for i, line in enumerate(made) if line.startswith(start))
+        for start in ("model = model.to(", "model = torch.compile(model)")
+    )
+    assert moved < compiled
+
+
+def test_levers_of_the_allocator_and_of_accumulation_are_lines_too():
+    made = lines(Knobs(allocator="expandable_segments", global_batch=472, checkpointing="every:2"))
+    assert made[0].startswith('os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"')
+    assert any(line.startswith('autofit.checkpoint_blocks(model, "every:2")') for line in made)
+    loss = next(number for number, line in enumerate(made) if line.startswith("loss = loss / 4 "))
+    assert made[loss + 1] == "loss.backward()"
+
+
+def test_float16_divides_the_loss_before_it_is_scaled_and_steps_after_the_last_batch():
+    made = lines(Knobs(precision="amp-fp16", global_batch=472, set_to_none=False))
+    assert made[-7:] == [
+        'with torch.autocast("cuda", dtype=torch.float16):',
+        "    loss = ... / 4  # forward pass and loss; backward outside",
+        "scaler.scale(loss).backward()",
+        "if (number + 1) % 4 == 0:  # of the batches, counted from 0",
+        "    scaler.step(optimizer)",
+        "    scaler.update()",
+        "    optimizer.zero_grad(set_to_none=False)",
+    ]
+
+
+def test_inference_needs_neither_optimizer_nor_scaler():
+    knobs = Knobs(precision="amp-fp16", optimizer="adam", optimizer_impl="fused", set_to_none=False)
+    assert lines(knobs, device_kind="cpu", training=False) == [
+        "loader = torch.utils.data.DataLoader(dataset, batch_size=118)",
+        'with torch.autocast("cpu", dtype=torch.float16):',
+        "    output = ...",
+    ]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches)
+        for precision, set_to_none, num_batches in itertools.product(PRECISIONS, (True, False), (1, 4))
+    ],
+    ids=str,
+)
+def test_the_lines_are_python(knobs):
+    compile("\n".join(lines(knobs)), "lines", "exec")
+
+
+def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
+    text = lines(Knobs(optimizer="adam"), num_ranks=4)
+    wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))
+    assert wrapped < made
+    assert "of 4 ranks" in text[wrapped]
+    sampler = "sampler=torch.utils.data.distributed.DistributedSampler(dataset)"
+    loader = "loader = torch.utils.data.DataLoader(dataset, batch_size=118"
+    assert f"{loader}, {sampler})" in text
+    alone = lines(Knobs())
+    assert f"{loader})" in alone
+    assert not any("Parallel" in line for line in alone)
