@@ -12,7 +12,7 @@ pytest.register_assert_rewrite("tests.conformance.dispatcher")
 
 from tests.marks import CRD_FOLDER_VARIABLE  # noqa: E402 - what is asserted in is rewritten first
 from tests.workers.predict.plan_servers import servers  # noqa: E402
-from workers.predict import cudnn_plans  # noqa: E402
+from workers.predict.plans import cudnn_plans  # noqa: E402
 
 # The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
 if "AUTOFIT_CRD_DIR" in os.environ:

@@ -96,7 +96,7 @@ class Scratch:
     roundings and thresholds, on the batch.
 
     Attributes:
-        formula: one of those of `workers.predict.scratch`.
+        formula: one of those of `workers.predict.curve.scratch`.
         dimensions: what the formula takes, each a line in the batch size.
         element_bytes: size of one element.
     """
@@ -115,7 +115,7 @@ class Allocation:
         operator: the ATen operator that asked, or the part of the step outside any operator.
         module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
         source: innermost line of the user's code, `file:line:function`.
-        correction: the name in `workers.predict.corrections` of what put it there, where that is
+        correction: the name in `workers.predict.curve.corrections` of what put it there, where that is
             no operator's output.
         span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
             library asks for, each a line in the batch size; None where it is exact.
@@ -125,7 +125,7 @@ class Allocation:
         name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
             `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
         counted_shape: of the tensor that the operator counts in 32 bits, where that is not the one that it
-            returns (`workers.predict.counted`); empty for most.
+            returns (`workers.predict.recording.counted`); empty for most.
     """
 
     num_bytes: int

@@ -19,7 +19,7 @@ from typing import Literal
 
 from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from autofit.hardware.gpus import find_gpu
-from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 Loading = Literal["lazy", "eager"]
 

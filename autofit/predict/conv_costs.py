@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy, Rewrite
 from workers.knobs.conv.algorithm import direct_flops, tensor_bytes
-from workers.predict.device_properties import DeviceProperties
+from workers.predict.plans.device_properties import DeviceProperties
 from workers.trace import Convolution
 
 # Multiplications and additions, counted as two, that one multiprocessor does in a clock: of fp32 in its

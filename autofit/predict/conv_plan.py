@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
 from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
-from workers.predict.conditions import Conditions, Level
-from workers.predict.curve import PeakCurve
-from workers.predict.mixed_convolutions import Option
-from workers.predict.workspace import Workspace
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.mixed_convolutions import Option
+from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.spans import Workspace
 from workers.trace import Convolution
 
 PLAN_SCHEMA = "autofit.conv-plan/1"

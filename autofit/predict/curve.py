@@ -19,8 +19,9 @@ from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor,
 from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
-from workers.predict.conditions import MIXED, Conditions, Level
-from workers.predict.curve import (
+from workers.predict.curve.conditions import MIXED, Conditions, Level
+from workers.predict.curve.mixed_convolutions import Option
+from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     LiveAllocation,
@@ -28,7 +29,6 @@ from workers.predict.curve import (
     PeakEstimate,
     TracedCurve,
 )
-from workers.predict.mixed_convolutions import Option
 from workers.protocol import (
     Device,
     Evidence,

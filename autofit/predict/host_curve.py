@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.settings.goals import Risk
-from workers.predict.host_blocks import HostBlocks
+from workers.predict.curve.host_blocks import HostBlocks
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 
 _MIB = 1024**2

@@ -16,12 +16,12 @@ from autofit import paths
 from autofit.errors import StorageError, UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
-from workers.predict.cudnn import CudnnError
-from workers.predict.cudnn_plans import CudnnPlans
-from workers.predict.grid_plans import GridPlans
-from workers.predict.offline_plans import offline_source
-from workers.predict.other_cards import OtherCards
-from workers.predict.plans import PassedOn, Plan, PlanSource
+from workers.predict.curve.other_cards import OtherCards
+from workers.predict.plans.cudnn import CudnnError
+from workers.predict.plans.cudnn_plans import CudnnPlans
+from workers.predict.plans.grid_plans import GridPlans
+from workers.predict.plans.offline_plans import offline_source
+from workers.predict.plans.plan import PassedOn, Plan, PlanSource
 from workers.trace import Convolution
 
 PlanSources = Callable[[str], PlanSource]  # by architecture

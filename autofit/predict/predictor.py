@@ -29,7 +29,8 @@ from autofit.predict.self_test import checked
 from autofit.settings.goals import Risk
 from workers.knobs import conv
 from workers.knobs.conv import Rewrite
-from workers.predict.curve import (
+from workers.predict.curve.host_blocks import HostBlocks
+from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     BatchDependentEventsError,
@@ -37,7 +38,6 @@ from workers.predict.curve import (
     TracedCurve,
     traced_knobs,
 )
-from workers.predict.host_blocks import HostBlocks
 from workers.protocol import (
     HOST_ARCHITECTURE,
     Knobs,

@@ -14,9 +14,9 @@ from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
 from workers.knobs import conv
 from workers.knobs.conv import ConvPolicy, Rewrite
-from workers.predict.curve import PeakCurve
-from workers.predict.mixed_convolutions import layer_of
-from workers.predict.workspace import Workspace, between, certain
+from workers.predict.curve.mixed_convolutions import layer_of
+from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.spans import Workspace, between, certain
 from workers.protocol import HOST_ARCHITECTURE, Device, Knobs, WorkloadRef
 from workers.trace import Category, Convolution, Trace
 

@@ -19,8 +19,8 @@ from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
-from workers.predict.conditions import MIXED
-from workers.predict.host_blocks import HostBlocks
+from workers.predict.curve.conditions import MIXED
+from workers.predict.curve.host_blocks import HostBlocks
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
 
 if TYPE_CHECKING:

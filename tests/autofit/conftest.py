@@ -21,7 +21,7 @@ from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.study.study import TuningStudy
-from workers.predict.formula_plans import FormulaPlans
+from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import (
     Device,
     Evidence,

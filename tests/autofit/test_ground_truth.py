@@ -22,8 +22,8 @@ from autofit.predict.plan_sources import PlanSources, plan_source
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from workers import record
-from workers.predict.offline_plans import offline_source
-from workers.predict.plans import PlanSource
+from workers.predict.plans.offline_plans import offline_source
+from workers.predict.plans.plan import PlanSource
 from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"

@@ -23,8 +23,8 @@ from autofit.predict.conv_costs import Rates
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from workers.knobs.conv.mixed import CANDIDATES
-from workers.predict.conditions import Conditions
-from workers.predict.curve import PeakCurve
+from workers.predict.curve.conditions import Conditions
+from workers.predict.curve.peak_curve import PeakCurve
 from workers.protocol import Knobs
 
 MIB = 2**20

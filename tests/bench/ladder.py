@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from workers.allocator import Choice, replay
-from workers.predict.conditions import Conditions, Level
-from workers.predict.curve import PeakCurve, Requests
-from workers.predict.plans import PlanSource
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import PeakCurve, Requests
+from workers.predict.plans.plan import PlanSource
 from workers.trace import Category, Trace
 
 # `decay_batch_step` of timm: by a quarter, then by a third.

@@ -11,10 +11,10 @@ from pathlib import Path
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
 from tests.bench.tables.rows import Row
-from workers.predict.cudnn_plans import CudnnPlans
-from workers.predict.grid_plans import GridPlans
-from workers.predict.plans import Plan, PlanSource
-from workers.predict.table_plans import TablePlans
+from workers.predict.plans.cudnn_plans import CudnnPlans
+from workers.predict.plans.grid_plans import GridPlans
+from workers.predict.plans.plan import Plan, PlanSource
+from workers.predict.plans.table_plans import TablePlans
 from workers.trace import Convolution, ConvPass
 
 FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"

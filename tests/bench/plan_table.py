@@ -30,9 +30,9 @@ from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
 from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers
-from workers.predict.cudnn import Cudnn, dotted
-from workers.predict.plan_table import encoded, file_name, reduced
-from workers.predict.workspace import goes_to_cudnn
+from workers.predict.plans.cudnn import Cudnn, dotted
+from workers.predict.plans.plan_table import encoded, file_name, reduced
+from workers.predict.plans.workspace import goes_to_cudnn
 from workers.trace import Convolution, ConvPass
 
 DATA = Path(__file__).parents[2] / "workers" / "predict" / "data"

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.bench.plan_table_rows import Answer
-from workers.predict.formula_plans import FormulaPlans
-from workers.predict.plan_table import Kind, PlanTable, encoded
-from workers.predict.plans import Plan
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.predict.plans.plan import Plan
+from workers.predict.plans.plan_table import Kind, PlanTable, encoded
 from workers.trace import Convolution
 
 # Of input and output: that close, the first plan's workspace counts as right.

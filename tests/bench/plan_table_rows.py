@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from workers.predict.plans import Plan
+from workers.predict.plans.plan import Plan
 from workers.trace import Convolution, convolution_from_dict
 
 

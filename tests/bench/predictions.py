@@ -23,8 +23,8 @@ from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
 from tests.bench.traces import Traced, Traces
 from workers.allocator import replay
-from workers.predict.conditions import Conditions, Level
-from workers.predict.curve import PeakCurve, TracedCurve
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import PeakCurve, TracedCurve
 from workers.predict.versions import parse_release
 from workers.trace import Trace
 

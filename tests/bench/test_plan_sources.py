@@ -20,7 +20,7 @@ from tests.bench.plan_sources import (
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, MadeUpPlans, of_sizes, variant
-from workers.predict.plans import Plan, PlanSource
+from workers.predict.plans.plan import Plan, PlanSource
 from workers.trace import Convolution, ConvPass
 
 WEIGHTS = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)

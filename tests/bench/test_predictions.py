@@ -10,8 +10,8 @@ import pytest
 from tests.bench.predictions import before_bytes, on_the_card, used_of_cudnn
 from tests.bench.test_scoring import MIB, row
 from tests.workers.predict.plan_tables import CONVOLUTION, of_sizes, step
-from workers.predict.conditions import Conditions
-from workers.predict.curve import PeakCurve
+from workers.predict.curve.conditions import Conditions
+from workers.predict.curve.peak_curve import PeakCurve
 from workers.trace import Allocation, Category, Mark, Trace
 
 

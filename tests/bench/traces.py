@@ -19,7 +19,7 @@ from pathlib import Path
 from autofit.paths import write_atomically
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
-from workers.predict.curve import (
+from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     BatchDependentEventsError,
     PeakCurve,
@@ -31,10 +31,10 @@ ROOT = Path(__file__).parents[2]
 # What a trace depends on is what these import, directly or not, save what only reads traces.
 _TRACING_MODULES = ("tests.bench.tracer",)
 _REPLAYING_MODULES = (
-    "workers.predict.conditions",
-    "workers.predict.curve",
-    "workers.predict.scratch",
-    "workers.predict.workspace",
+    "workers.predict.curve.conditions",
+    "workers.predict.curve.peak_curve",
+    "workers.predict.curve.scratch",
+    "workers.predict.plans.workspace",
 )
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.predict.recurrent_sizes import RecurrentNetwork, reserve
+from workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve
 
 pytestmark = [
     pytest.mark.gpu,

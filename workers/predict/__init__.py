@@ -1,5 +1,11 @@
 """Predicting: a training step on a GPU that is not there, and its peak for any batch size.
 
-Importing this package, `curve`, `workspace`, `device_properties` and `versions` needs no torch; `probe` and
-what it imports do.
+    fake/       the GPU that is not there              ┐
+    host/       the same for a process on the CPU      │ import torch
+    recording/  what a traced step did                 │
+    scripts/    a training script as it is             ┘
+    curve/      from traces to a peak                  ┐ need no torch
+    plans/      which plan cuDNN takes, and its memory ┘
+
+`probe` traces one step; `explaining` and `self_test` use it. `spans` and `versions` need no torch.
 """

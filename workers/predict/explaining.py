@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from workers.errors import DataDependentError, UnsupportedError, WorkerError
-from workers.predict.call_sites import is_users
+from workers.predict.recording.call_sites import is_users
 
 Unpredictable = DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException
 

@@ -14,21 +14,21 @@ from workers.knobs import apply, conv
 from workers.knobs.compiling import require_compilable
 from workers.measure import process_state, steps
 from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
-from workers.predict import fake_device, fake_gpu
-from workers.predict.call_log import CallLog
-from workers.predict.conditions import Conditions
-from workers.predict.curve import PeakCurve
-from workers.predict.data_parallel import DataParallel
+from workers.predict.curve.conditions import Conditions
+from workers.predict.curve.host_blocks import HostBlocks
+from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.curve.warm_curves import WarmCurves
 from workers.predict.explaining import explained
-from workers.predict.fake_cpu import FakeCpuMode
-from workers.predict.fake_device import FakeDeviceMode
-from workers.predict.host_blocks import HostBlocks
-from workers.predict.host_recorder import HostRecorder
-from workers.predict.offline_plans import offline_source
-from workers.predict.owners import gradients, owned, states
-from workers.predict.recorder import Recorder
-from workers.predict.tensor_list import TensorList
-from workers.predict.warm_curves import WarmCurves
+from workers.predict.fake import fake_device, fake_gpu
+from workers.predict.fake.fake_device import FakeDeviceMode
+from workers.predict.host.fake_cpu import FakeCpuMode
+from workers.predict.host.recorder import HostRecorder
+from workers.predict.plans.offline_plans import offline_source
+from workers.predict.recording.call_log import CallLog
+from workers.predict.recording.data_parallel import DataParallel
+from workers.predict.recording.owners import gradients, owned, states
+from workers.predict.recording.recorder import Recorder
+from workers.predict.recording.tensor_list import TensorList
 from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
 from workers.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
@@ -67,7 +67,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
 
 
 def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
-    from workers.predict.script import ScriptTracer
+    from workers.predict.scripts.tracer import ScriptTracer
 
     if spec.is_for_host:
         raise UnsupportedError("what a script takes on the CPU is not predicted: it is measured")

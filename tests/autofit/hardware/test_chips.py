@@ -9,7 +9,7 @@ import pytest
 from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
-from workers.predict.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 CARDS = list(catalogue().values())
 CHIPS = tomllib.loads(

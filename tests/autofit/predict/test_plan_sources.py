@@ -14,11 +14,11 @@ import pytest
 from autofit.predict.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
 from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION
-from workers.predict import cudnn_plans
-from workers.predict.cudnn import CudnnError
-from workers.predict.cudnn_plans import CudnnPlans
-from workers.predict.formula_plans import FormulaPlans
-from workers.predict.table_plans import TablePlans
+from workers.predict.plans import cudnn_plans
+from workers.predict.plans.cudnn import CudnnError
+from workers.predict.plans.cudnn_plans import CudnnPlans
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.predict.plans.table_plans import TablePlans
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"

@@ -19,8 +19,8 @@ from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
-from workers.predict.curve import TRACED_BATCH_SIZES
-from workers.predict.formula_plans import FormulaPlans
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, Verdict
 from workers.trace import Trace
 

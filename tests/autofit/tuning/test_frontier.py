@@ -19,7 +19,7 @@ from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import with_risks
 from autofit.tuning.frontier import Frontier
 from tests.workers.predict.plan_tables import MadeUpPlans
-from workers.predict.plans import Plan
+from workers.predict.plans.plan import Plan
 from workers.protocol import (
     Device,
     Evidence,

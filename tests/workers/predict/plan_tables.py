@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.predict.plans import Plan
+from workers.predict.plans.plan import Plan
 from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
-from workers.predict.conditions import Conditions, Level
-from workers.predict.curve import PeakCurve
-from workers.predict.plans import Plan
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.plans.plan import Plan
 from workers.protocol import Verdict
 from workers.trace import Trace
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.workers.predict.test_against_cpu import allocator_events_on_cpu, load, predicted_events
-from workers.predict.curve import PeakCurve
-from workers.predict.host_blocks import MAPPED_FROM_BYTES, HostBlocks, block_bytes
+from workers.predict.curve.host_blocks import MAPPED_FROM_BYTES, HostBlocks, block_bytes
+from workers.predict.curve.peak_curve import PeakCurve
 from workers.protocol import HOST_ARCHITECTURE, Verdict
 from workers.trace import Category, Trace
 

@@ -5,7 +5,7 @@
     mixed              one of these for every layer
 
 Policies are switches that hold for all convolutions; what a backend then needs is another matter
-(`workers.predict.workspace`). A rewrite says itself what it needs; `workers.lowerings` runs it.
+(`workers.predict.plans.workspace`). A rewrite says itself what it needs; `workers.lowerings` runs it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,308 @@
+"""The peak curve, from traces at three sizes, against a trace at the size that is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workers.allocator import AllocatorSettings
+from workers.allocator import replay as allocator_replay
+from workers.models import BUILTINS
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import BatchDependentEventsError, PeakCurve, PeakEstimate, TracedCurve
+from workers.protocol import Verdict
+from workers.trace import Category
+
+TRACED = (4, 6, 9)
+ASKED = (2, 3, 8, 16, 33)
+POLICIES = ("cudnn", "cudnn-benchmark", "native")
+
+SMALL = (
+    "small:perceptron",
+    "small:convolutional",
+    "small:transposed",
+    "small:attention",
+    "small:masked_attention",
+    "small:odd_attention",
+    "small:residual",
+    "small:dropout",
+    "small:all_pairs",
+    "small:language",
+    "small:lstm",
+    "small:batch_first",
+    "small:deep_lstm",
+)
+
+
+@pytest.fixture(scope="module")
+def curve_of(trace_of):
+    """Peak curves, made once each."""
+    curves: dict[str, PeakCurve] = {}
+
+    def make(workload: str) -> PeakCurve:
+        if workload not in curves:
+            curves[workload] = PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+        return curves[workload]
+
+    return make
+
+
+def told(estimate: PeakEstimate) -> tuple[object, ...]:
+    """All of an estimate; what is alive by its origin, for the shapes are those of the first trace."""
+    live = [(one.allocation.operator, one.allocation.module, one.num_bytes) for one in estimate.live]
+    return dataclasses.replace(estimate, live=()), live
+
+
+@pytest.mark.parametrize("workload", [*BUILTINS, *SMALL])
+def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curve_of, trace_of):
+    curve = curve_of(workload)
+    for batch_size in ASKED:
+        concrete = PeakCurve([trace_of(workload, batch_size)])
+        for conv_algo in POLICIES:
+            conditions = Conditions(conv_algo=conv_algo)
+            for level in Level:
+                sizes = curve.sizes(batch_size, conditions, level)
+                assert sizes == concrete.sizes(batch_size, conditions, level)
+            assert told(curve.estimate(batch_size, conditions)) == told(
+                concrete.estimate(batch_size, conditions)
+            )
+        assert curve.lower_bound_bytes(batch_size) == concrete.lower_bound_bytes(batch_size)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "amp-bf16"},
+        {"precision": "amp-fp16", "optimizer": "adam", "optimizer_impl": "fused"},
+        {"precision": "bf16", "memory_format": "channels_last", "set_to_none": False},
+        {"mode": "infer"},
+        {"optimizer": "adam"},
+    ],
+)
+@pytest.mark.parametrize(
+    "workload", ["small:convolutional", "small:attention", "small:lstm", "davenet-audio"]
+)
+def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
+    curve = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    for batch_size in (3, 20):
+        concrete = PeakCurve([trace_of(workload, batch_size, **settings)])
+        for conv_algo in POLICIES:
+            conditions = Conditions(conv_algo=conv_algo)
+            assert told(curve.estimate(batch_size, conditions)) == told(
+                concrete.estimate(batch_size, conditions)
+            )
+
+
+@pytest.mark.parametrize("workload", ["small:sample_by_sample", "small:accumulating"])
+def test_steps_whose_events_depend_on_the_batch_make_no_curve(workload, trace_of):
+    with pytest.raises(BatchDependentEventsError, match="batch 4 and 6"):
+        PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+
+
+def test_such_steps_are_traced_at_every_size_that_is_asked_for_once(trace_of):
+    asked: list[int] = []
+
+    def trace_at(batch_size: int):
+        asked.append(batch_size)
+        return trace_of("small:sample_by_sample", batch_size)
+
+    curve = TracedCurve(trace_at)
+    peaks = [
+        curve.at(batch_size).estimate(batch_size, Conditions()).allocated_bytes for batch_size in (2, 7, 7)
+    ]
+    assert asked == [2, 7]
+    assert peaks[0] < peaks[1] == peaks[2]
+
+
+def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
+    traces = [trace_of("small:perceptron", batch_size) for batch_size in TRACED]
+    first, *others = traces[2].allocations[4:]
+    odd = dataclasses.replace(first, num_bytes=first.num_bytes + 4)
+    traces[2] = dataclasses.replace(traces[2], allocations=(*traces[2].allocations[:4], odd, *others))
+    with pytest.raises(BatchDependentEventsError, match="no polynomial"):
+        PeakCurve(traces)
+
+
+def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
+    curve = PeakCurve([trace_of("small:perceptron", 4)])
+    assert curve.at(4) is curve
+    with pytest.raises(AssertionError):
+        curve.at(5)
+
+
+@pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
+def test_the_breakdown_adds_up_to_the_allocated_peak(workload, curve_of):
+    curve = curve_of(workload)
+    estimate = curve.estimate(50, Conditions())
+    assert sum(estimate.breakdown.values()) == estimate.allocated_bytes
+    live = curve.estimate(50, Conditions()).live
+    assert [item.num_bytes for item in live] == sorted((item.num_bytes for item in live), reverse=True)
+    by_category = sum(item.num_bytes for item in live if item.allocation.category is Category.PARAMETER)
+    assert estimate.breakdown[Category.PARAMETER] == by_category
+
+
+def test_the_likely_peak_lies_between_low_and_high(curve_of):
+    estimate = curve_of("vgg16").estimate(40, Conditions(conv_algo="cudnn-benchmark"))
+    assert estimate.low_bytes <= estimate.reserved_bytes <= estimate.high_bytes
+    assert estimate.low_bytes < estimate.high_bytes  # its workspaces are a matter of opinion
+    assert estimate.allocated_bytes <= estimate.reserved_bytes
+
+
+def test_a_workload_without_convolutions_has_one_answer(curve_of):
+    estimate = curve_of("small:perceptron").estimate(5000, Conditions())
+    assert estimate.low_bytes == estimate.reserved_bytes == estimate.high_bytes
+
+
+def test_native_convolutions_need_a_workspace_that_does_not_grow_with_the_batch(curve_of):
+    curve = curve_of("small:convolutional")
+    native = Conditions(conv_algo="native")
+    workspaces = [
+        {
+            size
+            for size, a in zip(curve.sizes(b, native, Level.LIKELY), curve.trace.allocations, strict=True)
+            if a.convolution is not None
+        }
+        for b in (10, 1000)
+    ]
+    columns = 4 * (3 * 9) * (10 * 12), 4 * (8 * 9) * (2 * 2)
+    assert workspaces == [set(columns), set(columns)]
+
+
+def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
+    curve = curve_of("davenet-audio")
+    exact = curve.reserved_bytes(200, Conditions())
+    budget_bytes = exact // 2
+    stopped = curve.reserved_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
+    assert budget_bytes < stopped <= exact
+    assert curve.reserved_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+
+
+def test_the_worst_is_no_less_than_the_high_end_and_least_where_benchmarking_gives_its_cache_back(curve_of):
+    curve = curve_of("vgg16")
+    peaks = {}
+    for conv_algo in POLICIES:
+        conditions = Conditions(conv_algo=conv_algo)
+        likely, high, worst = (
+            curve.reserved_bytes(40, conditions, level) for level in (Level.LIKELY, Level.HIGH, Level.WORST)
+        )
+        assert likely <= high <= worst
+        assert likely == curve.estimate(40, conditions).reserved_bytes
+        peaks[conv_algo] = high, worst
+    assert peaks["cudnn"][1] > peaks["cudnn-benchmark"][1]
+    assert peaks["native"][0] == peaks["native"][1]
+
+
+def test_each_level_has_its_verdict(curve_of):
+    curve = curve_of("vgg16")
+    conditions = Conditions()
+    likely_bytes = curve.reserved_bytes(40, conditions, Level.LIKELY)
+    assert curve.verdict(40, conditions, likely_bytes, Level.LIKELY) is Verdict.FITS
+    assert curve.verdict(40, conditions, likely_bytes, Level.HIGH) is not Verdict.FITS
+    assert curve.runs_within(40, conditions, likely_bytes, Level.LOW)
+
+
+def test_an_estimate_names_the_largest_workspace_at_each_level(curve_of):
+    curve = curve_of("vgg16")
+    told = curve.estimate(40, Conditions())
+    for level, num_bytes in (
+        (Level.LOW, told.workspace_low_bytes),
+        (Level.LIKELY, told.workspace_likely_bytes),
+        (Level.HIGH, told.workspace_high_bytes),
+    ):
+        sizes = zip(curve.sizes(40, Conditions(), level), curve.trace.allocations, strict=True)
+        assert num_bytes == max(size for size, a in sizes if a.convolution is not None)
+    assert 0 == told.workspace_low_bytes < told.workspace_likely_bytes < told.workspace_high_bytes
+
+
+def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
+    curve = curve_of("davenet-audio")
+    conditions = Conditions(conv_algo="cudnn-benchmark")
+    high_bytes = curve.reserved_bytes(64, conditions)
+    assert curve.verdict(64, conditions, None) is Verdict.FITS
+    assert curve.verdict(64, conditions, high_bytes) is Verdict.FITS
+    assert curve.verdict(64, conditions, high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
+    assert curve.verdict(64, conditions, curve.lower_bound_bytes(64) - 1) is Verdict.OOM
+
+
+def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
+    curve = curve_of("davenet-audio")
+    high_bytes = curve.reserved_bytes(64, Conditions())
+    verdicts = [
+        curve.verdict(64, Conditions(), budget_bytes)
+        for budget_bytes in range(high_bytes, high_bytes // 4, -(high_bytes // 40))
+    ]
+    assert verdicts[0] is Verdict.FITS
+    assert verdicts[-1] is Verdict.OOM
+    assert Verdict.THRASH in verdicts
+
+
+def test_benchmarking_takes_its_room_where_it_meets_a_convolution_for_the_first_time_alone(curve_of):
+    curve = curve_of("vgg16")
+    found, again = {}, []
+    sizes = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.LIKELY)
+    for allocation, num_bytes in zip(curve.trace.allocations, sizes, strict=True):
+        if allocation.convolution is not None:
+            again.append(found.setdefault(allocation.convolution, num_bytes) - num_bytes)
+    assert min(again) == 0 < max(again)
+    largest = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.HIGH)
+    assert all(a <= b for a, b in zip(sizes, largest, strict=True))
+
+
+def test_benchmarking_gives_back_what_is_cached_where_it_meets_a_convolution_for_the_first_time(curve_of):
+    # The same sizes, so that all of the difference is in what is given back.
+    curve = curve_of("vgg16")
+    likely, _, replay = curve.likely(40, Conditions(conv_algo="cudnn-benchmark"))
+    kept = allocator_replay(curve.trace.events, likely)
+    assert replay.peak_allocated_position == kept.peak_allocated_position
+    assert replay.peak_reserved_bytes < kept.peak_reserved_bytes
+
+
+def test_nothing_gets_below_the_live_bytes(curve_of):
+    for workload in ("davenet-audio", "small:convolutional", "small:all_pairs"):
+        curve = curve_of(workload)
+        for batch_size in (1, 17, 300):
+            bound = curve.lower_bound_bytes(batch_size)
+            assert bound <= curve.estimate(batch_size, Conditions(conv_algo="native")).low_bytes
+
+
+def test_the_allocators_settings_decide_what_is_reserved(curve_of):
+    curve = curve_of("davenet-audio")
+    plain = curve.replay(100, Conditions())
+    expandable = curve.replay(100, Conditions(settings=AllocatorSettings.parse("expandable_segments:True")))
+    assert expandable.peak_allocated_bytes <= plain.peak_allocated_bytes
+    assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes
+
+
+def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
+    curve = curve_of("vgg16")
+    ampere, pascal = (
+        curve.estimate(32, Conditions(architecture=card, corrections=frozenset()))
+        for card in ("sm_80", "sm_61")
+    )
+    assert pascal.high_bytes < ampere.high_bytes
+    assert pascal.breakdown[Category.WORKSPACE] == 0
+
+
+def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
+    curve = PeakCurve([trace_of("small:lstm", batch_size) for batch_size in TRACED])
+    (reserve,) = {
+        index
+        for index, allocation in enumerate(curve.trace.allocations)
+        if allocation.operator == "aten._cudnn_rnn" and allocation.category == Category.ACTIVATION
+    } & set(range(len(curve.trace.allocations) // 3))  # of the first step
+    low, likely, high = (
+        curve.sizes(20, Conditions(), level)[reserve] for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    units = 5 * 20 * 6 * 4  # steps × sequences × units, four bytes each
+    assert (low, likely, high) == (5 * units, 5 * units, 6 * units)
+
+
+def test_estimated_sizes_widen_the_interval(trace_of):
+    curve = PeakCurve([trace_of("lstm", 32)])
+    low, likely, high = (
+        curve.replay(32, Conditions(), level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+    )
+    assert low.peak_allocated_bytes < likely.peak_allocated_bytes < high.peak_allocated_bytes
+    estimate = curve.estimate(32, Conditions())
+    assert estimate.low_bytes < estimate.high_bytes

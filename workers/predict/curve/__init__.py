@@ -1,0 +1,1 @@
+"""From traces to a peak for any batch size; nothing here needs torch."""

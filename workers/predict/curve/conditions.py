@@ -1,0 +1,222 @@
+"""What decides a replay beside the batch size, and how much its calls then demand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from workers.allocator import AllocatorSettings
+from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.knobs import conv
+from workers.knobs.conv import ConvPolicy, Rewrite, mixed
+from workers.predict.curve import mixed_convolutions
+from workers.predict.curve.corrections import CORRECTION_NAMES
+from workers.predict.curve.scratch import Platform, scratch_bytes
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.predict.plans.plan import PlanSource
+from workers.predict.plans.workspace import at_once, goes_to_cudnn, native_workspace, workspace
+from workers.predict.spans import NO_WORKSPACE, Workspace, certain
+from workers.trace import Convolution, Scratch
+
+MIXED = mixed.ALGORITHM.name
+
+# Whatever a trace leaves to be sized when it is replayed.
+Call = Convolution | tuple[str, Scratch] | Workspace
+
+
+class Level(StrEnum):
+    """What a replay assumes of the workspaces.
+
+    `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
+    """
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+    WORST = "worst"
+
+    @property
+    def up_to(self) -> tuple[Level, ...]:
+        """The levels that a peak "up to" this one covers, this one first.
+
+        A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
+        ones; the likely peak is one assumption alone.
+        """
+        if self is Level.LIKELY:
+            return (self,)
+        order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
+        return tuple(reversed(order[: order.index(self) + 1]))
+
+    def settles(self, runs: Iterable[bool]) -> bool:
+        """Whether a size runs, given whether it does by each source of plans.
+
+        At the low end it is enough that it runs by one of them, to be likely it has to by half, else by all.
+        """
+        if self is Level.LIKELY:
+            by_source = list(runs)
+            return 2 * sum(by_source) >= len(by_source)
+        return any(runs) if self is Level.LOW else all(runs)
+
+
+class Elsewhere(Protocol):
+    """Knows what calls demand on cards that may run instead; see `workers.predict.curve.other_cards`.
+
+    Attributes:
+        name: where the plans of these cards come from, for reports.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def widened(
+        self,
+        calls: Sequence[Call],
+        found: Sequence[Workspace],
+        conditions: Conditions,
+        torch_release: tuple[int, int],
+    ) -> tuple[Workspace, ...]:
+        """The demands that were found for the likely card, with ends that span the others too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What decides a replay beside the batch size.
+
+    Attributes:
+        conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.knobs.conv`).
+        architecture: `sm_XY` of the card.
+        plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
+            be asked: the likely peak is then the lower median of theirs, the ends span them.
+            Without any, formulas for the architecture.
+        elsewhere: where it is not known which card will run, the others that the ends span; what is
+            likely goes by this architecture alone.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
+        settings: of PyTorch's caching allocator.
+        corrections: those of `workers.predict.curve.corrections` that are on; what the others put into
+            the trace takes no memory.
+        torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
+    """
+
+    conv_algo: str = "cudnn"
+    architecture: str = "sm_80"
+    plans: tuple[PlanSource, ...] = ()
+    elsewhere: Elsewhere | None = None
+    allow_tf32: bool = True
+    settings: AllocatorSettings = DEFAULT_SETTINGS
+    corrections: frozenset[str] = CORRECTION_NAMES
+    torch_release: tuple[int, int] | None = None
+
+    @property
+    def policy(self) -> ConvPolicy:
+        """The backend's; what a rewrite leaves to the backend is by its default."""
+        return conv.policy_of(conv.find(self.conv_algo), "cuda")
+
+    @property
+    def workspace_source(self) -> str:
+        """Where the workspaces of convolutions are from, in words."""
+        if not self.policy.enabled:
+            return "PyTorch's own kernels"
+        name = self.sources[0].name
+        if self.elsewhere is not None and self.elsewhere.name != name:
+            name = f"{name}; other architectures: {self.elsewhere.name}"
+        if isinstance(conv.find(self.conv_algo), Rewrite):
+            return f"what {self.conv_algo} takes; what it leaves to cuDNN: {name}"
+        return name
+
+    @property
+    def sources(self) -> tuple[PlanSource, ...]:
+        """Whose plans are replayed, one after the other."""
+        if not self.policy.enabled:
+            return (FormulaPlans(self.architecture),)  # not asked
+        return self.plans or (FormulaPlans(self.architecture),)
+
+
+def demands(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    """What each call takes beside its outputs; plans are asked for all convolutions at once.
+
+    Args:
+        source: of the plans on the conditions' own card.
+        torch_release: of the trace.
+    """
+    rewrite = conv.find(conditions.conv_algo)
+    if rewrite.name == MIXED:
+
+        def under(conv_algo: str) -> tuple[Workspace, ...]:
+            return demands(calls, dataclasses.replace(conditions, conv_algo=conv_algo), source, torch_release)
+
+        return mixed_convolutions.least(calls, under, "cuda")
+    if not isinstance(rewrite, Rewrite):
+        return _of_backend(calls, conditions, source, torch_release)
+    parts = [_part(call, rewrite) for call in calls]
+    asked = [call for _, call in parts if call is not None]
+    backend = dataclasses.replace(conditions, conv_algo=conditions.policy.name)
+    found = iter(_of_backend(asked, backend, source, torch_release))
+    return tuple(
+        certain(own_bytes) if call is None else next(found).plus(own_bytes) for own_bytes, call in parts
+    )
+
+
+def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
+    """What a rewrite takes itself for a call, and the call that it leaves to the backend."""
+    if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
+        return 0, call
+    return rewrite.own_bytes(call), rewrite.handed_on(call)
+
+
+def _of_backend(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    found = _on_its_card(calls, conditions, source, torch_release)
+    if conditions.elsewhere is None:
+        return found
+    return conditions.elsewhere.widened(calls, found, conditions, torch_release)
+
+
+def _on_its_card(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    platform = Platform(
+        int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
+    )
+    policy = conditions.policy
+    # cuDNN knows of no transposed convolutions: they are gradients of others.
+    plain = [
+        dataclasses.replace(call, transposed=False) if isinstance(call, Convolution) else call
+        for call in calls
+    ]
+    asked = [
+        call
+        for call in plain
+        if isinstance(call, Convolution)
+        and policy.enabled
+        and goes_to_cudnn(call, platform.capability, platform.torch_release)
+    ]
+    plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
+
+    def demand(call: Call) -> Workspace:
+        if isinstance(call, Workspace):
+            return call
+        if not isinstance(call, Convolution):
+            correction, scratch = call
+            return (
+                certain(scratch_bytes(scratch, platform))
+                if correction in conditions.corrections
+                else NO_WORKSPACE
+            )
+        if call in plans:
+            return workspace(
+                call,
+                plans[call],
+                policy,
+                allow_tf32=conditions.allow_tf32,
+                knows_the_order=source.knows_the_order,
+            )
+        return native_workspace(call)
+
+    return tuple(map(demand, plain))

@@ -1,0 +1,238 @@
+"""A device that is not there: tensors that have shapes and storages, and no data.
+
+What a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`) have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workers.predict.fake import composites, dynamo
+from workers.predict.fake.devices import NamedDevices
+from workers.predict.fake.shapes import ShapeCache, as_computed
+
+OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+
+_installed: list[bool] = []
+
+
+class FakeDeviceMode(TorchDispatchMode):
+    """Runs operators on fake tensors; which ones, its two kinds decide.
+
+    Args:
+        observer: called after every operator on fake tensors with the operator, its arguments
+            and its result.
+        device: where the fake tensors are.
+        finish: see `ShapeCache`.
+        devices: answers calls before they become operators.
+    """
+
+    def __init__(
+        self,
+        observer: OperatorObserver,
+        device: torch.device,
+        finish: Callable[..., Any] = as_computed,
+        devices: NamedDevices | None = None,
+    ) -> None:
+        super().__init__()
+        self.device = device
+        self.fake_mode = FakeTensorMode()
+        self._shapes = ShapeCache(self.fake_mode, device, finish)
+        self._observer = observer
+        self._named_devices = devices or NamedDevices()
+        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
+
+    def __enter__(self) -> Self:
+        self._named_devices.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._named_devices.__exit__(*exception)
+
+    def in_step(self) -> AbstractContextManager[None]:
+        """The part of a trial that is a step, after its batch was made."""
+        return nullcontext()
+
+    def taken_in(self, batch: Any) -> Any:
+        """The batch of a step, as it is on the device."""
+        return batch
+
+    def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args = self._without_real_tensors(args)
+        if func in composites.WITH_TEMPORARIES:
+            with self:
+                return composites.WITH_TEMPORARIES[func](*args, **kwargs)
+        result = self._shapes.run(func, args, kwargs)
+        self._observer(func, args, kwargs, result)
+        return result
+
+    def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """CPU tensors enter without their values: the fake mode would compute on small ones."""
+        return tuple(
+            self.without_values(arg)
+            if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor)
+            else [*self._without_real_tensors(tuple(arg))]
+            if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
+            else arg
+            for arg in args
+        )
+
+    def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
+        with self.fake_mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+
+    def placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor of the same shape on the device, allocated there."""
+        size, stride = tensor.size(), tensor.stride()
+        with self.fake_mode:
+            made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self.device)
+        self._observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
+        return made
+
+    def moved(self, buffer: torch.Tensor) -> torch.Tensor:
+        """What `buffer.to(device)` gives."""
+        return self.placed(buffer)
+
+
+def install() -> None:
+    """Prepares this process, for good, to train on fake tensors."""
+    if _installed:
+        return
+    dynamo.install()
+    _let_modules_convert_fake_parameters()
+    _let_scalers_step_without_values()
+    _let_initializers_leave_fake_parameters()
+    _let_inference_mode_decompose()
+    _installed.append(True)
+
+
+def _let_modules_convert_fake_parameters() -> None:
+    """`Module.to` swaps fake parameters, and cannot where anything holds a weak reference."""
+    utils: Any = torch.utils
+    swap = utils.swap_tensors
+
+    def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
+        if isinstance(old, FakeTensor) and isinstance(new, FakeTensor):
+            old.data = new
+            old.fake_device = new.fake_device
+        else:
+            swap(old, new)
+
+    utils.swap_tensors = swap_or_set
+
+
+def _let_scalers_step_without_values() -> None:
+    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
+
+    The step with the optimizer in it is the one that needs the most memory. The question copies
+    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
+    """
+    scaler: Any = torch.amp.GradScaler
+
+    def step(
+        _self: torch.amp.GradScaler,
+        optimizer: torch.optim.Optimizer,
+        _state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    scaler._maybe_opt_step = step
+
+
+def _let_initializers_leave_fake_parameters() -> None:
+    """The truncated normal draws until all values are within its bounds, and here are no values."""
+    init: Any = torch.nn.init
+    draw = init._no_grad_trunc_normal_
+
+    def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
+
+    init._no_grad_trunc_normal_ = draw_unless_fake
+
+
+def _let_inference_mode_decompose() -> None:
+    """Without autograd's dispatch keys composite operators would reach the mode whole.
+
+    A convolution would then be another operator, of which no workspace is known. What all allocate is the
+    same as without gradients.
+    """
+    c: Any = torch._C
+    c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
+
+
+@contextmanager
+def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
+    """Makes every parameter fake at the moment it is registered with a module.
+
+    A model of billions of parameters then costs no memory, while constructors run for real.
+    Parameters are diverted before their initializers touch them, which then do nothing.
+    """
+    module: Any = torch.nn.Module
+    register = module.register_parameter
+    diverted: Any = torch.utils.weak.WeakTensorKeyDictionary()
+
+    def register_diverted(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        if isinstance(param, torch.nn.Parameter) and not isinstance(
+            param, (FakeTensor, UninitializedParameter)
+        ):
+            if param not in diverted:
+                diverted[param] = _fake_parameter(param, mode.without_values)
+            param = diverted[param]
+        register(self, name, param)
+
+    module.register_parameter = register_diverted
+    try:
+        yield
+    finally:
+        module.register_parameter = register
+
+
+def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+    """Does what `model.to(device)` does to parameters and buffers, in the same order.
+
+    `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
+    Parameters that several modules share stay shared.
+    """
+    moved: dict[int, torch.nn.Parameter] = {}
+    keep_alive: list[torch.Tensor] = []
+    for module in _children_first(model):
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.device.type == "cuda":
+                continue
+            if id(parameter) not in moved:
+                keep_alive.append(parameter)
+                moved[id(parameter)] = _fake_parameter(parameter, mode.placed)
+            module._parameters[name] = moved[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = mode.moved(buffer)
+        if isinstance(module, torch.nn.RNNBase):
+            module._init_flat_weights()
+
+
+def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    for child in module.children():
+        yield from _children_first(child)
+    yield module
+
+
+def _fake_parameter(
+    parameter: torch.nn.Parameter, made: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Parameter:
+    with torch.no_grad():
+        fake = torch.nn.Parameter(made(parameter), requires_grad=parameter.requires_grad)
+    for name, value in vars(parameter).items():
+        vars(fake).setdefault(name, value)  # marks such as `no_weight_decay`
+    return fake

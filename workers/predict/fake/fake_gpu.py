@@ -1,0 +1,165 @@
+"""A GPU that is not there: tensors that say `cuda:0`, have shapes and storages, and no data.
+
+PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU:
+the C++ autograd engine asks for the device's guard and stream. So C++ is told another device.
+It asks for a tensor's device through the operator `prim::device`, which a dispatch mode may
+answer; Python reads an attribute and keeps seeing `cuda:0`. The answer is `xla:0` because that is
+the one device type besides CUDA whose tensors CUDA autocast accepts, and which the engine does
+not take for an accelerator. Its device guard, a no-op, is the `meta` guard, copied in libc10's
+registry.
+
+`install` changes the process for good, so predictions run in a child of their own. All of it is
+private to PyTorch: `self_test` says whether it still works, and `autofit doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from workers.predict.fake import composites, fake_device
+from workers.predict.fake.devices import GPU, NamedDevices
+from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
+from workers.predict.fake.layouts import as_cudnn_returns
+
+_ANSWER = torch.device("xla:0")
+_META = torch.device("meta")
+_GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+# c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
+_DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
+
+_installed: list[Any] = []
+
+
+class FakeGpuMode(FakeDeviceMode):
+    """Runs what touches the GPU on fake tensors, and everything else for real on the CPU.
+
+    CPU tensors stay real so that constructors and data preparation that read values work.
+    """
+
+    def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
+        super().__init__(observer, GPU, as_cudnn_returns, devices)
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return self._device_for_cpp(args[0])
+        device = kwargs.get("device")
+        on_gpu = device is not None and device.type in ("cuda", "xla")
+        if on_gpu:
+            kwargs = {**kwargs, "device": GPU}
+        elif not any(issubclass(t, FakeTensor) for t in types):
+            return func(*args, **kwargs)
+        if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
+            func, kwargs = torch.ops.aten.alias.default, {}
+        return self._run(func, args, kwargs)
+
+    def moved(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer.to(GPU)
+
+    def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
+        if self.fake_mode.in_kernel_invocation:
+            return _META
+        return _ANSWER if tensor.fake_device.type == "cuda" else tensor.fake_device
+
+
+def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether a GPU would return the tensor itself: C++ only copies because it was told `xla`."""
+    return (
+        isinstance(tensor, FakeTensor)
+        and tensor.fake_device.type == "cuda"
+        and kwargs.get("device", GPU) == GPU
+        and kwargs.get("dtype") in (None, tensor.dtype)
+        and kwargs.get("layout") in (None, tensor.layout)
+        and kwargs.get("memory_format") in (None, torch.preserve_format)
+    )
+
+
+def install() -> None:
+    """Prepares this process, for good, to train on fake CUDA tensors.
+
+    Raises:
+        RuntimeError: this PyTorch has no such device-guard registry.
+    """
+    if _installed:
+        return
+    fake_device.install()
+    _use_the_meta_guard_for_cuda()
+    _pretend_that_cuda_is_available()
+    _let_optimizers_take_fake_tensors()
+    # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
+    torch._C._set_only_lift_cpu_tensors(True)
+    _installed.append(composites.register())
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Lets a library be imported as where there is no GPU, whose kernels it would look for."""
+    cuda: Any = torch.cuda
+    before = cuda.is_available
+    cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        cuda.is_available = before
+
+
+def _use_the_meta_guard_for_cuda() -> None:
+    libc10 = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libc10.so"))
+    try:
+        registry = (ctypes.c_void_p * (_DEVICE_TYPE_META + 1)).in_dll(libc10, _GUARD_REGISTRY_SYMBOL)
+    except ValueError as error:
+        raise RuntimeError(
+            f"PyTorch {torch.__version__} keeps its device guards elsewhere; install a supported release "
+            "(`autofit doctor` lists them) or measure instead of predicting"
+        ) from error
+    registry[_DEVICE_TYPE_CUDA] = registry[_DEVICE_TYPE_META]
+    registry[_DEVICE_TYPE_XLA] = registry[_DEVICE_TYPE_META]
+
+
+def _pretend_that_cuda_is_available() -> None:
+    cuda: Any = torch.cuda
+    for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all"):
+        # Each its own: the compiler keeps rules by function, and refuses one that has two names.
+        setattr(cuda, name, _doing_nothing())
+    cuda.is_available = lambda: True
+    cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
+    cuda.device_count = lambda: 1
+    cuda.current_device = lambda: 0
+    cuda.get_device_capability = lambda *_args: (8, 0)  # no code of ours, but many a model's, asks
+    cuda.amp.common.amp_definitely_not_available = lambda: False
+    # Both would create a CUDA context where there is a GPU.
+    fake: Any = fake_tensor
+    fake.init_gpu_context = _doing_nothing()
+    fake_tensor_type: Any = FakeTensor
+    fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
+    tensor_type: Any = torch.Tensor
+    tensor_type.pin_memory = lambda self, *_args: self
+
+
+def _doing_nothing() -> Callable[..., None]:
+    def nothing(*_args: object, **_kwargs: object) -> None:
+        return None
+
+    return nothing
+
+
+def _let_optimizers_take_fake_tensors() -> None:
+    """Without this the default optimizers would take their single-tensor path."""
+    from torch.optim import optimizer
+
+    supported: list[Any] = optimizer._foreach_supported_types
+    supported.append(FakeTensor)

@@ -1,0 +1,1 @@
+"""A step on the CPU, traced: what it allocates on the host."""

@@ -1,0 +1,191 @@
+"""What `DistributedDataParallel` allocates on one rank, with its defaults, put into a fake step.
+
+    model built   parameters and buffers broadcast as flat copies, 250 MiB of them at a time; then one
+                  bucket for all gradients of a type
+    each forward  buffers broadcast again; before the second, the bucket is freed and the gradients get
+                  new ones: of 1 MiB, then of 25 MiB, in the order in which they were ready
+    backward      gradients are copied into the buckets, reduced there and copied back
+
+Read in PyTorch 2.13: torch/nn/parallel/distributed.py (`_ddp_init_helper`, `_pre_forward`) and
+torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`) and comm.cpp
+(`broadcast_coalesced`). Buckets are memory beside the gradients, as long as
+`gradient_as_bucket_view` is False.
+
+Left out because they are small: the shapes and indices that ranks exchange, of a few numbers a
+parameter. NCCL's own memory is outside the allocator: `autofit.hardware.nccl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from workers.errors import InapplicableError, UnsupportedError
+from workers.predict.recording.recorder import Recorder
+from workers.trace import Category
+
+NAME = "DistributedDataParallel"  # what views call the module that holds the buckets
+FIRST_BUCKET_BYTES = 2**20
+BUCKET_BYTES = 25 * 2**20
+_BROADCAST_BYTES = 250 * 2**20
+_UNLIMITED = 2**63
+_MAX_BROADCASTS = 2  # in flight at a time
+
+Dtype = torch.dtype
+
+
+def bucket_sizes(
+    parameters: Iterable[tuple[Dtype, int]], limits_bytes: tuple[int, ...]
+) -> list[tuple[Dtype, int]]:
+    """Elements of each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp fills them.
+
+    A bucket takes parameters of one type until it has reached its limit; the last limit goes on.
+
+    Args:
+        parameters: type and elements of each, in their order.
+        limits_bytes: of the first bucket of a type, the second, …
+    """
+    full: list[tuple[Dtype, int]] = []
+    filling: dict[Dtype, int] = {}
+    num_full: dict[Dtype, int] = {}
+    for dtype, num_elements in parameters:
+        filling[dtype] = filling.get(dtype, 0) + num_elements
+        number = num_full.get(dtype, 0)
+        if filling[dtype] * dtype.itemsize >= limits_bytes[min(number, len(limits_bytes) - 1)]:
+            full.append((dtype, filling.pop(dtype)))
+            num_full[dtype] = number + 1
+    return [*full, *filling.items()]
+
+
+class DataParallel:
+    """The reducer of one rank; make it under the fake mode, once the model is on its device.
+
+    Args:
+        recorder: what its memory is recorded by.
+
+    Raises:
+        InapplicableError: the model has nothing to reduce.
+    """
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._model = model
+        sparse = _with_sparse_gradients(model)
+        self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        if not self._names:
+            raise InapplicableError(
+                "--parallel ddp: no parameter of the model is trained, so that ranks exchange nothing: leave "
+                "the option out"
+            )
+        self._reduced = [p for p in model.parameters() if p.requires_grad and id(p) not in sparse]
+        self._ready: dict[int, nn.Parameter] = {}  # in the order in which gradients arrived
+        self._has_rebuilt = False
+        self._has_run = False
+        with self._recording(Category.OTHER):
+            self._broadcast([*model.parameters(), *model.buffers()])
+        self._buckets: list[torch.Tensor] = []
+        self._allocate(self._reduced, (_UNLIMITED,))
+        self._handles: list[RemovableHandle] = [
+            p.register_post_accumulate_grad_hook(self._arrived) for p in model.parameters() if p.requires_grad
+        ]
+        model.register_forward_pre_hook(self._before_forward)
+
+    def check_step(self) -> None:
+        """Checks, after the first step, that the wrapper could follow it.
+
+        Raises:
+            UnsupportedError: a real run would stop here, or its ranks would drift apart.
+        """
+        if self._has_rebuilt:  # in a step of several passes, and was checked before
+            return
+        if not self._has_run:
+            raise UnsupportedError(
+                "--parallel ddp: the step calls parts of the model and never the model itself, and so passes "
+                f"{NAME} by: call the model that step or loss is given, or leave the option out"
+            )
+        missing = [name for key, name in self._names.items() if key not in self._ready]
+        if missing:
+            raise UnsupportedError(
+                f"--parallel ddp: {missing[0]} gets no gradient in the step, at which {NAME} stops unless it "
+                "is given find_unused_parameters=True, which is not predicted: set requires_grad to False "
+                "for what is not trained, or leave the option out"
+            )
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        self._ready.setdefault(id(parameter), parameter)
+
+    def _before_forward(self, _model: nn.Module, _inputs: object) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self._has_run = True
+        if not self._has_rebuilt and self._ready:
+            self._rebuild()
+        with self._recording(Category.OTHER):
+            self._broadcast(list(self._model.buffers()))
+
+    def _rebuild(self) -> None:
+        self.check_step()
+        for handle in self._handles:
+            handle.remove()
+        self._has_rebuilt = True
+        reduced = {id(p) for p in self._reduced}
+        self._buckets.clear()
+        self._allocate(
+            [p for key, p in self._ready.items() if key in reduced], (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+        )
+        self._ready.clear()
+
+    def _allocate(self, parameters: Iterable[nn.Parameter], limits_bytes: tuple[int, ...]) -> None:
+        device = self._reduced[0].device if self._reduced else None
+        sizes = bucket_sizes([(p.dtype, p.numel()) for p in parameters], limits_bytes)
+        if not self._has_rebuilt:
+            sizes.reverse()  # as `_ddp_init_helper` does
+        with self._recording(Category.GRADIENT):
+            self._buckets += [
+                torch.empty(num_elements, dtype=dtype, device=device) for dtype, num_elements in sizes
+            ]
+
+    def _broadcast(self, tensors: list[torch.Tensor]) -> None:
+        """Flat copies, the next made while the one before is still on its way."""
+        in_flight: list[torch.Tensor] = []
+        for piece in _pieces(tensors):
+            if len(in_flight) == _MAX_BROADCASTS:
+                del in_flight[0]
+            in_flight.append(torch.cat([tensor.contiguous().view(-1) for tensor in piece]))
+
+    @contextmanager
+    def _recording(self, category: Category) -> Iterator[None]:
+        before, self._recorder.category = self._recorder.category, category
+        try:
+            with torch.no_grad(), self._recorder.within(NAME):
+                yield
+        finally:
+            self._recorder.category = before
+
+
+def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Tensors of one type that are broadcast together, in the order of the first of each piece."""
+    filling: dict[Dtype, list[torch.Tensor]] = {}
+    pieces: list[list[torch.Tensor]] = []
+    for tensor in tensors:
+        piece = filling.setdefault(tensor.dtype, [])
+        if not piece:
+            pieces.append(piece)
+        piece.append(tensor.detach())
+        if sum(each.numel() * each.element_size() for each in piece) >= _BROADCAST_BYTES:
+            del filling[tensor.dtype]
+    yield from pieces
+
+
+def _with_sparse_gradients(model: nn.Module) -> set[int]:
+    """The parameters whose gradients are reduced by themselves, without a bucket's memory."""
+    return {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+    }

@@ -1,0 +1,319 @@
+"""What an operator allocates on a GPU beside its outputs, and where among its events.
+
+A `Recipe` says it for one call; the recorder puts it into the trace. The files named are those of
+PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
+`workers.predict.curve.scratch` knows.
+
+Left out because it is small: the buffers of reductions that several blocks share (cuda/Reduce.cuh,
+kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel), cuBLASLt's
+1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
+cuDNN's batch norm. Left out because it is rare in training: sorting, top-k, cumulative sums, FFTs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from workers.predict.fake.layouts import convolution_format
+from workers.trace import Scratch
+
+aten: Any = torch.ops.aten
+
+_INDEX_BYTES = 8
+_FLOAT_BYTES = 4
+
+
+class Lifetime(Enum):
+    """When scratch memory is given back."""
+
+    STAGE = auto()
+    OPERATOR = auto()
+    THREAD = auto()  # never: it belongs to the thread's handle, which is asked for only once
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of scratch memory."""
+
+    correction: str
+    scratch: Scratch
+    lifetime: Lifetime = Lifetime.OPERATOR
+
+
+Stage = tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The scratch memory of one call, in the order of its requests.
+
+    Attributes:
+        before, after: stages before and after the outputs are allocated.
+    """
+
+    before: tuple[Stage, ...] = ()
+    after: tuple[Stage, ...] = ()
+
+
+def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+    """What a call takes beside its outputs; None for most operators."""
+    make = _RECIPES.get(func)
+    if make is None:
+        return None
+    by_name = [a for a in func._schema.arguments[len(args) :] if not a.kwarg_only] if kwargs else []
+    return make(*args, *(kwargs.get(a.name, a.default_value) for a in by_name))
+
+
+def _elements(correction: str, shape: Iterable[int], element_bytes: int, **options: Any) -> Request:
+    return _request(correction, "elements", shape, element_bytes, **options)
+
+
+def _request(
+    correction: str, formula: str, dimensions: Iterable[int], element_bytes: int, **options: Any
+) -> Request:
+    scratch = Scratch(formula=formula, dimensions=tuple(dimensions), element_bytes=element_bytes)
+    return Request(correction, scratch, **options)
+
+
+def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
+    """What `contiguous` copies of tensors that are not yet."""
+    return tuple(
+        _elements("layout_copies", tensor.shape, tensor.element_size())
+        for tensor in tensors
+        if tensor is not None and not tensor.is_contiguous(memory_format=_applicable(tensor, layout))
+    )
+
+
+def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_format:
+    dimensions = {torch.channels_last: 4, torch.channels_last_3d: 5}
+    return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
+
+
+# Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
+
+_CUBLAS = _request("cublas", "cublas", (), 1, lifetime=Lifetime.THREAD)
+
+
+def _product(*matrices: Tensor) -> Recipe:
+    copies = tuple(
+        _elements("layout_copies", matrix.shape, matrix.element_size())
+        for matrix in matrices
+        if not _is_matrix_for_cublas(matrix)
+    )
+    return Recipe(after=(((*copies, _CUBLAS)),))
+
+
+def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:
+    return _product(*matrices)
+
+
+def _is_matrix_for_cublas(matrix: Tensor) -> bool:
+    """Whether rows or columns are dense and follow each other without overlap."""
+    if matrix.dim() < 2 or matrix.is_contiguous():
+        return True
+    (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
+    return (row_stride == 1 and column_stride >= max(1, rows)) or (
+        column_stride == 1 and row_stride >= max(1, columns)
+    )
+
+
+# Attention. transformers/cuda/attention_backward.cu. Arguments are B×H×S×D, kernels see B×S×H×D.
+
+
+def _flash_attention_backward(
+    grad_out: Tensor, query: Tensor, key: Tensor, _value: Tensor, out: Tensor, *_rest: Any
+) -> Recipe:
+    """transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: float sums of the query's gradient."""
+    batch, heads, rows, head_size = query.shape
+    scratch = [
+        _request("attention", "flash_rows", (batch, heads, rows), _FLOAT_BYTES),
+        _request("attention", "flash_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES),
+    ]
+    if key.size(1) != heads:  # one gradient for each head of the query, summed over the groups
+        shape = (batch, heads, key.size(2), head_size)
+        scratch += [_elements("attention", shape, query.element_size())] * 2
+    return Recipe(
+        before=(_copies(grad_out.transpose(1, 2), out.transpose(1, 2)),),
+        after=(tuple(scratch),),
+    )
+
+
+def _efficient_attention_backward(
+    grad_out: Tensor, query: Tensor, _key: Tensor, _value: Tensor, _bias: Any, out: Tensor, *_rest: Any
+) -> Recipe:
+    """Row sums of `grad_out * out`, by operators in float32 and in the kernel else; then dQ's tiles."""
+    batch, heads, rows, head_size = query.shape
+    row_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES)
+    tiles = _request("attention", "efficient_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
+    if query.dtype == torch.float32:
+        product = _elements("attention", out.shape, _FLOAT_BYTES, lifetime=Lifetime.STAGE)
+        strided_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES, lifetime=Lifetime.STAGE)
+        stages: tuple[Stage, ...] = ((product, strided_sums, row_sums), (tiles,))
+    else:
+        stages = ((row_sums, tiles),)
+    return Recipe(before=(_copies(grad_out.transpose(1, 2)),), after=stages)
+
+
+# Normalization and softmax.
+
+
+def _layer_norm(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/layer_norm_kernel.cu: `expect_contiguous`; the copy is not what backward keeps."""
+    return Recipe(before=(_copies(input),))
+
+
+def _layer_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    _mean: Tensor,
+    _rstd: Tensor,
+    weight: Tensor | None,
+    *rest: Any,
+) -> Recipe:
+    """The same file: the input's copy, the outputs, the gradient's copy, and for many rows tiles."""
+    num_normalized = len(normalized_shape)
+    rows, width = input.shape[: input.dim() - num_normalized], 1
+    for size in normalized_shape:
+        width *= size
+    output_mask = rest[-1]
+    tiles = (
+        ()
+        if weight is None
+        else tuple(
+            _request("layer_norm", "layer_norm_tiles", (*rows, width), weight.element_size())
+            for needed in output_mask[1:]
+            if needed
+        )
+    )
+    return Recipe(before=(_copies(input),), after=((*_copies(grad_out), *tiles),))
+
+
+def _first_contiguous(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …: kernels for dense rows."""
+    return Recipe(before=(_copies(input),))
+
+
+def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
+    return Recipe(before=(_copies(first, second),))
+
+
+def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu, cuda/UpSample*.cu: either of two layouts."""
+    return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
+
+
+def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cudnn/BatchNorm.cpp: the gradient in the layout of the input.
+
+    Normalization.cpp, `_select_batch_norm_backend`: rows of numbers go to native kernels, which
+    take any strides, as bfloat16 did before 2.7.
+    """
+    if input.dim() < 3:
+        return Recipe()
+    return Recipe(before=(_copies(grad_out, layout=suggest_memory_format(input)),))
+
+
+# Convolution. Convolution.cpp, `convolution` and `convolution_backward`, and cudnn/ConvShared.cpp.
+
+
+def _convolution(input: Tensor, weight: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    layout = convolution_format(input, weight)
+    return Recipe(before=(_copies(input, weight, layout=layout),))
+
+
+def _convolution_backward(
+    grad_out: Tensor,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    *rest: Any,
+) -> Recipe:
+    layout = convolution_format(input, weight)
+    output_mask = rest[-1]
+    input_copied = input if output_mask[1] else None
+    return Recipe(before=(_copies(input_copied, grad_out, layout=layout), _copies(weight, layout=layout)))
+
+
+# Indices.
+
+
+def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_rest: Any) -> Recipe:
+    """cuda/Embedding.cu sorts the indices, cuda/EmbeddingBackwardKernel.cu sums rows of equal ones."""
+
+    def request(
+        formula: str, *dimensions: int, size: int = indices.element_size(), **options: Any
+    ) -> Request:
+        return _request("embedding_backward", formula, dimensions, size, **options)
+
+    positions = [request("embedding_indices", *indices.shape) for _ in range(2)]
+    # The positions to sort, and CUB's second pair of buffers to sort in.
+    sorting = [request("embedding_indices", *indices.shape, lifetime=Lifetime.STAGE) for _ in range(3)]
+    segments = [request("embedding_segments", num_weights, *indices.shape) for _ in range(3)]
+    partial_sums = request(
+        "embedding_partial_sums", num_weights, grad_out.size(-1), *indices.shape, size=_FLOAT_BYTES
+    )
+    return Recipe(before=(_copies(grad_out), (*positions, *sorting)), after=((*segments, partial_sums),))
+
+
+def _index_put(
+    _self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_rest: Any
+) -> Recipe:
+    """cuda/Indexing.cu, `index_put_with_sort_kernel`, which only accumulation takes.
+
+    One linear index, its sorted copy, the positions and their sorted copy; CUB sorts in buffers of
+    its own for both.
+    """
+    if not accumulate:
+        return Recipe()
+    shapes = [index.shape for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*shapes)
+    kept = [_elements("index_backward", shape, _INDEX_BYTES) for _ in range(3)]
+    sorting = [_elements("index_backward", shape, _INDEX_BYTES, lifetime=Lifetime.STAGE) for _ in range(3)]
+    return Recipe(before=((kept[0],), _copies(values), (*kept[1:], *sorting)))
+
+
+_RECIPES: dict[Any, Callable[..., Recipe]] = {
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.mv.default: _product,
+    aten.dot.default: _product,
+    aten.addmm.default: _added_product,
+    aten.baddbmm.default: _added_product,
+    aten.addmv.default: _added_product,
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._fused_rms_norm.default: _layer_norm,
+    aten._softmax.default: _first_contiguous,
+    aten._log_softmax.default: _first_contiguous,
+    aten.softmax.int: _first_contiguous,
+    aten.log_softmax.int: _first_contiguous,
+    aten._softmax_backward_data.default: _first_two_contiguous,
+    aten._log_softmax_backward_data.default: _first_two_contiguous,
+    aten.native_group_norm.default: _first_contiguous,
+    aten.native_group_norm_backward.default: _first_two_contiguous,
+    aten.max_pool2d_with_indices.default: _first_in_its_layout,
+    aten.avg_pool2d.default: _first_in_its_layout,
+    aten._adaptive_avg_pool2d.default: _first_in_its_layout,
+    aten.upsample_bilinear2d.default: _first_in_its_layout,
+    aten.upsample_nearest2d.default: _first_in_its_layout,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
+        grad_out, tensor
+    ),
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+}

@@ -1,0 +1,212 @@
+"""What `torch.cuda` and its like answer a script on a GPU that is not there.
+
+`fake_gpu` answers what models ask; a script asks more: the card's name and memory, the allocator's
+statistics, streams, random states. Nothing of it is known, so every answer is that of a large card
+on which nothing has happened yet.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn, Self
+
+import torch
+from torch.utils._pytree import tree_map
+
+from workers.errors import UnsupportedError
+from workers.predict.fake.devices import GPU
+from workers.predict.recording.call_sites import is_users
+
+_TOTAL_BYTES = 80 * 1024**3
+Refuse = Callable[[Exception], NoReturn]
+
+_ZEROS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "utilization",
+    "_exchange_device",
+    "_maybe_exchange_device",
+)
+_NOTHING = (
+    "ipc_collect",
+    "manual_seed",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+)
+
+
+class _Stream:
+    """A stream, or an event: there is nothing to wait for."""
+
+    device = GPU
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        self.cuda_stream = self.stream_id = 0
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def elapsed_time(self, _end: object) -> float:
+        return 1.0
+
+    def record_event(self, event: _Stream | None = None) -> _Stream:
+        return event or _Stream()
+
+    def nothing(self, *_args: object, **_kwargs: object) -> None:
+        """Waits and records, of which there is nothing to do."""
+
+    synchronize = wait = wait_event = wait_stream = record = nothing
+
+    def __enter__(self) -> Self:
+        return self
+
+    __exit__ = nothing
+
+
+def install(architecture: str, name: str, refuse: Refuse) -> None:
+    """Lets this process answer a script, for good.
+
+    Args:
+        architecture: of the card, `sm_80`.
+        name: of the script.
+        refuse: ends the script for a reason.
+    """
+    digits = architecture.removeprefix("sm_")
+    capability = int(digits[:-1]), int(digits[-1])
+    card = f"a GPU of {architecture} that is not there"
+    properties = SimpleNamespace(
+        name=card,
+        major=capability[0],
+        minor=capability[1],
+        total_memory=_TOTAL_BYTES,
+        multi_processor_count=108,
+        warp_size=32,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+    )
+
+    def only_card(device: Any = None) -> None:
+        index = torch.device("cuda", device).index if isinstance(device, int) else None
+        index = torch.device(device).index if isinstance(device, str | torch.device) else index
+        if index is not None and index > 0:
+            refuse(several_gpus(name, index))
+
+    cuda: Any = torch.cuda
+    # Each a function of its own: the compiler keeps rules by function, and refuses one that has two names.
+    for each in _ZEROS:
+        setattr(cuda, each, _answering(lambda: 0))
+    for each in _NOTHING:
+        setattr(cuda, each, _answering(lambda: None))
+    cuda.set_device = only_card
+    cuda.is_initialized = _answering(lambda: True)
+    cuda.get_device_properties = _answering(lambda: properties)
+    cuda.get_device_name = _answering(lambda: card)
+    cuda.get_device_capability = _answering(lambda: capability)
+    cuda.mem_get_info = _answering(lambda: (_TOTAL_BYTES, _TOTAL_BYTES))
+    cuda.memory_stats = _answering(lambda: collections.defaultdict(int))
+    cuda.memory_summary = _answering(str)
+    cuda.initial_seed = _answering(torch.initial_seed)
+    for module in (cuda, cuda.random):
+        module.get_rng_state = _answering(torch.get_rng_state)
+        module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
+    cuda.Stream, cuda.Event = type("Stream", (_Stream,), {}), type("Event", (_Stream,), {})
+    for each in ("current_stream", "default_stream", "stream"):
+        setattr(cuda, each, _answering(cuda.Stream))
+    _answer_as_accelerator()
+    _refuse_what_cannot_be_followed(name, refuse)
+    _load_without_gpu()
+    _keep_scale()
+
+
+def several_gpus(name: str, index: int) -> UnsupportedError:
+    """Why a script that asks for a second GPU is refused."""
+    return UnsupportedError(
+        f"{name} asks for GPU {index}, and a prediction has GPU 0 alone: run it on one, or measure it"
+    )
+
+
+def _answer_as_accelerator() -> None:
+    accelerator: Any = torch.accelerator
+    private: Any = torch._C
+    private._accelerator_getAccelerator = _answering(lambda: torch.device("cuda"))
+    accelerator.current_accelerator = _answering(lambda: torch.device("cuda"))
+    accelerator.is_available = _answering(lambda: True)
+    accelerator.device_count = _answering(lambda: 1)
+    for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
+        setattr(accelerator, each, _answering(lambda: 0))
+    for each in ("set_device_index", "synchronize", "empty_cache", "reset_peak_memory_stats", "set_stream"):
+        setattr(accelerator, each, _answering(lambda: None))
+    accelerator.current_stream = _answering(_Stream)
+
+
+def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
+    distributed: Any = torch.distributed
+    compiled: Any = torch.compile
+
+    def init_process_group(*_args: object, **_kwargs: object) -> None:
+        refuse(
+            UnsupportedError(
+                f"{name} uses torch.distributed, whose processes a prediction does not run: call it for one "
+                "process, without torchrun and WORLD_SIZE, or measure it"
+            )
+        )
+
+    def compile_unless_users(model: Any = None, **options: Any) -> Any:
+        caller = sys._getframe(1).f_code
+        if is_users(caller) and "/site-packages/" not in caller.co_filename:
+            refuse(
+                UnsupportedError(
+                    f"{name} compiles its model, and a compiled step's memory is not predicted: leave "
+                    "torch.compile out, or measure it"
+                )
+            )
+        return compiled(model, **options)
+
+    if distributed.is_available():
+        distributed.init_process_group = init_process_group
+    package: Any = torch
+    package.compile = compile_unless_users
+
+
+def _load_without_gpu() -> None:
+    """`torch.load(…, map_location="cuda")` reads on the CPU, and moves what it read."""
+    package: Any = torch
+    load = torch.load
+
+    def loaded(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        to_gpu = isinstance(map_location, str | torch.device) and torch.device(map_location).type == "cuda"
+        found = load(file, "cpu" if to_gpu or map_location is None else map_location, *args, **kwargs)
+        if not to_gpu:
+            return found
+        return tree_map(lambda leaf: leaf.to(GPU) if isinstance(leaf, torch.Tensor) else leaf, found)
+
+    package.load = loaded
+
+
+def _keep_scale() -> None:
+    """A gradient scaler's scale, which only an overflow changes within so few steps."""
+    scaler: Any = torch.amp.GradScaler
+    scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
+
+
+def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+    def answered(*_args: object, **_kwargs: object) -> Any:
+        return answer()
+
+    return answered

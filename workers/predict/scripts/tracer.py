@@ -1,0 +1,198 @@
+"""Traces an unmodified training script on a GPU that is not there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from workers.errors import UnsupportedError
+from workers.libraries.importing import without_missing_operators
+from workers.measure import steps
+from workers.predict.explaining import Unpredictable, explanation, where_of
+from workers.predict.fake import fake_device
+from workers.predict.fake.fake_gpu import FakeGpuMode
+from workers.predict.recording.call_log import CallLog
+from workers.predict.recording.call_sites import user_source
+from workers.predict.recording.owners import gradients, owned, states
+from workers.predict.recording.recorder import Recorder
+from workers.predict.scripts import answers, made_up
+from workers.predict.scripts.devices import ScriptDevices, data_dependent
+from workers.protocol import CUDA_POLICIES, TrialSpec
+from workers.scripts.running import run_script
+from workers.scripts.watching import StepWatch
+from workers.trace import Category, Trace
+
+
+class ScriptTracer:
+    """Runs the script of a spec and records its memory events, until it has made some steps.
+
+    For a process that does nothing else, which has to be prepared by `fake_gpu.install`. The tensors of a
+    forward pass are not listed.
+    """
+
+    def __init__(self, spec: TrialSpec, num_steps: int) -> None:
+        self._spec = spec
+        self._log = CallLog() if spec.with_calls else None
+        self._recorder = Recorder(self._log)
+        self._follower = _PhaseMarks(self._recorder, names=spec.with_calls)
+        name = spec.workload.name
+        self._watch = StepWatch(name, spec.batch_size, num_steps, self._follower, follows_modules=True)
+        self._mode = _ScriptGpuMode(
+            self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse
+        )
+
+    def run(self, give_up: Callable[[], None]) -> Trace:
+        """The trace of the script's first steps.
+
+        Args:
+            give_up: see `run_script`.
+
+        Raises:
+            Exception: see `run_script`; or why the script cannot be followed.
+        """
+        spec, name = self._spec, self._spec.workload.name
+        answers.install(spec.architecture, name, self._watch.refuse)
+        made_up.refuse_by(lambda what: self._watch.refuse(data_dependent(name, f"a made-up value is {what}")))
+        steps.seed(spec.seed)
+        # Without threads of its own the engine runs backward here, where the mode is active.
+        with (
+            self._mode,
+            torch.autograd.set_multithreading_enabled(False),
+            fake_device.parameters_diverted(self._mode),
+            self._recorder.following(),
+            self._watch.watching(),
+            without_missing_operators(),
+        ):
+            try:
+                run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
+            except TypeError as error:
+                if made_up.MadeUpInt.__name__ not in str(error):
+                    raise
+                what = "a made-up value is taken for a number of something"
+                raise data_dependent(name, what, where_of(error)) from error
+        self._recorder.close()
+        if not any(event >= 0 for event in self._recorder.events()):
+            raise UnsupportedError(
+                f"{name} trained without the GPU: let it use one where torch.cuda.is_available() says so, or "
+                "measure it with --device cpu"
+            )
+        return self.trace()
+
+    def trace(self) -> Trace:
+        """What was recorded, once the script was ended.
+
+        Raises:
+            Exception: why the script could not be followed.
+        """
+        if self._watch.refusal is not None:
+            raise self._watch.refusal
+        recorder, spec = self._recorder, self._spec
+        return Trace(
+            workload=spec.workload.name,
+            batch_size=spec.batch_size,
+            mode="train",
+            optimizer="custom",
+            knobs=spec.knobs,
+            allocations=tuple(recorder.allocations),
+            events=recorder.events(),
+            marks=tuple(recorder.marks),
+            versions={"torch": torch.__version__, "own_conv_algo": own_conv_algo()},
+            calls=() if self._log is None else tuple(self._log.calls),
+        )
+
+
+def own_conv_algo() -> str:
+    """The convolution policy that a script has set in this process."""
+    flags: Any = torch.backends.cudnn
+    benchmark, deterministic, default = "cudnn-benchmark", "cudnn-deterministic", CUDA_POLICIES[0]
+    if not flags.enabled:
+        return "native"
+    if torch.are_deterministic_algorithms_enabled() or flags.deterministic:
+        return deterministic
+    return benchmark if flags.benchmark else default
+
+
+class _ScriptGpuMode(FakeGpuMode):
+    """Ends the script at what cannot be run without a GPU, so that nothing of it goes another way."""
+
+    def __init__(
+        self, recorder: Recorder, devices: ScriptDevices, refuse: Callable[[Exception], NoReturn]
+    ) -> None:
+        super().__init__(recorder.observe, devices)
+        self._refuse = refuse
+
+    def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return super()._run(func, args, kwargs)
+        except Unpredictable as error:
+            where = user_source(sys._getframe(1)) or "an unknown line"
+            self._refuse(explanation(error, where))
+
+
+class _PhaseMarks:
+    """Marks the phases of a script's steps, and says what allocations turned out to hold."""
+
+    def __init__(self, recorder: Recorder, *, names: bool) -> None:
+        self._recorder = recorder
+        self._names = names
+        self._number = 1
+        self._phase = "model"
+        self._num_open_steps = 0  # of optimizers
+        self._models: dict[int, torch.nn.Module] = {}
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        recorder.mark("model")
+        recorder.category = Category.INPUT
+
+    def forward(self, module: torch.nn.Module) -> None:
+        if id(module) not in self._models:
+            self._models[id(module)] = module
+            self._recorder.recategorize((*module.parameters(), *module.buffers()), Category.PARAMETER)
+        if self._phase == "model":
+            self._begin("input", Category.INPUT)
+        if self._phase != "forward":
+            self._begin("forward", Category.ACTIVATION)
+
+    def backward(self) -> None:
+        if self._phase != "backward":
+            self._begin("backward", Category.OTHER)
+
+    def after_backward(self) -> None:
+        if self._num_open_steps:
+            self._begin("optimizer", Category.OTHER)
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        self._num_open_steps += 1
+        self._recorder.recategorize(gradients(_parameters(optimizer)), Category.GRADIENT)
+        self._begin("optimizer", Category.OTHER)
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        self._num_open_steps -= 1
+        self._optimizers[id(optimizer)] = optimizer
+        parameters = _parameters(optimizer)
+        self._recorder.recategorize(parameters, Category.PARAMETER)
+        self._recorder.recategorize(gradients(parameters), Category.GRADIENT)
+        self._recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
+        if self._names:
+            for each in self._optimizers.values():
+                for model in self._models.values():
+                    self._recorder.name(owned(model, each))
+        if not self._num_open_steps:
+            self._number += 1
+            self._begin("input", Category.INPUT)
+
+    def ended(self) -> None:
+        self._recorder.close()
+        if self._recorder.marks[-1].name.endswith(" input"):  # of a step that does not come
+            self._recorder.marks.pop()
+
+    def _begin(self, phase: str, category: Category) -> None:
+        self._phase = phase
+        self._recorder.mark(f"step {self._number} {phase}")
+        self._recorder.category = category
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
