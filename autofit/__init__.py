@@ -26,7 +26,7 @@ from autofit.training.probe_step import StepPeak, probe_step
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from workers.protocol import Knobs
 from workers.scripts.reference import Script
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 __all__ = [
     "BatchLengths",

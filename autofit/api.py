@@ -26,7 +26,7 @@ from autofit.tuning.result import TuneResult
 from autofit.tuning.session import run
 from workers.protocol import Knobs, WorkloadRef
 from workers.scripts.reference import Script
-from workers.workload import Workload, WorkloadError
+from workers.workload.workload import Workload, WorkloadError
 
 
 class KnobOptions(TypedDict, total=False):

@@ -477,8 +477,8 @@ class TrialOutcome:
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
         log_tail: the last lines that the trial's process printed.
-        sources: of a prediction, the user's own files that its process had used, see `workers.sources`:
-            path → digest.
+        sources: of a prediction, the user's own files that its process had used, path → digest; see
+            `workers.process.sources`.
     """
 
     verdict: Verdict

@@ -36,7 +36,7 @@ from workers.protocol import (
 from workers.run import run
 
 if TYPE_CHECKING:
-    from workers.workload import Workload
+    from workers.workload.workload import Workload
 
 SCHEMA = "autofit.ground-truth/1"
 _ROW_START = f'{{"schema":"{SCHEMA}"'.encode()
@@ -236,7 +236,7 @@ def almost_nothing() -> Workload:
     """A workload so small that what the device shows beside the allocator is the context."""
     import torch
 
-    from workers.workload import Workload
+    from workers.workload.workload import Workload
 
     return Workload(
         build_model=lambda: torch.nn.Linear(8, 8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 
-from workers.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
+from workers.process.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
 from workers.protocol import FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and

@@ -51,7 +51,7 @@ from autofit.dispatch.requests import (
 )
 from autofit.errors import DispatchError, UsageError
 from autofit.events import EventSink, Progress, ignore
-from workers.outcomes import without_answer
+from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 # Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from autofit.errors import UsageError
 from workers.allocator import AllocatorSettings
-from workers.garbage import without_collections
+from workers.process.garbage import without_collections
 from workers.protocol import Knobs
 from workers.trace import FORWARD_END, Mark, Trace
 

@@ -16,8 +16,8 @@ from autofit.identity import fingerprint
 from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from workers.libraries import library_of
 from workers.protocol import WorkloadRef
+from workers.workload.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line

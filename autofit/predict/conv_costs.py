@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workers.knobs import conv
-from workers.knobs.conv import ConvPolicy, Rewrite
-from workers.knobs.conv.algorithm import direct_flops, tensor_bytes
+from workers import conv
+from workers.conv import ConvPolicy, Rewrite
+from workers.conv.algorithm import direct_flops, tensor_bytes
 from workers.predict.plans.device_properties import DeviceProperties
 from workers.trace import Convolution
 

@@ -27,8 +27,8 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
 from autofit.settings.goals import Risk
-from workers.knobs import conv
-from workers.knobs.conv import Rewrite
+from workers import conv
+from workers.conv import Rewrite
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,

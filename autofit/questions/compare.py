@@ -14,7 +14,7 @@ from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
-from workers.comparison import ComparisonFailedError, OutputComparison, compare_outputs
+from workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
 from workers.protocol import Device, Knobs, WorkloadRef
 from workers.trace import FORWARD_END, Trace
 

@@ -12,8 +12,8 @@ import workers
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
-from workers.knobs import conv
-from workers.knobs.conv import ConvPolicy, Rewrite
+from workers import conv
+from workers.conv import ConvPolicy, Rewrite
 from workers.predict.curve.mixed_convolutions import layer_of
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.spans import Workspace, between, certain

@@ -12,7 +12,7 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import Knobs, allocator_conf
 
 # The values of a knob that are worth a try; precisions that only turn TF32 on or off change no size.

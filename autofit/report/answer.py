@@ -8,7 +8,7 @@ from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.settings.goals import Risk
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes, size_or_dash
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import Evidence
 
 

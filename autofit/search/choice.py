@@ -9,7 +9,7 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
 from autofit.settings.goals import Objective
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import Knobs, TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95

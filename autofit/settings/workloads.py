@@ -8,7 +8,7 @@ from autofit.errors import UnknownModelError, UsageError
 from autofit.settings.tune_settings import TuneSettings
 from workers.protocol import ScriptCall, WorkloadRef
 from workers.scripts.reference import Script
-from workers.workload import UnknownWorkloadError, WorkloadError, parse_reference
+from workers.workload.workload import UnknownWorkloadError, WorkloadError, parse_reference
 
 
 def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:

@@ -9,7 +9,7 @@ from typing import Any
 from autofit import api
 from autofit.errors import UsageError
 from workers.scripts.reference import Script
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 
 def find_executable_batch_size(
@@ -55,7 +55,7 @@ def find_executable_batch_size(
         raise UsageError(
             f"{', '.join(sorted(options))} are for a prediction: give workload= too, or leave them out"
         )
-    from workers.executable_batch_size import with_executable_batch_size  # imports torch
+    from workers.measure.executable_batch_size import with_executable_batch_size  # imports torch
 
     def first() -> int:
         return starting_batch_size if workload is None else _predicted(workload, options)

@@ -30,9 +30,9 @@ from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
-from workers.outcomes import processor_name
+from workers.process.outcomes import processor_name
+from workers.process.sources import content_digest
 from workers.protocol import PROTOCOL_VERSION, WorkloadRef
-from workers.sources import content_digest
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has

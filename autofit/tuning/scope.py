@@ -18,8 +18,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
 from autofit.settings.words import in_words
 from autofit.tuning.curves import CurveSet
-from workers.knobs import conv
-from workers.knobs.conv import ConvPolicy
+from workers import conv
+from workers.conv import ConvPolicy
 from workers.protocol import HOST_ARCHITECTURE, Knobs
 
 if TYPE_CHECKING:

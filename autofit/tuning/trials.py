@@ -21,8 +21,8 @@ from typing import Protocol, Self
 from autofit.dispatch.base import Devices, Dispatcher
 from autofit.tuning.curves import CurveSet, Need
 from autofit.units import format_bytes
-from workers.knobs import conv
-from workers.outcomes import without_answer
+from workers import conv
+from workers.process.outcomes import without_answer
 from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 # The low end of a prediction beyond so many times the budget leaves no doubt.

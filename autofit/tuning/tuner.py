@@ -24,7 +24,7 @@ from autofit.study.findings import Findings, comparison
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import Trials
-from workers.outcomes import answering
+from workers.process.outcomes import answering
 from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ def test_the_same_question_is_answered_from_the_study_and_fresh_asks_again() -> 
 def test_what_the_step_takes_from_outside_its_file_is_part_of_the_question(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import pathlib, torch\n"
-        "from workers.workload import Workload\n"
+        "from workers.workload.workload import Workload\n"
         "def model():\n"
         "    return torch.nn.Linear(1 << 20, int(pathlib.Path(__file__).with_name('width').read_text()))\n"
         "w = Workload(build_model=model, make_batch=lambda b, d: torch.randn(b, 1 << 20, device=d),\n"

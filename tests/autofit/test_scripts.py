@@ -18,7 +18,7 @@ from autofit.settings.workloads import refer
 from autofit.tuning import earlier_answers, session
 from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef
-from workers.references import WorkloadError
+from workers.workload.references import WorkloadError
 
 PLAIN = Path(__file__).parents[1] / "workers" / "scripts" / "examples" / "plain.py"
 _SMALL = """

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that
 import workers
 from tests.bench.conv_layers import NUM_LAYERS, grid
 from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialSpec, Verdict
-from workers.workload import parse_reference
+from workers.workload.workload import parse_reference
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")
 MODES = ("infer", "train")
@@ -75,11 +75,11 @@ def measure_here(algorithm: str, mode: str, num_layers: int) -> dict[int, int]:
     """What the process of `measured` does."""
     import torch
 
-    from workers.knobs import conv
+    from workers import conv
     from workers.measure import steps
     from workers.measure.allocator_peak import allocator_peak_bytes
     from workers.measure.cpu import ResidentSet
-    from workers.workload import resolve
+    from workers.workload.workload import resolve
 
     torch.set_num_threads(1)
     peaks = {}

@@ -22,7 +22,7 @@ from autofit.predict import plan_sources
 from autofit.predict.conv_costs import Rates
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
-from workers.knobs.conv.mixed import CANDIDATES
+from workers.conv.mixed import CANDIDATES
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.protocol import Knobs

@@ -25,8 +25,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
-from workers.libraries.importing import imported
 from workers.trace import Convolution, ConvPass
+from workers.workload.libraries.importing import imported
 
 SHAPES_PATH = Path(__file__).with_name("convolution_shapes.json.gz")
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -193,7 +193,7 @@ def _timm(timm: Any, name: str) -> tuple[torch.nn.Module, Any]:
 
 def _builtin(name: str) -> tuple[torch.nn.Module, Any]:
     from workers.protocol import WorkloadRef
-    from workers.workload import resolve
+    from workers.workload.workload import resolve
 
     workload = resolve(WorkloadRef(kind="builtin", target=name))
     model = workload.build_model()

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit.settings.tune_settings import TuneSettings, resolve_settings  # noqa: E402
 from workers import run  # noqa: E402
-from workers.outcomes import processor_name  # noqa: E402
+from workers.process.outcomes import processor_name  # noqa: E402
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec  # noqa: E402
 
 DEFAULTS = {"model": "davenet-audio", "gpu-mem": "1500M", "optimizer": "adam", "threads": "1"}

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import autofit
-from workers.models import BUILTINS
+from workers.workload.models import BUILTINS
 
 NUM_RUNS = 3
 ESTIMATE_LIMIT_SECONDS = 6.0

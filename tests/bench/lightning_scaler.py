@@ -23,8 +23,8 @@ from pytorch_lightning.tuner import Tuner
 sys.path.insert(0, str(Path(__file__).parents[2]))  # this environment has Lightning and torch alone
 
 from workers.measure.cpu import data_limit
-from workers.optimizers import make_optimizer
-from workers.workload import Workload, parse_reference, resolve
+from workers.workload.optimizers import make_optimizer
+from workers.workload.workload import Workload, parse_reference, resolve
 
 
 class Batches(torch.utils.data.IterableDataset):

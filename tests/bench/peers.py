@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that
 
 from autofit.paths import state_dir
 from tests.bench.cpu_trials import ROOT, Setting, add_options, machine, setting_of, tune
-from workers.isolate import environment_of
+from workers.process.isolate import environment_of
 from workers.protocol import Verdict
 
 MODES = ("power", "binsearch")

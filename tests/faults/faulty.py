@@ -15,7 +15,7 @@ import threading
 import torch
 
 from workers.errors import DataDependentError
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 MIB = 2**20
 _MOST_MIB = 4096  # where a leak ends although nobody ended it

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.isolate import Child
+from workers.process.isolate import Child
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 
@@ -202,7 +202,7 @@ def is_gone(pid: int) -> bool:
 SUPERVISOR = """
 import signal
 import sys
-from workers.isolate import Child
+from workers.process.isolate import Child
 from workers.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 child = Child({"FAULTY_PID_FILE": sys.argv[1]})

@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 MIB = 2**20
 

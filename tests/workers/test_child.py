@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.child import answer, user_error
+from workers.child import answer
+from workers.process.messages import user_error
 from workers.protocol import ALLOCATOR_PEAK, Probe, TrialSpec, Verdict, WorkloadRef
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"

@@ -23,7 +23,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.workload import resolve
+from workers.workload.workload import resolve
 
 PEAKS = Peaks(allocated_bytes=10, reserved_bytes=20, device_bytes=30)
 

@@ -6,7 +6,7 @@
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
 
-The optimizer's implementation is chosen where it is made (`workers.optimizers`).
+The optimizer's implementation is chosen where it is made (`workers.workload.optimizers`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from workers import conv
+from workers.conv import ConvAlgorithm, Rewrite, mixed
+from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
-from workers.knobs import conv
 from workers.knobs.checkpointing import checkpoint_blocks
 from workers.knobs.compiling import compiled, require_compilable
-from workers.knobs.conv import ConvAlgorithm, Rewrite, mixed
-from workers.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.protocol import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -97,7 +97,7 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
 def set_threads(count: int | None) -> None:
     """Gives operators so many threads on the CPU; None leaves them what they have.
 
-    `workers.measure.process_state` puts them back.
+    `workers.knobs.process_state` puts them back.
     """
     if count is not None:
         torch.set_num_threads(count)
@@ -146,7 +146,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 def converted_batch(batch: Any, knobs: Knobs) -> Any:
     """A batch with its floating-point tensors in the type and memory format of the knobs.
 
-    Tensors are looked for where `workers.workload.check_batch` finds them; what holds them is
+    Tensors are looked for where `workers.workload.workload.check_batch` finds them; what holds them is
     copied, not changed, for a workload may hand out the same batch again.
     """
     if knobs.precision != "bf16" and knobs.memory_format == "contiguous":

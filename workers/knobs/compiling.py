@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from workers import conv
 from workers.errors import InapplicableError
-from workers.knobs import conv
 from workers.protocol import Knobs
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from workers import conv
+from workers.conv import ConvAlgorithm, ConvPolicy, Rewrite
+from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InapplicableError, UnsupportedError
-from workers.knobs import conv
-from workers.knobs.conv import ConvAlgorithm, ConvPolicy, Rewrite
-from workers.lowerings.intercept import Rewriting
 
 
 @contextmanager

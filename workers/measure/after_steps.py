@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from workers.scripts.sink import CountingSink
+
 
 def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
     """Runs one forward pass in evaluation mode; every module's own mode is put back after it."""
@@ -28,22 +30,3 @@ def save_checkpoint(model: torch.nn.Module, optimizers: Sequence[torch.optim.Opt
     states = [optimizer.state_dict() for optimizer in optimizers]
     torch.save({"model": model.state_dict(), "optimizers": states}, sink)  # type: ignore[arg-type]
     return sink.num_bytes
-
-
-class CountingSink:
-    """A file that is written to and keeps nothing: what a save to disk needs of memory, no more.
-
-    Attributes:
-        num_bytes: how much was written.
-    """
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-
-    def write(self, data: bytes | memoryview) -> int:
-        num_bytes = memoryview(data).nbytes
-        self.num_bytes += num_bytes
-        return num_bytes
-
-    def flush(self) -> None:
-        """Nothing is kept, so there is nothing to write out."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 _CHANNELS, _SIDE, _CLASSES = 16, 16, 64
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from workers import host_memory
 from workers.errors import InvalidTrialError
-from workers.heart import LastWord, Report, unheard, unsaid
 from workers.knobs import apply
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
 from workers.measure.script import ScriptTrial
-from workers.outcomes import evidence_sought, processor_name
+from workers.process import host_memory
+from workers.process.heart import LastWord, Report, unheard, unsaid
+from workers.process.outcomes import evidence_sought, processor_name
 from workers.protocol import (
     ALLOCATOR_PEAK,
     CHECKPOINT,
@@ -33,7 +33,7 @@ from workers.protocol import (
     TrialSpec,
     Verdict,
 )
-from workers.workload import Workload, resolve
+from workers.workload.workload import Workload, resolve
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc_pid_clear_refs(5): sets the peak resident set to the current one

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from workers.errors import DeviceError, InvalidTrialError
-from workers.heart import LastWord, Report, unheard, unsaid
 from workers.measure import steps
 from workers.measure.card import Card
 from workers.measure.script import ScriptTrial
-from workers.outcomes import evidence_sought
+from workers.process.heart import LastWord, Report, unheard, unsaid
+from workers.process.outcomes import evidence_sought
 from workers.protocol import Device, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.workload import Workload, resolve
+from workers.workload.workload import Workload, resolve
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation of the CUDA runtime
 _LIBRARY_ALLOCATION_FAILURE = re.compile(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from workers.measure.allocator_peak import allocator_peak_bytes, live_bytes
-from workers.outcomes import processor_name
+from workers.process.outcomes import processor_name
 from workers.protocol import Device
 
 _cuda: Any = torch.cuda  # untyped

@@ -1,4 +1,4 @@
-"""The process that compares what models return; see `workers.comparison`."""
+"""The process that compares what models return; see `workers.measure.comparison`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from workers.child import received, told
-from workers.comparison import OutputComparison
 from workers.measure import cpu, steps
+from workers.measure.comparison import OutputComparison
+from workers.process.messages import received, told
 from workers.protocol import Knobs, WorkloadRef
-from workers.workload import Workload, check_batch, resolve, tensors_of, with_overrides
+from workers.workload import step as workload_step
+from workers.workload.step import infer_step
+from workers.workload.workload import Workload, check_batch, resolve, tensors_of, with_overrides
 
 # How far outputs may be apart, of the largest of them: sums in another order round differently.
 _TOLERANCE = {torch.float64: 1e-10, torch.complex128: 1e-10, torch.float32: 1e-4, torch.complex64: 1e-4}
@@ -76,16 +78,16 @@ class _Pass:
 
     @classmethod
     def of(cls, workload: Workload, batch_size: int, seed: int, values: Mapping[str, Tensor]) -> _Pass:
-        steps.seed(seed)
+        workload_step.seed(seed)
         model = workload.build_model().eval()
         shared = _take_over(model, values)
-        steps.seed(seed)
+        workload_step.seed(seed)
         batch = workload.make_batch(batch_size, torch.device("cpu"))
         check_batch(batch, batch_size)
         given = [tensor.clone() for tensor in tensors_of(batch)]
         outputs: list[Tensor] = []
         with _outputs_of(model, outputs):
-            steps.infer_step(workload, model, batch)
+            infer_step(workload, model, batch)
         return cls(_state(model), shared, given, outputs)
 
 

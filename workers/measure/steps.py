@@ -2,134 +2,27 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
-from workers.heart import Report, unheard
-from workers.knobs import apply
+from workers.knobs import apply, process_state
 from workers.knobs.compiling import what_was_compiled
-from workers.lowerings.intercept import Rewriting
-from workers.measure import after_steps, process_state
-from workers.optimizers import each_of, make_optimizers
+from workers.measure import after_steps
+from workers.process.heart import Report, unheard
 from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
-from workers.workload import Optimizers, Workload, check_batch, check_loss, with_overrides
+from workers.workload.optimizers import each_of, make_optimizers
+from workers.workload.step import Part, infer_step, parts_of_step, seed, train_step
+from workers.workload.workload import Optimizers, Workload, check_batch, with_overrides
 
-PhaseHook = Callable[[str], None]
-AutocastFactory = Callable[[], AbstractContextManager[object]]
 _PIECE_ELEMENTS = 2**20
-_NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
-
-
-def no_phase(_name: str) -> None:
-    """The hook of whoever does not watch the phases."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One of the batches that an optimizer step is accumulated from.
-
-    Attributes:
-        number: of the pass that it is run in, from 1.
-        num_passes: how many passes are run before the optimizer steps.
-        num_batches: how many batches the step stands for, of which the gradients are the mean.
-    """
-
-    number: int = 1
-    num_passes: int = 1
-    num_batches: int = 1
-
-    @property
-    def is_first(self) -> bool:
-        return self.number == 1
-
-    @property
-    def is_last(self) -> bool:
-        return self.number == self.num_passes
-
-
-WHOLE = Part()
-
-
-def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
-    """The passes of each of a trial's steps, in their order."""
-    num_batches = spec.knobs.num_batches(spec.batch_size)
-    num_passes = spec.knobs.num_passes(spec.batch_size)
-    return tuple(
-        Part(number=number, num_passes=num_passes, num_batches=num_batches)
-        for number in range(1, num_passes + 1)
-    )
-
-
-def train_step(
-    workload: Workload,
-    model: torch.nn.Module,
-    optimizer: Optimizers,
-    batch: Any,
-    *,
-    autocast: AutocastFactory = nullcontext,
-    scaler: torch.amp.GradScaler = _NO_SCALER,
-    set_to_none: bool = True,
-    phase: PhaseHook = no_phase,
-    part: Part = WHOLE,
-) -> None:
-    """One training step: gradients dropped, forward, loss, backward, optimizer.
-
-    Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
-    and the optimizer steps after the last.
-
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
-    scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
-    and `optimizer` as each begins. A workload's own `step` runs under autocast as a whole, drops
-    and scales its gradients itself, and only its beginning (`forward`) can be seen.
-    """
-    phase("forward")
-    if workload.step is not None:
-        with autocast():
-            workload.step(model, optimizer, batch)
-        return
-    assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
-    if part.is_first:
-        optimizer.zero_grad(set_to_none=set_to_none)
-    with autocast():
-        loss = workload.loss(model, batch)
-    check_loss(loss)
-    if part.num_batches > 1:
-        loss = loss / part.num_batches
-    phase("backward")
-    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-    if not part.is_last:
-        return
-    phase("optimizer")
-    scaler.step(optimizer)
-    scaler.update()
-
-
-def infer_step(
-    workload: Workload,
-    model: torch.nn.Module,
-    batch: Any,
-    *,
-    autocast: AutocastFactory = nullcontext,
-    phase: PhaseHook = no_phase,
-) -> None:
-    """One forward pass without gradients; what the workload's `loss` returns is ignored."""
-    phase("forward")
-    with torch.no_grad(), autocast():
-        workload.loss(model, batch)
-
-
-def seed(value: int) -> None:
-    """Seeds the generators that models and batches draw from."""
-    torch.manual_seed(value)
-    random.seed(value)
 
 
 class Meter(Protocol):

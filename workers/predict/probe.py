@@ -7,13 +7,11 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes  # fake tensors import it with their first operator
 
+from workers import conv
 from workers.allocator import AllocatorSettings
 from workers.errors import InapplicableError, UnsupportedError
-from workers.heart import LastWord, unsaid
-from workers.knobs import apply, conv
+from workers.knobs import apply, process_state
 from workers.knobs.compiling import require_compilable
-from workers.measure import process_state, steps
-from workers.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
@@ -29,9 +27,12 @@ from workers.predict.recording.data_parallel import DataParallel
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.tensor_list import TensorList
+from workers.process.heart import LastWord, unsaid
 from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
+from workers.workload.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
+from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
+from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
 NUM_TRACED_STEPS = 3
 
@@ -132,7 +133,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     kind = None if not workload.has_batch_kinds else WORST if spec.worst_case else TYPICAL
     workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
     training = workload.mode == "train"
-    steps.seed(spec.seed)
+    seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
     with (
         explained(),
@@ -226,12 +227,12 @@ class _TracedStep:
         self._autocast = apply.autocast_factory(spec.knobs, mode.device.type)
         self._scaler = apply.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
-        self._part = steps.WHOLE
+        self._part = WHOLE
 
     def run(self, number: int) -> None:
         self._number = number
         recorder, model, optimizer = self._recorder, self._model, self._optimizer
-        for part in steps.parts_of_step(self._spec):
+        for part in parts_of_step(self._spec):
             self._part = part
             self._run_part()
         if self._spec.with_calls:
@@ -264,9 +265,9 @@ class _TracedStep:
     def _run(self, batch: Any) -> None:
         model, optimizer, knobs = self._model, self._optimizer, self._spec.knobs
         if optimizer is None:
-            steps.infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
+            infer_step(self._workload, model, batch, autocast=self._autocast, phase=self._begin_phase)
             return
-        steps.train_step(
+        train_step(
             self._workload,
             model,
             optimizer,

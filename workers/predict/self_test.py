@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from workers.trace import Category, Trace
-from workers.workload import Workload
+from workers.workload.workload import Workload
 
 if TYPE_CHECKING:
     import torch

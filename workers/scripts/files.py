@@ -31,7 +31,7 @@ from typing import Any, Self
 
 import torch
 
-from workers.measure.after_steps import CountingSink
+from workers.scripts.sink import CountingSink
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC

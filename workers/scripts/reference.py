@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.protocol import ScriptCall, WorkloadRef
-from workers.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
+from workers.workload.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -18,7 +18,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from workers.errors import InvalidTrialError
-from workers.workload import tensors_of
+from workers.workload.workload import tensors_of
 
 _PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
 

@@ -15,7 +15,7 @@ from autofit.hardware.card import card_named
 from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import MODES
 
 CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"

@@ -18,7 +18,7 @@ from autofit.explain.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, par
 from autofit.explain.profile import Profile, read_profile
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
-from workers.garbage import without_collections
+from workers.process.garbage import without_collections
 
 _NUM_ROWS = 40  # of a text, unless told otherwise
 _FILE = click.Path(path_type=Path)

@@ -15,8 +15,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.hardware.gpus import catalogue
 from autofit.settings.values import SEARCHABLE
-from workers.knobs import conv
-from workers.models import BUILTINS
+from workers import conv
 from workers.protocol import (
     ALLOCATOR_NAMES,
     CHECKPOINTING_NAMES,
@@ -26,6 +25,7 @@ from workers.protocol import (
     OPTIMIZERS,
     PRECISIONS,
 )
+from workers.workload.models import BUILTINS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

@@ -11,7 +11,7 @@ from autofit.report.answer import needed_at_least
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from workers.knobs import conv
+from workers import conv
 
 _NUM_CARDS = 4
 

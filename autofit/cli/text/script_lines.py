@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import Knobs, ScriptCall, allocator_conf
 
 _TF32_LINES = {

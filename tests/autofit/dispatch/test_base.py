@@ -8,7 +8,7 @@ import pytest
 
 from autofit.dispatch.base import PendingTrials
 from autofit.errors import DispatchError
-from workers.outcomes import without_answer
+from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialSpec, Verdict, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="any"), batch_size=1, probe=Probe.CPU)

@@ -12,7 +12,7 @@ from autofit.dispatch import Devices, InlineDispatcher
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu
 from tests.conformance.dispatcher import DispatcherConformance, marked_processes
-from workers.outcomes import without_answer
+from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="any"), batch_size=1, probe=Probe.CPU)

@@ -66,7 +66,7 @@ def test_supervisors_are_used_again_and_never_import_torch(trials: TrialFolder, 
         import os
         import sys
 
-        from workers.outcomes import without_answer
+        from workers.process.outcomes import without_answer
         from workers.protocol import TrialError, Verdict
 
         message = f"{os.getpid()} {'torch' in sys.modules}"

@@ -59,7 +59,7 @@ def tells_its_node(meeting: Path | None = None, num_expected: int = 0) -> Runner
 
         import ray
 
-        from workers.outcomes import without_answer
+        from workers.process.outcomes import without_answer
         from workers.protocol import TrialError, Verdict
 
         give_up = time.monotonic() + 60

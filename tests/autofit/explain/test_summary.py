@@ -10,8 +10,8 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.summary import summarize_workload
 from autofit.settings.workloads import refer
-from workers.models import BUILTINS
 from workers.protocol import Knobs
+from workers.workload.models import BUILTINS
 
 MIB = 1024**2
 

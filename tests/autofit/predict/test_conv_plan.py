@@ -13,7 +13,7 @@ from autofit.predict.conv_costs import Rates, relative_cost
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
-from workers.knobs.conv.mixed import CANDIDATES
+from workers.conv.mixed import CANDIDATES
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.protocol import Knobs

@@ -10,8 +10,8 @@ from autofit.errors import InfrastructureError
 from autofit.identity import told_version
 from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import checked, require_prediction, require_release, run_self_test
-from workers.outcomes import without_answer
 from workers.predict.self_test import findings
+from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.trace import Trace
 

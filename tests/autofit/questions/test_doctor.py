@@ -9,7 +9,7 @@ from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu
 from autofit.predict.self_test import SelfTest
 from autofit.questions import doctor
-from workers.outcomes import without_answer
+from workers.process.outcomes import without_answer
 from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 
 

@@ -13,7 +13,7 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import levers, what_if
 from autofit.settings.workloads import refer
-from workers.knobs import conv
+from workers import conv
 from workers.protocol import Knobs
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"

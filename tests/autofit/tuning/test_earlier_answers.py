@@ -24,10 +24,10 @@ from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.plain import from_plain
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from workers.process.sources import content_digest
 from workers.protocol import Device, Evidence, Knobs
 from workers.run import close_predictor
-from workers.sources import content_digest
-from workers.workload import parse_reference
+from workers.workload.workload import parse_reference
 
 GIB = 1024**3
 CARD = LocalGpu(

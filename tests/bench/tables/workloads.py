@@ -11,8 +11,8 @@ from tests.bench.tables import steps, synthetic_net, transformers_configs
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.steps import Batch
 from tests.bench.tables.synthetic_recipe import Recipe
-from workers.libraries.importing import imported
-from workers.workload import Workload
+from workers.workload.libraries.importing import imported
+from workers.workload.workload import Workload
 
 
 def workload_of(setting: Setting) -> Workload:

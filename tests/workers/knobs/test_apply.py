@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from workers import conv
 from workers.errors import UnsupportedError
-from workers.knobs import apply, conv
+from workers.knobs import apply
 from workers.protocol import CUDA_POLICIES, PRECISIONS, Knobs
 
 

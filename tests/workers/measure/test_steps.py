@@ -13,7 +13,8 @@ import torch
 from workers.errors import InapplicableError, InvalidTrialError, UnsupportedError
 from workers.measure import after_steps, steps
 from workers.protocol import OPTIMIZER_IMPLS, Knobs, Peaks, Probe, TrialSpec, WorkloadRef
-from workers.workload import Workload, WorkloadError
+from workers.workload.step import Part, infer_step, train_step
+from workers.workload.workload import Workload, WorkloadError
 
 CPU = torch.device("cpu")
 FOLLOW_UP = ("evaluation", "checkpoint")
@@ -76,7 +77,7 @@ def test_a_training_step_shows_its_phases_in_order_and_updates_the_model():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = model.weight.detach().clone()
     phases: list[str] = []
-    steps.train_step(workload, model, optimizer, torch.ones(2, 8), phase=phases.append)
+    train_step(workload, model, optimizer, torch.ones(2, 8), phase=phases.append)
     assert phases == ["forward", "backward", "optimizer"]
     assert torch.equal(model.weight, before - 0.1 * model.weight.grad)
 
@@ -86,7 +87,7 @@ def test_gradients_of_the_step_before_are_dropped_not_added():
     model = workload.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
-        steps.train_step(workload, model, optimizer, torch.ones(2, 8))
+        train_step(workload, model, optimizer, torch.ones(2, 8))
     assert torch.equal(model.weight.grad, torch.full((4, 8), 2.0))
 
 
@@ -97,11 +98,11 @@ def test_an_accumulated_step_is_one_step_over_all_of_its_batches():
     model = workload.build_model()
     twin = copy.deepcopy(model)
     optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
-    steps.train_step(workload, twin, other, batches.flatten(0, 1))
+    train_step(workload, twin, other, batches.flatten(0, 1))
     phases: list[str] = []
     for number, batch in enumerate(batches, start=1):
-        part = steps.Part(number=number, num_passes=3, num_batches=3)
-        steps.train_step(workload, model, optimizer, batch, part=part, phase=phases.append)
+        part = Part(number=number, num_passes=3, num_batches=3)
+        train_step(workload, model, optimizer, batch, part=part, phase=phases.append)
     assert phases == ["forward", "backward"] * 3 + ["optimizer"]
     assert torch.allclose(model.weight, twin.weight)
 
@@ -132,7 +133,7 @@ def test_a_step_of_the_workloads_own_replaces_the_whole_step():
     seen = []
     workload = workload_of(step=lambda model, optimizer, batch: seen.append((model, optimizer, batch)))
     phases: list[str] = []
-    steps.train_step(workload, "model", "optimizer", "batch", phase=phases.append)
+    train_step(workload, "model", "optimizer", "batch", phase=phases.append)
     assert seen == [("model", "optimizer", "batch")]
     assert phases == ["forward"]
 
@@ -147,7 +148,7 @@ def test_autocast_covers_the_forward_pass_and_not_backward():
     covered: list[str] = []
     workload = workload_of()
     model = workload.build_model()
-    steps.train_step(
+    train_step(
         workload,
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
@@ -162,7 +163,7 @@ def test_inference_keeps_no_graph():
     outputs = []
     workload = workload_of(loss=lambda model, batch: outputs.append(model(batch)))
     phases: list[str] = []
-    steps.infer_step(workload, workload.build_model(), torch.ones(2, 8), phase=phases.append)
+    infer_step(workload, workload.build_model(), torch.ones(2, 8), phase=phases.append)
     assert not outputs[0].requires_grad
     assert phases == ["forward"]
 

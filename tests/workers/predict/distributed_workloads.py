@@ -14,10 +14,10 @@ from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from workers.measure.steps import train_step
-from workers.optimizers import make_optimizers
 from workers.predict.probe import NUM_TRACED_STEPS
-from workers.workload import Workload
+from workers.workload.optimizers import make_optimizers
+from workers.workload.step import train_step
+from workers.workload.workload import Workload
 
 WIDTH = 1000
 

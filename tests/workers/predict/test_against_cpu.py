@@ -11,12 +11,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from workers.knobs import apply
-from workers.measure.steps import Part, train_step
-from workers.optimizers import make_optimizers
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
 from workers.protocol import TORCH_OPTIMIZERS, Knobs
-from workers.workload import Workload, with_overrides
+from workers.workload.optimizers import make_optimizers
+from workers.workload.step import Part, train_step
+from workers.workload.workload import Workload, with_overrides
 
 DEFAULT = Knobs()
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from workers.errors import DeviceError
-from workers.measure.steps import train_step
-from workers.optimizers import make_optimizer
-from workers.workload import Workload, WorkloadError
+from workers.workload.optimizers import make_optimizer
+from workers.workload.step import train_step
+from workers.workload.workload import Workload, WorkloadError
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 

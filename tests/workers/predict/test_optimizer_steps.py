@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.measure.steps import train_step
-from workers.optimizers import make_optimizer
 from workers.protocol import TORCH_OPTIMIZERS
-from workers.workload import Workload
+from workers.workload.optimizers import make_optimizer
+from workers.workload.step import train_step
+from workers.workload.workload import Workload
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 PARAMETERS_BYTES = [16 * 48 * 4, 48 * 4, 48 * 2 * 4, 2 * 4]

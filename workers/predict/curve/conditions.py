@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from workers import conv
 from workers.allocator import AllocatorSettings
 from workers.allocator.settings import DEFAULT_SETTINGS
-from workers.knobs import conv
-from workers.knobs.conv import ConvPolicy, Rewrite, mixed
+from workers.conv import ConvPolicy, Rewrite, mixed
 from workers.predict.curve import mixed_convolutions
 from workers.predict.curve.corrections import CORRECTION_NAMES
 from workers.predict.curve.scratch import Platform, scratch_bytes
@@ -87,7 +87,7 @@ class Conditions:
     """What decides a replay beside the batch size.
 
     Attributes:
-        conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.knobs.conv`).
+        conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.conv`).
         architecture: `sm_XY` of the card.
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
             be asked: the likely peak is then the lower median of theirs, the ends span them.

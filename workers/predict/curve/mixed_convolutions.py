@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.knobs import conv
-from workers.knobs.conv.mixed import CANDIDATES
+from workers import conv
+from workers.conv.mixed import CANDIDATES
 from workers.predict.spans import Workspace
 from workers.trace import Convolution, ConvPass
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from workers.knobs import conv
-from workers.knobs.conv import Rewrite
+from workers import conv
+from workers.conv import Rewrite
 from workers.predict.curve.conditions import MIXED, Conditions
 from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn, is_depthwise
 from workers.trace import Convolution

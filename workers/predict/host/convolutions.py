@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from workers.knobs.conv import ConvAlgorithm, ConvPolicy, Rewrite
+from workers.conv import ConvAlgorithm, ConvPolicy, Rewrite
 from workers.predict.host import scratch
 from workers.predict.recording.convolution_calls import convolutions
 from workers.predict.spans import Workspace, certain

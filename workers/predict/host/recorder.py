@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from workers.conv import ConvAlgorithm, Rewrite
 from workers.errors import InapplicableError
-from workers.knobs.conv import ConvAlgorithm, Rewrite
 from workers.predict.host import convolutions, scratch
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.recorder import Origin, Recorder

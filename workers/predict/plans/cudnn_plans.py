@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workers.child_process import ChildProcess
-from workers.isolate import NO_GPU
 from workers.predict.plans.cudnn import CudnnError, dotted, find_library
 from workers.predict.plans.device_properties import DeviceProperties
 from workers.predict.plans.plan import Plan
+from workers.process.child_process import ChildProcess
+from workers.process.isolate import NO_GPU
 from workers.trace import Convolution
 
 # The longest request, every convolution of a large model at some sizes, takes a few seconds.

@@ -10,8 +10,8 @@ import json
 import os
 from typing import Any
 
-from workers.child import received
 from workers.predict.plans.cudnn import Cudnn, CudnnError, Descriptor
+from workers.process.messages import received
 from workers.trace import convolution_from_dict
 
 

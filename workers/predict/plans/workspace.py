@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from workers.knobs.conv.policy import ConvPolicy
+from workers.conv.policy import ConvPolicy
 from workers.predict.plans.plan import Plan
 from workers.predict.spans import NO_WORKSPACE, Workspace, certain
 from workers.trace import Convolution

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from workers.optimizers import each_of
-from workers.workload import Optimizers
+from workers.workload.optimizers import each_of
+from workers.workload.workload import Optimizers
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

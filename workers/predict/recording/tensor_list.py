@@ -16,7 +16,7 @@ import torch
 from workers.predict.fake.shapes import returns_its_first_argument
 from workers.predict.recording.recorder import Recorder
 from workers.trace import FORWARD_END, ListedLayer, ListedTensor, Role
-from workers.workload import tensors_of
+from workers.workload.workload import tensors_of
 
 
 class TensorList:

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 import torch
 
 from workers.errors import UnsupportedError
-from workers.libraries.importing import without_missing_operators
-from workers.measure import steps
 from workers.predict.explaining import Unpredictable, explanation, where_of
 from workers.predict.fake import fake_device
 from workers.predict.fake.fake_gpu import FakeGpuMode
@@ -24,6 +22,8 @@ from workers.protocol import CUDA_POLICIES, TrialSpec
 from workers.scripts.running import run_script
 from workers.scripts.watching import StepWatch
 from workers.trace import Category, Trace
+from workers.workload.libraries.importing import without_missing_operators
+from workers.workload.step import seed
 
 
 class ScriptTracer:
@@ -56,7 +56,7 @@ class ScriptTracer:
         spec, name = self._spec, self._spec.workload.name
         answers.install(spec.architecture, name, self._watch.refuse)
         made_up.refuse_by(lambda what: self._watch.refuse(data_dependent(name, f"a made-up value is {what}")))
-        steps.seed(spec.seed)
+        seed(spec.seed)
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
             self._mode,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.comparison import ComparisonFailedError, compare_outputs
-from workers.references import parse_reference
+from workers.measure.comparison import ComparisonFailedError, compare_outputs
+from workers.workload.references import parse_reference
 
 _MODELS = """
 import torch

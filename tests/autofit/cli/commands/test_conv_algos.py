@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.knobs import conv
+from workers import conv
 
 _MODELS = """
 import torch

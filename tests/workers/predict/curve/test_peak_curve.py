@@ -8,11 +8,11 @@ import pytest
 
 from workers.allocator import AllocatorSettings
 from workers.allocator import replay as allocator_replay
-from workers.models import BUILTINS
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import BatchDependentEventsError, PeakCurve, PeakEstimate, TracedCurve
 from workers.protocol import Verdict
 from workers.trace import Category
+from workers.workload.models import BUILTINS
 
 TRACED = (4, 6, 9)
 ASKED = (2, 3, 8, 16, 33)

@@ -9,9 +9,9 @@ import pytest
 from tests.workers.predict.conftest import SMALL_WORKLOADS, predict_spec
 from workers.predict.curve.warm_curves import WarmCurves
 from workers.protocol import TrialOutcome, TrialSpec, Verdict
-from workers.references import parse_reference
 from workers.run import run
 from workers.trace import Trace
+from workers.workload.references import parse_reference
 
 SIZES = (1, 4, 7, 11, 16, 17, 64, 65, 300)
 

@@ -15,12 +15,12 @@ import pytest
 
 from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, variant
-from workers.child_process import ChildProcess
-from workers.isolate import NO_GPU
 from workers.predict.plans import cudnn_plans
 from workers.predict.plans.cudnn import CudnnError
 from workers.predict.plans.cudnn_plans import CudnnPlans
 from workers.predict.plans.device_properties import DeviceProperties
+from workers.process.child_process import ChildProcess
+from workers.process.isolate import NO_GPU
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from workers.knobs.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
+from workers.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
 from workers.predict.plans.grid_plans import GridPlans
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.plan_table import PlanTable, encoded, file_name, held_tables, load_table

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, variant
-from workers.knobs.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_deterministic
+from workers.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_deterministic
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.workspace import at_once, goes_to_cudnn, is_depthwise, native_workspace, workspace
 from workers.predict.spans import NO_WORKSPACE, Workspace, between, certain

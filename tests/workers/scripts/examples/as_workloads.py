@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from workers.libraries.importing import imported
-from workers.workload import Workload
+from workers.workload.libraries.importing import imported
+from workers.workload.workload import Workload
 
 CLASSES = 10
 

@@ -1,0 +1,47 @@
+"""Outcomes that a coordinator does not take as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workers.process.outcomes import answering
+from workers.protocol import (
+    Device,
+    Evidence,
+    Knobs,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
+
+SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=8, probe=Probe.CPU)
+OUTCOME = TrialOutcome(
+    verdict=Verdict.FITS,
+    evidence=Evidence.MEASURED_CPU,
+    device=Device(kind="cpu", name="a host"),
+    batch_size=8,
+    knobs=SPEC.knobs,
+)
+
+
+def test_an_outcome_of_what_was_asked_for_is_taken():
+    assert answering(SPEC, OUTCOME) is OUTCOME
+
+
+@pytest.mark.parametrize("lie", [{"batch_size": 1}, {"knobs": Knobs(precision="bf16")}])
+def test_an_outcome_of_something_else_is_invalid(lie):
+    told = answering(SPEC, dataclasses.replace(OUTCOME, **lie))
+    assert told.verdict is Verdict.INVALID
+    assert (told.batch_size, told.knobs, told.device) == (8, SPEC.knobs, OUTCOME.device)
+    assert "was asked for batch 8" in told.error.message
+
+
+def test_a_spec_that_could_not_be_read_keeps_its_own_words():
+    error = TrialError(kind="protocol", message="the spec cannot be read")
+    refused = dataclasses.replace(OUTCOME, verdict=Verdict.FAILED, batch_size=0, error=error)
+    assert answering(SPEC, refused) is refused

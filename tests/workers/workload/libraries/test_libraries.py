@@ -1,0 +1,215 @@
+"""Models of libraries: what a reference says of them, what they become, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from workers.errors import DeviceError, UnknownNameError, UnsupportedError
+from workers.knobs.checkpointing import checkpoint_blocks
+from workers.workload.libraries import LIBRARIES, library_of
+from workers.workload.libraries.importing import imported
+from workers.workload.references import WorkloadError, parse_reference
+from workers.workload.workload import Workload, resolve
+
+CPU = torch.device("cpu")
+TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 100, "n_positions": 64}
+
+
+def needs(package):
+    return pytest.mark.skipif(
+        importlib.util.find_spec(package) is None, reason=f"needs {package}: pip install 'autofit[models]'"
+    )
+
+
+def loaded(text, **sample) -> Workload:
+    return resolve(parse_reference(text, **sample))
+
+
+def loss_of(workload: Workload, batch_size: int = 2) -> torch.Tensor:
+    model = workload.build_model()
+    return workload.loss(model, workload.make_batch(batch_size, CPU))
+
+
+def test_a_reference_is_read_without_its_library():
+    code = (
+        "import sys; from workers.workload.references import parse_reference;"
+        "print([parse_reference(t).target for t in ('timm:resnet18', 'torchvision:vgg16', 'hf:gpt2')]);"
+        "print({'timm', 'torchvision', 'transformers', 'torch'} & sys.modules.keys())"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert answer.splitlines() == ["['timm:resnet18', 'torchvision:vgg16', 'hf:gpt2']", "set()"]
+
+
+@pytest.mark.parametrize("text", ["resnet50", "package.module:model", "file.py:model", "timm:", "timm"])
+def test_other_references_are_of_no_library(text):
+    assert library_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sample", "said"),
+    [
+        ("timm:resnet18", {"sequence_length": 128}, "--seq-len do not go with timm:resnet18"),
+        ("hf:gpt2", {"input_shape": (3, 8, 8), "num_classes": 2}, "--input and --classes do not go with"),
+        ("timm:resnet18", {"input_shape": (224,)}, "an image's, such as 3x224x224"),
+        ("resnet50", {"sequence_length": 128}, "--seq-len is for language models of a library"),
+    ],
+)
+def test_what_means_nothing_to_a_model_is_refused(text, sample, said):
+    with pytest.raises(WorkloadError, match=said):
+        parse_reference(text, **sample)
+
+
+def test_a_library_that_is_missing_says_how_to_get_it():
+    with pytest.raises(DeviceError, match=r"nowhere:model is a model of nowhere.*pip install nowhere"):
+        imported("nowhere", "nowhere:model")
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        pytest.param("timm:reznet18", "resnet18", marks=needs("timm")),
+        pytest.param("torchvision:resnet81", "resnet18", marks=needs("torchvision")),
+        pytest.param("hf:gtp2", "gpt2", marks=needs("transformers")),
+    ],
+)
+def test_an_unknown_name_is_refused_with_those_like_it(text, near):
+    with pytest.raises(UnknownNameError, match=f"there is no model {text}: did you mean .*{near}"):
+        loaded(text)
+
+
+@needs("transformers")
+def test_nothing_is_downloaded_and_the_message_says_what_can_be_had():
+    with pytest.raises(UnknownNameError, match="nothing is downloaded here"):
+        loaded("hf:somebody/4711")
+
+
+@needs("timm")
+def test_timm_has_its_own_image_size_and_takes_another():
+    small = loaded("timm:test_resnet")
+    images, labels = small.make_batch(2, CPU)
+    assert images.shape == (2, 3, 160, 160)
+    assert loss_of(small).isfinite()
+    other = loaded("timm:test_vit", input_shape=(1, 64, 96), num_classes=7)
+    images, labels = other.make_batch(3, CPU)
+    assert images.shape == (3, 1, 64, 96)
+    assert labels.max() < 7
+    assert loss_of(other).isfinite()
+
+
+@needs("torchvision")
+def test_torchvision_classifies_images_or_their_pixels():
+    images, _ = loaded("torchvision:inception_v3").make_batch(2, CPU)
+    assert images.shape == (2, 3, 299, 299), "as its weights want them"
+    assert loss_of(loaded("torchvision:squeezenet1_1", input_shape=(3, 64, 64), num_classes=5)).isfinite()
+    dense = loaded("torchvision:lraspp_mobilenet_v3_large", input_shape=(3, 64, 64))
+    _, labels = dense.make_batch(2, CPU)
+    assert labels.shape == (2, 64, 64)
+    assert loss_of(dense).isfinite()
+
+
+@needs("torchvision")
+def test_what_finds_boxes_is_refused():
+    with pytest.raises(UnsupportedError, match="does not classify images or their pixels: write a Workload"):
+        loaded("torchvision:fasterrcnn_resnet50_fpn")
+
+
+@needs("transformers")
+@pytest.mark.parametrize(
+    ("values", "length", "head"),
+    [
+        (TINY, 64, "GPT2LMHeadModel"),
+        (
+            {
+                "model_type": "bert",
+                "num_hidden_layers": 1,
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "vocab_size": 100,
+            },
+            512,
+            "BertForMaskedLM",
+        ),
+        (
+            {
+                "model_type": "t5",
+                "num_layers": 1,
+                "d_model": 32,
+                "d_ff": 64,
+                "num_heads": 2,
+                "vocab_size": 100,
+            },
+            1024,
+            "T5ForConditionalGeneration",
+        ),
+    ],
+)
+def test_a_configuration_becomes_the_training_of_its_usual_head(tmp_path, values, length, head):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    workload = loaded(f"hf:{path}", sequence_length=16)
+    assert type(workload.build_model()).__name__ == head
+    assert workload.make_batch(3, CPU)["input_ids"].shape == (3, 16)
+    assert loss_of(workload).isfinite()
+    assert loaded(f"hf:{path}").make_batch(1, CPU)["input_ids"].shape == (1, length)
+
+
+@needs("transformers")
+@pytest.mark.parametrize("model_type", ["gpt2", "t5"])
+def test_blocks_that_run_again_in_backward_see_what_they_saw_before(tmp_path, model_type):
+    sizes = {
+        "gpt2": TINY,
+        "t5": {"num_layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 2, "d_kv": 16, "vocab_size": 100},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**sizes[model_type], "model_type": model_type}))
+    workload = loaded(f"hf:{tmp_path}", sequence_length=8)
+    torch.manual_seed(0)
+    model = workload.build_model().eval()  # without dropout, whose masks would differ between the two
+    batch = workload.make_batch(2, CPU)
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        workload.loss(model, batch).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        checkpoint_blocks(model)
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+@needs("transformers")
+def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
+    values = {"model_type": "vit", "image_size": 32, "patch_size": 16, "num_hidden_layers": 1}
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(values | sizes))
+    workload = loaded(f"hf:{tmp_path}")
+    assert workload.make_batch(2, CPU)["pixel_values"].shape == (2, 3, 32, 32)
+    assert loss_of(workload).isfinite()
+    with pytest.raises(UnsupportedError, match="sees images: leave out --seq-len"):
+        loaded(f"hf:{tmp_path}", sequence_length=16)
+
+
+@needs("transformers")
+def test_a_relative_path_is_of_the_folder_that_it_was_said_in(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    file = f"hf:{tmp_path}/config.json"
+    for text, cwd in (("hf:./config.json", tmp_path), ("hf:config.json", tmp_path)):
+        assert parse_reference(text, cwd=cwd).target == file
+    assert parse_reference(f"hf:{tmp_path.name}", cwd=tmp_path.parent).target == file, "its folder"
+    before = parse_reference(file)
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "n_layer": 1}))
+    assert parse_reference(file) != before, "another configuration is another workload"
+
+
+@needs("transformers")
+def test_a_folder_named_like_a_model_type_hides_it_not(tmp_path):
+    (tmp_path / "gpt2").mkdir()
+    assert parse_reference("hf:gpt2", cwd=tmp_path).target == "hf:gpt2"
+
+
+def test_every_library_has_its_loader():
+    assert all(importlib.util.find_spec(library.module) for library in LIBRARIES.values())

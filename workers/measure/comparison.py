@@ -1,0 +1,94 @@
+"""Do workloads compute the same? Asked of a process that runs each of them once, for real, on the CPU.
+
+    request   {"workloads": [{…}, …], "batch_size": 10, "seed": 0}
+    answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
+
+No torch here; `workers.measure.outputs` is that process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workers.process.child_process import ChildProcess
+from workers.process.isolate import NO_GPU
+from workers.protocol import TrialError, WorkloadRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputComparison:
+    """What a workload's model returns, beside what the first one's does.
+
+    Attributes:
+        workload: its name.
+        equal: whether the outputs are the same but for rounding; None where that cannot be said.
+        is_identical: whether they are to the bit.
+        reason: why it cannot be said; else empty.
+        largest_difference, largest_output: of absolute values, over all outputs; None where they are no
+            finite numbers.
+        num_shared: parameters and buffers that were given the first one's values.
+        not_shared: names of those that only one of the two has, or in another shape.
+    """
+
+    workload: str
+    equal: bool | None = None
+    is_identical: bool = False
+    reason: str = ""
+    largest_difference: float | None = None
+    largest_output: float | None = None
+    num_shared: int = 0
+    not_shared: tuple[str, ...] = ()
+
+
+class ComparisonFailedError(Exception):
+    """A workload failed, or the process that ran them.
+
+    Attributes:
+        error: what it was, in words for a user; None where the process died or took too long.
+    """
+
+    def __init__(self, message: str, error: TrialError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def compare_outputs(
+    workloads: Sequence[WorkloadRef], *, batch_size: int, deadline_seconds: float, seed: int = 0
+) -> tuple[OutputComparison, ...]:
+    """Runs one forward pass of each workload and compares all with the first.
+
+    Models are built and batches made from the same seed, and a model takes over the first one's
+    parameters where names and shapes agree.
+
+    Raises:
+        ComparisonFailedError: a workload fails, or the process does.
+    """
+    request = {
+        "workloads": [dataclasses.asdict(workload) for workload in workloads],
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    try:
+        process = ChildProcess("workers.measure.outputs", NO_GPU)
+    except OSError as error:
+        raise ComparisonFailedError(f"no process could be started for them ({error})") from error
+    try:
+        answer = json.loads(process.ask(json.dumps(request), time.monotonic() + deadline_seconds))
+    except TimeoutError:
+        raise ComparisonFailedError(f"they did not end within {deadline_seconds:g} s") from None
+    except (EOFError, ValueError) as error:
+        log = process.log_tail(0).strip().splitlines()
+        raise ComparisonFailedError(f"their process died: {log[-1] if log else 'it says nothing'}") from error
+    finally:
+        process.kill()
+        process.log.close()
+    if "error" in answer:
+        told = TrialError(**answer["error"])
+        raise ComparisonFailedError(told.message, told)
+    return tuple(
+        OutputComparison(**{**one, "not_shared": tuple(one["not_shared"])}) for one in answer["outputs"]
+    )

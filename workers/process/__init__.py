@@ -1,0 +1,1 @@
+"""A trial's processes: how they are started, told, watched and ended."""

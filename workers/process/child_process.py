@@ -1,0 +1,199 @@
+"""One started child with its pipes and its log, from birth to reaping."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+# `workers` is a common name, so the child takes this very package by its path, before any search
+# of the import path, and nothing is put in front of that path.
+_BOOTSTRAP = """
+import importlib, importlib.util, sys
+_, folder, module, requests, answers = sys.argv
+del sys.argv[1:]
+spec = importlib.util.spec_from_file_location(
+    "workers", folder + "/__init__.py", submodule_search_locations=[folder])
+package = sys.modules["workers"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+importlib.import_module(module).main(int(requests), int(answers))
+"""
+
+_LOG_TAIL_BYTES = 4096
+_POLL_SECONDS = 0.05
+_EXIT_GRACE_SECONDS = 5.0
+
+
+class Attendant(Protocol):
+    """Who waits for an answer with open eyes."""
+
+    def hears(self, line: str) -> bool:
+        """Takes a line that is not the answer; False where it is."""
+
+    def attend(self) -> None:
+        """Is called while nothing is to be read, and may raise to end the wait."""
+
+
+class NoAttendant:
+    """Takes the first line for the answer."""
+
+    def hears(self, line: str) -> bool:  # noqa: ARG002 - the attendant's signature
+        return False
+
+    def attend(self) -> None:
+        """Nothing is looked after."""
+
+
+_NO_ATTENDANT = NoAttendant()
+
+
+class ChildProcess:
+    """One started child with its pipes and its log, from birth to reaping.
+
+    Args:
+        module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
+        environment: variables set for the process, over a copy of this process's own.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        child_requests, self._requests = os.pipe()
+        self._answers, child_answers = os.pipe()
+        command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
+        try:
+            self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                pass_fds=(child_requests, child_answers),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._close_pipes()
+            self.log.close()
+            raise
+        finally:
+            os.close(child_requests)
+            os.close(child_answers)
+
+    def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
+        """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.
+
+        Raises:
+            TimeoutError: the deadline passed first.
+            EOFError: the process died first.
+        """
+        outgoing = memoryview(message.encode() + b"\n")
+        incoming = bytearray()
+        os.set_blocking(self._requests, False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._requests, selectors.EVENT_WRITE)
+            selector.register(self._answers, selectors.EVENT_READ)
+            while (answer := _answer_in(incoming, attendant)) is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError
+                # A process forked by the child may hold its pipes open, so their end alone does
+                # not tell of its death. What it wrote before it died is already in the pipe.
+                died = self.has_exited()
+                ready = {key.fd for key, _ in selector.select(0 if died else min(remaining, _POLL_SECONDS))}
+                if self._requests in ready:
+                    outgoing = outgoing[self._write_some(outgoing) :]
+                    if not outgoing:
+                        selector.unregister(self._requests)
+                if self._answers in ready:
+                    chunk = os.read(self._answers, 1 << 20)
+                    if not chunk:
+                        self._wait_for_exit()
+                        raise EOFError
+                    incoming += chunk
+                elif died:
+                    raise EOFError
+                else:
+                    attendant.attend()
+        return answer
+
+    def _write_some(self, outgoing: memoryview) -> int:
+        try:
+            return os.write(self._requests, outgoing)
+        except BrokenPipeError:
+            return len(outgoing)  # nobody reads any more: the answers pipe tells why
+
+    @property
+    def group(self) -> int:
+        """The number of its process group, which is its own."""
+        return self._popen.pid
+
+    def has_exited(self) -> bool:
+        """Whether the process is dead; it is not reaped, so that its group's number stays taken."""
+        try:
+            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # reaped by someone else in this process
+            return True
+
+    def _wait_for_exit(self) -> None:
+        give_up = time.monotonic() + _EXIT_GRACE_SECONDS
+        while not self.has_exited() and time.monotonic() < give_up:
+            time.sleep(_POLL_SECONDS)
+
+    def dismiss(self) -> None:
+        """Lets the process end by itself, then kills whatever is left of its group."""
+        with suppress(BrokenPipeError):
+            os.write(self._requests, b"\n")
+        self._wait_for_exit()
+        self.kill()
+        self.log.close()
+
+    def kill(self) -> str:
+        """Kills the process group, reaps the process and returns how that one ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        code = self._popen.wait()
+        self._wait_for_descendants()
+        self._close_pipes()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def _wait_for_descendants(self) -> None:
+        """Waits for the end of what the child forked: the last copy of its pipe is then closed."""
+        give_up = time.monotonic() + _EXIT_GRACE_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while (remaining := give_up - time.monotonic()) > 0:
+                if selector.select(remaining) and not os.read(self._answers, 1 << 20):
+                    return
+
+    def _close_pipes(self) -> None:
+        os.close(self._requests)
+        os.close(self._answers)
+
+    @property
+    def log_bytes(self) -> int:
+        """How much the process has printed so far."""
+        return os.fstat(self.log.fileno()).st_size
+
+    def log_tail(self, start: int) -> str:
+        """The end of what it printed after `start`; `pread` leaves the child's offset alone."""
+        end = self.log_bytes
+        start = max(start, end - _LOG_TAIL_BYTES)
+        return os.pread(self.log.fileno(), end - start, start).decode(errors="replace")
+
+
+def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:
+    """Takes whole lines off the front until one is the answer."""
+    while b"\n" in incoming:
+        raw, _, _ = incoming.partition(b"\n")
+        del incoming[: len(raw) + 1]
+        line = raw.decode(errors="replace")
+        if not attendant.hears(line):
+            return line
+    return None

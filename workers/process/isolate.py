@@ -1,0 +1,202 @@
+"""A process of its own for a trial: fresh for a measured one, kept warm for predictions.
+
+    supervisor (never imports torch)                 child (session and process group of its own)
+      specs pipe     ── one JSON line per trial ──▶    a thread reads: end of file kills the group
+      outcomes pipe  ◀── one JSON line per trial ──    the main thread runs trial after trial
+                     ◀── heartbeats, one a line  ──    another thread repeats the last one
+      log file       ◀── stdout and stderr
+
+The child never outlives its supervisor: when that dies, however it dies, the kernel closes the
+specs pipe. The supervisor never waits beyond the deadline, nor for a child that has gone silent or
+grows beyond its memory: it kills the child's whole process group (data loaders' processes are in
+it) and returns once the child is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from workers import conv
+from workers.process.child_process import ChildProcess
+from workers.process.outcomes import without_answer
+from workers.process.supervision import HungError, Supervision, TooMuchMemoryError
+from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, allocator_conf
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
+# One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and
+# the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
+STEADY_MALLOC = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+# Inductor would otherwise fork processes that compile, each with a PyTorch of its own in memory.
+ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def environment_of(spec: TrialSpec) -> dict[str, str]:
+    """The variables that a trial's process is given beside the supervisor's own."""
+    if spec.probe is Probe.PREDICT:
+        return dict(NO_GPU)
+    threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
+    if spec.probe is Probe.CPU:
+        return threads | NO_GPU | STEADY_MALLOC | (ONE_COMPILER if spec.knobs.compile else {})
+    policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
+    return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
+
+
+def _allocator_variables(allocator: str) -> dict[str, str]:
+    """By both of the names that PyTorch reads, so that none that is set here contradicts it."""
+    settings = allocator_conf(allocator)
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
+    return dict.fromkeys(names, settings)
+
+
+def run_fresh(spec: TrialSpec) -> TrialOutcome:
+    """Runs one trial in a process that did nothing before it and does nothing after it."""
+    with Child(environment_of(spec)) as child:
+        return child.run(spec)
+
+
+class Child:
+    """A process that runs trials, one at a time; started when first needed, restarted when it died.
+
+    Args:
+        environment: variables set for the process, over a copy of this process's own.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._process: ChildProcess | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts the process and returns at once, so that its import of torch overlaps other work.
+
+        Raises:
+            OSError: the system refuses another process.
+        """
+        with self._lock:
+            self._started()
+
+    def run(self, spec: TrialSpec) -> TrialOutcome:
+        """Runs a trial; its process's death and its deadline are outcomes, not errors.
+
+        The deadline includes the start of the process, but not the wait for another trial in it.
+        """
+        with self._lock:
+            begin = time.monotonic()
+            outcome = self._run(spec, begin + spec.deadline_seconds)
+            return dataclasses.replace(
+                outcome,
+                wall_seconds=time.monotonic() - begin,
+                environment={**self._environment, **outcome.environment},
+            )
+
+    def close(self) -> None:
+        """Ends the process and whatever it started; a later `run` starts another."""
+        with self._lock:
+            if self._process is not None:
+                process, self._process = self._process, None
+                process.dismiss()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
+        try:
+            process = self._started()
+        except OSError as error:
+            message = f"no process could be started for the trial ({error}): free memory or processes"
+            return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
+        log_start = process.log_bytes
+        supervision = Supervision(spec, process.group)
+        try:
+            outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
+        except BaseException as error:  # an interrupted supervisor leaves no process behind either
+            self._process = None
+            death = process.kill()
+            if not isinstance(error, _ENDINGS):
+                process.log.close()
+                raise
+            outcome = _unfinished(spec, error, death, supervision)
+        outcome = dataclasses.replace(outcome, log_tail=process.log_tail(log_start))
+        if self._process is None:
+            process.log.close()
+        return outcome
+
+    def _started(self) -> ChildProcess:
+        if self._process is not None and self._process.has_exited():
+            process, self._process = self._process, None
+            process.kill()
+            process.log.close()
+        if self._process is None:
+            self._process = ChildProcess("workers.child", self._environment)
+        return self._process
+
+
+# How a wait for an outcome ends without one.
+_ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError)
+
+
+def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
+    """Says how a trial ended that sent no outcome, and where it was when it was last heard of."""
+    outcome = _ending(spec, error, death, supervision)
+    beat = supervision.last_beat
+    return dataclasses.replace(
+        outcome,
+        device=beat.device or outcome.device,
+        phase=beat.phase,
+        num_steps_done=beat.num_steps_done,
+        environment={**outcome.environment, "last_heard": supervision.last_heard},
+    )
+
+
+def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
+    where = supervision.last_heard
+    if isinstance(error, HungError):
+        message = (
+            f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
+        )
+        return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
+    if isinstance(error, TimeoutError):
+        message = (
+            f"the trial did not end within {spec.deadline_seconds:g} s ({where}): "
+            "allow more, or find what hangs"
+        )
+        return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
+    if isinstance(error, TooMuchMemoryError):
+        return _out_of_host_memory(spec, str(error), where)
+    if isinstance(error, EOFError):
+        kill = supervision.killed_for_memory() if death == signal.SIGKILL.name else None
+        if kill is not None:
+            return _out_of_host_memory(spec, kill, where)
+        message = f"the trial's process died ({death}, {where}): the end of its log may say of what"
+        return without_answer(
+            spec, Verdict.LOST, TrialError(kind="environment", message=message), environment={"exit": death}
+        )
+    message = f"the trial's process sent no outcome that can be read ({error}): is this installation mixed?"
+    return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
+
+
+def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
+    """Out of memory for a measured trial, whichever memory it was: that size does not run there.
+
+    A prediction says nothing of its size by needing too much memory itself.
+    """
+    if spec.probe is Probe.PREDICT:
+        message = (
+            f"the prediction ran out of this machine's memory ({reason}; {where}): "
+            "free some, or predict elsewhere"
+        )
+        return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
+    outcome = without_answer(spec, Verdict.OOM, None, environment={"out_of_memory": f"{reason}; {where}"})
+    return dataclasses.replace(outcome, num_ooms=1)

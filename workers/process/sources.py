@@ -1,0 +1,87 @@
+"""Which of a user's own files a process has used, and what was in them.
+
+The modules that were loaded, and whatever else was opened by way of Python: settings, vocabularies,
+weights. What a C library opens by itself, and folders that were listed, are not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+_WORKERS = f"{Path(__file__).parents[1]}/"
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+# A user's own installations, and Debian's, lie elsewhere.
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+# What the system makes up, and what belongs to no workload.
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
+_WHOLE_BYTES = 64 * 1024**2  # of a larger file its size and its time of change are taken for its content
+
+_opened: set[str] = set()
+_digests: dict[str, str] = {}
+_modules: dict[str, str] = {}
+_is_watching = False
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file is Python's own or of an installed package, rather than the user's."""
+    return path.startswith(_INSTALLED) or any(folder in path for folder in _PACKAGES)
+
+
+def watch() -> None:
+    """Begins to note the files that this process opens for reading; for good, as Python has it."""
+    global _is_watching  # noqa: PLW0603 - a hook belongs to the process
+    if not _is_watching:
+        _is_watching = True
+        sys.addaudithook(_note)
+
+
+def used_files() -> dict[str, str]:
+    """The user's files among the loaded modules and those opened since `watch`: path → digest.
+
+    A module is digested when it is first seen here: what is changed later is not what runs.
+    """
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file not in _modules and _is_users(file):
+            digest = content_digest(Path(file))
+            if digest is not None:
+                _modules[file] = digest
+    opened = set(_opened)
+    for file in filter(_is_users, opened):
+        digest = content_digest(Path(file))
+        if digest is not None:
+            _digests[file] = digest
+    _opened.difference_update(opened)  # those that were opened here to be digested too
+    return {str(Path(file).absolute()): digest for file, digest in {**_digests, **_modules}.items()}
+
+
+def content_digest(path: Path) -> str | None:
+    """SHA-256 of a file, or for a very large one what tells that it was written; None where there is none."""
+    try:
+        if not path.is_file():
+            return None
+        status = path.stat()
+        if status.st_size > _WHOLE_BYTES:
+            return f"{status.st_size} bytes of {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open":
+        return
+    path, mode, flags = arguments
+    if not isinstance(path, str | os.PathLike):
+        return
+    is_written = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    if not is_written and (mode is None or "r" in str(mode)):
+        _opened.add(os.path.abspath(os.fspath(path)))  # noqa: PTH100 - on every open
+
+
+def _is_users(file: str) -> bool:
+    return not (file.startswith((_WORKERS, *_SYSTEM, "<")) or file.endswith(".pyc") or is_installed(file))

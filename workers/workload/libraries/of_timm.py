@@ -1,0 +1,50 @@
+"""Models of timm, at the image size of their own configuration."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import nn
+
+from workers.protocol import WorkloadRef
+from workers.workload.libraries.images import image_workload
+from workers.workload.libraries.importing import imported, unknown
+from workers.workload.workload import Workload
+
+_USUAL_SHAPE, _USUAL_CLASSES = (3, 224, 224), 1000  # where a model has no configuration
+
+
+def load(ref: WorkloadRef) -> Workload:
+    """The training of a model of timm.
+
+    Raises:
+        UnknownNameError: timm has no such model.
+        DeviceError: timm is not installed.
+    """
+    timm: Any = imported("timm", ref.target)
+    name = ref.target.partition(":")[2]
+    if not timm.is_model(name.partition(".")[0]):
+        raise unknown(ref.target, name, timm.list_models(), otherwise="`timm.list_models()` lists them")
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    own_shape = _USUAL_SHAPE if config is None else tuple(config.input_size)
+    num_classes = _USUAL_CLASSES if config is None else config.num_classes
+    shape = ref.input_shape or own_shape
+    options: dict[str, Any] = {} if ref.num_classes is None else {"num_classes": ref.num_classes}
+    if shape != own_shape:
+        options |= {"in_chans": shape[0]}
+        if config is not None and config.fixed_input_size:
+            options |= {"img_size": shape[1:]}
+    return image_workload(
+        functools.partial(_build, name, options),
+        name=ref.name,
+        input_shape=shape,
+        num_classes=num_classes if ref.num_classes is None else ref.num_classes,
+    )
+
+
+def _build(name: str, options: dict[str, Any]) -> nn.Module:
+    import timm
+
+    model: nn.Module = timm.create_model(name, **options)
+    return model

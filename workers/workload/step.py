@@ -1,0 +1,124 @@
+"""A step of a workload: forward, backward, optimizer; or a forward pass without gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workers.protocol import TrialSpec
+from workers.workload.workload import Optimizers, Workload, check_loss
+
+PhaseHook = Callable[[str], None]
+AutocastFactory = Callable[[], AbstractContextManager[object]]
+
+
+_NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
+
+
+def no_phase(_name: str) -> None:
+    """The hook of whoever does not watch the phases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the batches that an optimizer step is accumulated from.
+
+    Attributes:
+        number: of the pass that it is run in, from 1.
+        num_passes: how many passes are run before the optimizer steps.
+        num_batches: how many batches the step stands for, of which the gradients are the mean.
+    """
+
+    number: int = 1
+    num_passes: int = 1
+    num_batches: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.num_passes
+
+
+WHOLE = Part()
+
+
+def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
+    """The passes of each of a trial's steps, in their order."""
+    num_batches = spec.knobs.num_batches(spec.batch_size)
+    num_passes = spec.knobs.num_passes(spec.batch_size)
+    return tuple(
+        Part(number=number, num_passes=num_passes, num_batches=num_batches)
+        for number in range(1, num_passes + 1)
+    )
+
+
+def train_step(
+    workload: Workload,
+    model: torch.nn.Module,
+    optimizer: Optimizers,
+    batch: Any,
+    *,
+    autocast: AutocastFactory = nullcontext,
+    scaler: torch.amp.GradScaler = _NO_SCALER,
+    set_to_none: bool = True,
+    phase: PhaseHook = no_phase,
+    part: Part = WHOLE,
+) -> None:
+    """One training step: gradients dropped, forward, loss, backward, optimizer.
+
+    Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
+    and the optimizer steps after the last.
+
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
+    scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
+    and `optimizer` as each begins. A workload's own `step` runs under autocast as a whole, drops
+    and scales its gradients itself, and only its beginning (`forward`) can be seen.
+    """
+    phase("forward")
+    if workload.step is not None:
+        with autocast():
+            workload.step(model, optimizer, batch)
+        return
+    assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
+    if part.is_first:
+        optimizer.zero_grad(set_to_none=set_to_none)
+    with autocast():
+        loss = workload.loss(model, batch)
+    check_loss(loss)
+    if part.num_batches > 1:
+        loss = loss / part.num_batches
+    phase("backward")
+    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    if not part.is_last:
+        return
+    phase("optimizer")
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def infer_step(
+    workload: Workload,
+    model: torch.nn.Module,
+    batch: Any,
+    *,
+    autocast: AutocastFactory = nullcontext,
+    phase: PhaseHook = no_phase,
+) -> None:
+    """One forward pass without gradients; what the workload's `loss` returns is ignored."""
+    phase("forward")
+    with torch.no_grad(), autocast():
+        workload.loss(model, batch)
+
+
+def seed(value: int) -> None:
+    """Seeds the generators that models and batches draw from."""
+    torch.manual_seed(value)
+    random.seed(value)

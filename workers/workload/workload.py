@@ -1,0 +1,461 @@
+"""The workload: what a user runs, and how it crosses processes.
+
+    WorkloadError
+    ├── UnknownWorkloadError      a reference names nothing
+    ├── SourceChangedError        a worker's copy is not the one that was referred to
+    ├── CloudpickleMissingError   a workload without a file cannot be carried
+    ├── InvalidBatchError         make_batch does not make the batch it is asked for (INVALID)
+    └── InvalidLossError          the loss cannot be trained on
+
+No torch at import: the coordinator holds workloads too.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
+from workers.protocol import MODES, OPTIMIZERS, TYPICAL, WORST, Knobs, WorkloadRef
+from workers.workload.libraries import library_of
+from workers.workload.models import BUILTINS
+from workers.workload.references import (
+    FILE_MODULE_PREFIX,
+    SourceChangedError,
+    UnknownWorkloadError,
+    WorkloadError,
+    append_to_import_path,
+    load_attribute,
+    parse_reference,
+    user_code,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "CloudpickleMissingError",
+    "InvalidBatchError",
+    "InvalidLossError",
+    "OptimizerFactory",
+    "Optimizers",
+    "SourceChangedError",
+    "UnknownWorkloadError",
+    "Workload",
+    "WorkloadError",
+    "check_batch",
+    "check_loss",
+    "parse_reference",
+    "resolve",
+    "tensors_of",
+    "with_overrides",
+]
+
+# What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
+Optimizers: TypeAlias = "torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]"
+OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
+
+
+class CloudpickleMissingError(WorkloadError):
+    """A workload that no file defines needs cloudpickle to cross processes."""
+
+
+class InvalidBatchError(WorkloadError, InvalidTrialError):
+    """What `make_batch` returned does not have the batch size, so the trial would mean nothing."""
+
+
+class InvalidLossError(WorkloadError):
+    """What `loss` returned cannot be differentiated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a user runs: a model, its batches, its loss and its optimizer.
+
+    Attributes:
+        build_model: returns the `nn.Module`, on the CPU; autofit moves it.
+        make_batch: from a batch size and a device, the input of one step on that device. Where its size
+            depends on the data, it may take a keyword `kind`: `"typical"`, or `"worst"` for the largest
+            that the data can make (see `autofit.worst_case_lengths`).
+        loss: from the model and a batch, a scalar; in mode `infer` only its forward pass counts.
+        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters; one whose
+            parameter is called `model` gets the model. For a `step` it may return several, as a tuple.
+        step: replaces the whole training step where one loss and one optimizer do not say it
+            (clipping, averaged weights, two optimizers, …); it is given model, optimizer or optimizers,
+            and batch.
+        mode: `train` or `infer`.
+        name: for tables and reports.
+
+    Raises:
+        WorkloadError: an unknown mode or optimizer.
+    """
+
+    build_model: Callable[[], torch.nn.Module]
+    make_batch: Callable[..., Any]
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+    optimizer: str | OptimizerFactory = "sgd"
+    step: Callable[[torch.nn.Module, Any, Any], object] | None = None
+    mode: str = "train"
+    name: str = ""
+    # Not an argument, so that a changed copy (`dataclasses.replace`) has no reference.
+    _reference: WorkloadRef | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise WorkloadError(f"a workload's mode is one of {', '.join(MODES)}; got {self.mode!r}")
+        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
+            raise WorkloadError(
+                f"a workload's optimizer is one of {', '.join(OPTIMIZERS)}, "
+                f"or a function of the parameters; got {self.optimizer!r}"
+            )
+
+    @staticmethod
+    def load(
+        reference: str | WorkloadRef,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        num_classes: int | None = None,
+    ) -> Workload:
+        """Loads a workload, importing the module that defines it.
+
+        Appends the module's folder to `sys.path`, because it may import its neighbours later.
+
+        Args:
+            reference: a built-in's name, `package.module:attribute`, `path/file.py:attribute`, or
+                a reference, which then says the two below itself. The attribute is a `Workload`,
+                a function that returns one, or, with `input_shape`, an `nn.Module` class or a
+                function that builds one.
+            input_shape: shape of one sample of a module.
+            num_classes: the module is trained with cross entropy over so many classes; without
+                it, on the mean of its output.
+
+        Raises:
+            WorkloadError: it cannot be loaded; chained from the user's own exception, if any.
+        """
+        if isinstance(reference, str):
+            reference = parse_reference(reference, input_shape=input_shape, num_classes=num_classes)
+        elif (input_shape, num_classes) != (None, None):
+            raise WorkloadError("a WorkloadRef says its own input_shape and num_classes: leave them out")
+        return resolve(reference)
+
+    def reference(self) -> WorkloadRef:
+        """How to find the workload again in another process: by what it was loaded by, else by value.
+
+        Raises:
+            CloudpickleMissingError: it has to be carried by value, which needs cloudpickle.
+            WorkloadError: something in it cannot be pickled.
+        """
+        return self._reference or _pickled(self)
+
+    @property
+    def has_batch_kinds(self) -> bool:
+        """Whether `make_batch` takes a keyword `kind`."""
+        try:
+            parameter = inspect.signature(self.make_batch).parameters.get("kind")
+        except (TypeError, ValueError):  # of some callables that C made
+            return False
+        return parameter is not None and parameter.kind in (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.KEYWORD_ONLY,
+        )
+
+
+def with_overrides(
+    workload: Workload, knobs: Knobs, mode: str | None = None, *, worst_case: bool = False
+) -> Workload:
+    """The workload that a trial runs: knobs and mode, where given, replace the workload's own.
+
+    Args:
+        worst_case: which kind of batch `make_batch` then makes, where it has kinds.
+
+    Raises:
+        NoBatchKindsError: the worst is asked for, and it has none.
+        InapplicableError: gradients are to be accumulated, and there are none or the workload takes its
+            own steps.
+    """
+    make_batch = workload.make_batch
+    if workload.has_batch_kinds:
+        make_batch = functools.partial(make_batch, kind=WORST if worst_case else TYPICAL)
+    elif worst_case:
+        raise NoBatchKindsError(
+            f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
+            'take a keyword kind, "worst" for the largest batch that the data can make and "typical" for an '
+            "ordinary one (autofit.worst_case_lengths helps with both), or leave the option out"
+        )
+    changed = dataclasses.replace(
+        workload,
+        make_batch=make_batch,
+        optimizer=knobs.optimizer or workload.optimizer,
+        mode=mode or workload.mode,
+    )
+    if knobs.accumulates and changed.mode != "train":
+        raise InapplicableError(
+            "gradients are accumulated in training alone: leave out --grad-accumulation and --global-batch"
+        )
+    if knobs.accumulates and changed.step is not None:
+        raise InapplicableError(
+            "the workload takes its own steps, in which autofit cannot accumulate gradients: accumulate "
+            "them there, and leave out --grad-accumulation and --global-batch"
+        )
+    return changed
+
+
+def resolve(ref: WorkloadRef) -> Workload:
+    """Loads the workload that a reference names; called in the process that will run it.
+
+    Raises:
+        SourceChangedError: the source or the pickle differs from what was referred to.
+        WorkloadError: the user's module fails, or holds no workload under that name.
+    """
+    match ref.kind:
+        case "builtin":
+            workload = _builtin_workload(ref)
+        case "library":
+            workload = _library_workload(ref)
+        case "pickle":
+            workload = _as_workload(_unpickled(ref), ref)
+        case "import" | "file":
+            workload = _as_workload(load_attribute(ref), ref)
+        case _:
+            raise WorkloadError(
+                f"this worker knows no reference of kind {ref.kind!r}: install the same autofit"
+            )
+    copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
+    object.__setattr__(copy, "_reference", ref)
+    return copy
+
+
+def _builtin_workload(ref: WorkloadRef) -> Workload:
+    builtin = BUILTINS.get(ref.target)
+    if builtin is None:
+        raise UnknownWorkloadError(f"this worker knows no workload {ref.target!r}: install the same autofit")
+    workload: Workload = getattr(importlib.import_module(builtin.module), builtin.attribute)
+    return workload
+
+
+def _library_workload(ref: WorkloadRef) -> Workload:
+    library = library_of(ref.target)
+    if library is None:
+        raise UnknownWorkloadError(
+            f"this worker knows no library for {ref.target!r}: install the same autofit"
+        )
+    workload: Workload = importlib.import_module(library.module).load(ref)
+    return workload
+
+
+def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
+    from torch import nn
+
+    if isinstance(found, nn.Module):
+        raise WorkloadError(
+            f"{ref.name} is a model that is already built: name its class, or a function that builds it"
+        )
+    if callable(found):
+        if ref.input_shape is not None:
+            return _module_workload(found, ref.name, ref.input_shape, ref.num_classes)
+        if isinstance(found, type) and issubclass(found, nn.Module):
+            raise _needs_input(ref)
+        with user_code(f"calling {ref.name}()"):
+            found = found()
+        if isinstance(found, nn.Module):
+            raise _needs_input(ref)
+    if not isinstance(found, Workload):
+        raise WorkloadError(
+            f"{ref.name} gives {type(found).__name__}: name a Workload or a function that returns one"
+        )
+    if ref.input_shape is not None:
+        raise WorkloadError(
+            f"{ref.name} is a Workload, which makes its own batches: leave out --input and --classes"
+        )
+    return found
+
+
+def _needs_input(ref: WorkloadRef) -> WorkloadError:
+    return WorkloadError(
+        f"{ref.name} is an nn.Module, which says nothing of its input: add the shape of one sample, such as "
+        "--input 3x224x224, and --classes 1000 if it classifies"
+    )
+
+
+def _module_workload(
+    factory: Callable[[], Any], name: str, input_shape: tuple[int, ...], num_classes: int | None
+) -> Workload:
+    return Workload(
+        build_model=functools.partial(_build_module, factory, name),
+        make_batch=functools.partial(_random_batch, input_shape=input_shape, num_classes=num_classes),
+        loss=_mean_of_output if num_classes is None else _cross_entropy,
+    )
+
+
+def _build_module(factory: Callable[[], Any], name: str) -> torch.nn.Module:
+    from torch import nn
+
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(
+            f"{name} returned {type(model).__name__}, and with --input it has to return an nn.Module: "
+            "leave out --input and --classes if it returns a Workload"
+        )
+    return model
+
+
+def _random_batch(
+    batch_size: int, device: torch.device, *, input_shape: tuple[int, ...], num_classes: int | None
+) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    samples = torch.randn(batch_size, *input_shape, device=device)
+    if num_classes is None:
+        return (samples,)
+    return samples, torch.randint(num_classes, (batch_size,), device=device)
+
+
+def _cross_entropy(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    from torch.nn import functional
+
+    samples, labels = batch
+    return functional.cross_entropy(_output(model, samples), labels)
+
+
+def _mean_of_output(model: torch.nn.Module, batch: tuple[torch.Tensor]) -> torch.Tensor:
+    return _output(model, *batch).mean()
+
+
+def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    output = model(samples)
+    if not isinstance(output, torch.Tensor):
+        raise InvalidLossError(
+            f"{type(model).__name__} returns {type(output).__name__} instead of a tensor: "
+            "write a Workload with a loss that knows what to do with it"
+        )
+    return output
+
+
+def _pickled(workload: Workload) -> WorkloadRef:
+    cloudpickle = _cloudpickle()
+    with ExitStack() as stack:
+        # A worker could not import the modules that were made of files here.
+        for name, module in list(sys.modules.items()):
+            if name.startswith(FILE_MODULE_PREFIX):
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        try:
+            payload = cloudpickle.dumps(workload)
+        except Exception as error:
+            raise WorkloadError(
+                f"the workload cannot be sent to a worker ({type(error).__name__}: {error}): "
+                "build what it needs inside its functions, or define it in a file and give file.py:name"
+            ) from error
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = ([str(Path(main).resolve().parent)] if main else []) + [str(Path.cwd())]
+    return WorkloadRef(
+        kind="pickle",
+        target=workload.name or getattr(workload.build_model, "__name__", "workload"),
+        source_sha256=hashlib.sha256(payload).hexdigest(),
+        search_path=tuple(dict.fromkeys(folders)),
+        payload_base64=base64.b64encode(payload).decode("ascii"),
+    )
+
+
+def _unpickled(ref: WorkloadRef) -> Any:
+    payload = base64.b64decode(ref.payload_base64 or "")
+    if hashlib.sha256(payload).hexdigest() != ref.source_sha256:
+        raise SourceChangedError(f"the bytes of {ref.name} do not match their digest: send them again")
+    _cloudpickle()  # says what is missing, where the pickle would name one of its internals
+    append_to_import_path(ref.search_path)
+    with user_code(f"unpickling {ref.name}"):
+        return pickle.loads(payload)  # noqa: S301 - the user's own code, as any workload
+
+
+def _cloudpickle() -> Any:
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise CloudpickleMissingError(
+            "a workload that no file defines (a notebook's, a changed copy) needs cloudpickle, here and on "
+            "the workers: pip install cloudpickle, or define it in a file and give path/file.py:name"
+        ) from error
+    return cloudpickle
+
+
+def check_batch(batch: object, batch_size: int) -> None:
+    """Checks that a batch has the size it was asked for: in any dimension of any of its tensors.
+
+    Raises:
+        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit.
+    """
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
+    if any(batch_size in shape for shape in shapes):
+        return
+    if not shapes:
+        raise InvalidBatchError(
+            f"make_batch returned {type(batch).__name__} without any tensor: return the step's input"
+        )
+    shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
+    raise InvalidBatchError(
+        f"make_batch ignores the batch size: asked for {batch_size}, got shapes {shown}; "
+        "use its first argument as a dimension"
+    )
+
+
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a batch or of a model's output, wherever it holds them."""
+    return _tensors(value, {})
+
+
+def _tensors(value: object, seen: dict[int, object]) -> Iterator[torch.Tensor]:
+    """The tensors of a batch: in containers, in mappings of any class, in attributes of objects."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept alive, or another could get its id
+    if isinstance(value, Mapping):
+        parts: Iterable[object] = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, each.name) for each in dataclasses.fields(value)]
+    else:
+        parts = vars(value).values() if hasattr(value, "__dict__") and not callable(value) else ()
+    for part in parts:
+        yield from _tensors(part, seen)
+
+
+def check_loss(loss: object) -> None:
+    """Checks that a training step's loss can be differentiated.
+
+    Raises:
+        InvalidLossError: it is no tensor, has more than one element, or depends on no parameter.
+    """
+    import torch
+
+    if not isinstance(loss, torch.Tensor):
+        raise InvalidLossError(
+            f"the loss must be a scalar tensor, got {type(loss).__name__}: return the loss itself"
+        )
+    if loss.numel() != 1:
+        raise InvalidLossError(
+            f"the loss must be a scalar, got shape {tuple(loss.shape)}: take its mean or its sum"
+        )
+    if not loss.requires_grad:
+        raise InvalidLossError(
+            "the loss depends on no parameter that is trained: compute it from the model's output with "
+            "gradients on, or use the mode infer"
+        )
