@@ -9,11 +9,11 @@ from typing import Any
 
 from autofit.errors import WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile, peak_position, phase_of
-from autofit.explain.scopes import scope_view
-from autofit.explain.timeline import timeline
-from autofit.explain.workspaces import layer_workspaces
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.scopes import scope_view
+from autofit.explain.views.timeline import timeline
+from autofit.explain.views.workspaces import layer_workspaces
 from autofit.hardware.budget import Budget, make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, catalogue

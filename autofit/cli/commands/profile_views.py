@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from autofit.explain.chrome_trace import chrome_trace, encode_chrome_trace
-from autofit.explain.code import code_view
-from autofit.explain.filters import Filters
-from autofit.explain.ops import operator_view
-from autofit.explain.plan import plan_view
+from autofit.explain.exports.chrome_trace import chrome_trace, encode_chrome_trace
+from autofit.explain.exports.snapshot import encode_snapshot, snapshot, step_peak
 from autofit.explain.profile import Profile
-from autofit.explain.scopes import scope_view
-from autofit.explain.selection import devices_of, phases_of
-from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
-from autofit.explain.tensors import tensor_view
-from autofit.explain.timeline import timeline_view
+from autofit.explain.views.code import code_view
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.ops import operator_view
+from autofit.explain.views.plan import plan_view
+from autofit.explain.views.scopes import scope_view
+from autofit.explain.views.selection import devices_of, phases_of
+from autofit.explain.views.tensors import tensor_view
+from autofit.explain.views.timeline import timeline_view
 
 
 class Document(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofit.cli.text.output import bullets, exact, headed, print_whole, share, stdout
 from autofit.cli.text.profile import print_configuration
-from autofit.explain.plan import PlanView
+from autofit.explain.views.plan import PlanView
 from autofit.units import format_bytes
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from autofit.cli.text.output import Justify, exact, headed, print_whole, stdout, styled
-from autofit.explain.filters import Filters
-from autofit.explain.ops import OperatorRow
 from autofit.explain.profile import Profile
-from autofit.explain.selection import Selection
 from autofit.explain.sizes import Sizes
-from autofit.explain.tensors import TensorRow
-from autofit.explain.tree import TreeRow
-from autofit.explain.view import View
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.ops import OperatorRow
+from autofit.explain.views.selection import Selection
+from autofit.explain.views.tensors import TensorRow
+from autofit.explain.views.tree import TreeRow
+from autofit.explain.views.view import View
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from autofit.cli.text.output import exact, headed, print_whole, stdout, styled
 from autofit.cli.text.profile import print_configuration, print_number_hidden
-from autofit.explain.timeline import Lane, Moment, TimelineView
+from autofit.explain.views.timeline import Lane, Moment, TimelineView
 from autofit.units import format_bytes
 
 _HEIGHT = 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autofit.explain.timeline import Lane
-from autofit.explain.workspaces import LayerWorkspaces
+from autofit.explain.views.timeline import Lane
+from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
 from workers.trace import Category
 

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autofit.explain.timeline import Lane, Moment
-from autofit.explain.workspaces import LayerWorkspaces
+from autofit.explain.views.timeline import Lane, Moment
+from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
 from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node
 from autofit.units import format_bytes

@@ -10,12 +10,8 @@ import pickle
 import pytest
 from torch.cuda import _memory_viz as memory_viz
 
-from autofit.explain.chrome_trace import chrome_trace
-from autofit.explain.code import code_view
-from autofit.explain.filters import CATEGORIES, parse_filters
-from autofit.explain.memory_plan import find_overlap
-from autofit.explain.ops import operator_view
-from autofit.explain.plan import plan
+from autofit.explain.exports.chrome_trace import chrome_trace
+from autofit.explain.exports.snapshot import encode_snapshot, snapshot, step_peak
 from autofit.explain.profile import (
     Profile,
     alive_at,
@@ -25,10 +21,14 @@ from autofit.explain.profile import (
     phase_of,
     phases,
 )
-from autofit.explain.scopes import scope_view
-from autofit.explain.snapshot import encode_snapshot, snapshot, step_peak
-from autofit.explain.tensors import tensor_view
-from autofit.explain.timeline import course_of, timeline
+from autofit.explain.views.code import code_view
+from autofit.explain.views.filters import CATEGORIES, parse_filters
+from autofit.explain.views.memory_plan import find_overlap
+from autofit.explain.views.ops import operator_view
+from autofit.explain.views.plan import plan
+from autofit.explain.views.scopes import scope_view
+from autofit.explain.views.tensors import tensor_view
+from autofit.explain.views.timeline import course_of, timeline
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from autofit.errors import UsageError
-from autofit.explain.code import code_view
-from autofit.explain.filters import NothingMatchesError, parse_filters
-from autofit.explain.ops import operator_view
-from autofit.explain.scopes import scope_view
-from autofit.explain.tensors import tensor_view
+from autofit.explain.views.code import code_view
+from autofit.explain.views.filters import NothingMatchesError, parse_filters
+from autofit.explain.views.ops import operator_view
+from autofit.explain.views.scopes import scope_view
+from autofit.explain.views.tensors import tensor_view
 
 ALL = parse_filters()
 VIEWS = (operator_view, scope_view, code_view, tensor_view)

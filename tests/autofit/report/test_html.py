@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 import pytest
 
 import autofit
-from autofit.explain.timeline import timeline
-from autofit.explain.workspaces import layer_workspaces
+from autofit.explain.views.timeline import timeline
+from autofit.explain.views.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import what_if

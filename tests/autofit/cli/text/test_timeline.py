@@ -10,7 +10,7 @@ import pytest
 from torch.cuda import _memory_viz as memory_viz
 
 from autofit.cli.text.timeline import chart
-from autofit.explain.timeline import timeline
+from autofit.explain.views.timeline import timeline
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.trace_events import validate
 from workers.trace import Call, Category

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, lifetimes, phases
-from autofit.explain.selection import phases_of
 from autofit.explain.sizes import element_bytes
+from autofit.explain.views.selection import phases_of
 from workers.trace import Call, Category
 
 # What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.

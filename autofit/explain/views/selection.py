@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autofit.errors import UsageError
-from autofit.explain.filters import Filters, NothingMatchesError
 from autofit.explain.profile import (
     Lifetimes,
     Phase,
@@ -20,6 +19,7 @@ from autofit.explain.profile import (
     phases,
 )
 from autofit.explain.sizes import Sizes
+from autofit.explain.views.filters import Filters, NothingMatchesError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from autofit.explain.step_graph import Kernel, StepGraph, Value
+from autofit.explain.views.step_graph import Kernel, StepGraph, Value
 
 
 def fold_chains(graph: StepGraph) -> StepGraph:

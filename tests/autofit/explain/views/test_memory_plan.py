@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from autofit.explain.memory_plan import Buffer, MemoryPlan, find_overlap, max_live_bytes, plan_memory
+from autofit.explain.views.memory_plan import Buffer, MemoryPlan, find_overlap, max_live_bytes, plan_memory
 
 untimed = run_settings(deadline=None)
 

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile
-from autofit.explain.selection import select
 from autofit.explain.sizes import Sizes
-from autofit.explain.view import View, listed
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import select
+from autofit.explain.views.view import View, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

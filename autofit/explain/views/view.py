@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from autofit.errors import UsageError
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile
-from autofit.explain.selection import Selection
 from autofit.explain.sizes import Sized, Sizes
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import Selection
 
 VIEW_SCHEMA = "autofit.profile-view/1"
 

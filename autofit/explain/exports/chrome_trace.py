@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from autofit.explain.profile import Phase, Profile
-from autofit.explain.selection import phases_of
-from autofit.explain.timeline import Course, course_of
+from autofit.explain.views.selection import phases_of
+from autofit.explain.views.timeline import Course, course_of
 from autofit.units import format_bytes
 from workers.trace import Category
 

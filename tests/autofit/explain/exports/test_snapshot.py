@@ -10,8 +10,8 @@ import pickletools
 import pytest
 import torch.cuda._memory_viz as memory_viz
 
+from autofit.explain.exports.snapshot import FIRST_ADDRESS, encode_snapshot, snapshot
 from autofit.explain.profile import peak_position
-from autofit.explain.snapshot import FIRST_ADDRESS, encode_snapshot, snapshot
 from tests.autofit.explain.profiles import allocation, profile_of
 from workers.trace import Category
 

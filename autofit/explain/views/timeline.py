@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Phase, Profile
-from autofit.explain.selection import devices_of, phases_of
-from autofit.explain.view import heading
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import devices_of, phases_of
+from autofit.explain.views.view import heading
 from workers.allocator import ActionKind, History, record_history
 from workers.trace import Category
 

@@ -29,14 +29,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autofit.explain.filters import Filters
-from autofit.explain.folding import fold_chains
-from autofit.explain.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
-from autofit.explain.packing import pack
 from autofit.explain.profile import Profile
-from autofit.explain.selection import devices_of
-from autofit.explain.step_graph import StepGraph, step_graph
-from autofit.explain.view import heading
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.folding import fold_chains
+from autofit.explain.views.memory_plan import Buffer, MemoryPlan, max_live_bytes, plan_memory
+from autofit.explain.views.packing import pack
+from autofit.explain.views.selection import devices_of
+from autofit.explain.views.step_graph import StepGraph, step_graph
+from autofit.explain.views.view import heading
 from workers.trace import Allocation
 
 NOTES = (

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autofit.explain.profile import Profile, peak_position, phases
-from autofit.explain.selection import phases_of
-from autofit.explain.timeline import history_of
+from autofit.explain.views.selection import phases_of
+from autofit.explain.views.timeline import history_of
 from workers.allocator import Action, ActionKind, Segment
 from workers.protocol import allocator_conf
 

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile
-from autofit.explain.selection import Selection, select
 from autofit.explain.sizes import Sizes, element_bytes
-from autofit.explain.view import View, listed
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import Selection, select
+from autofit.explain.views.view import View, listed
 from workers.trace import Category
 
 

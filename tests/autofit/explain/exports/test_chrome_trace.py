@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autofit.explain.chrome_trace import chrome_trace, encode_chrome_trace
-from autofit.explain.timeline import course_of
+from autofit.explain.exports.chrome_trace import chrome_trace, encode_chrome_trace
+from autofit.explain.views.timeline import course_of
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.trace_events import of_kind, validate
 from workers.trace import Call, Category

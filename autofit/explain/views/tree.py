@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from autofit.explain.filters import Filters
-from autofit.explain.selection import Selection
 from autofit.explain.sizes import Sizes
-from autofit.explain.view import View
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import Selection
+from autofit.explain.views.view import View
 
 Path = tuple[str, ...]
 

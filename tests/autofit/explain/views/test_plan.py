@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 
 from autofit.errors import UsageError
-from autofit.explain.folding import chain_ends, fold_chains
-from autofit.explain.memory_plan import plan_memory
-from autofit.explain.packing import pack
-from autofit.explain.plan import plan
 from autofit.explain.profile import Profile
-from autofit.explain.step_graph import StepGraph, step_graph
+from autofit.explain.views.folding import chain_ends, fold_chains
+from autofit.explain.views.memory_plan import plan_memory
+from autofit.explain.views.packing import pack
+from autofit.explain.views.plan import plan
+from autofit.explain.views.step_graph import StepGraph, step_graph
 from autofit.hardware.card import Card
 from autofit.predict.predictor import local_predictor
 from tests.autofit.explain.profiles import allocation, profile_of

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from autofit.errors import UsageError
-from autofit.explain.timeline import course_of, timeline
+from autofit.explain.views.timeline import course_of, timeline
 from tests.autofit.explain.profiles import allocation, profile_of
 from workers.protocol import Knobs
 from workers.trace import Category

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autofit.explain.memory_plan import Buffer
-from autofit.explain.step_graph import StepGraph, Use, uses
+from autofit.explain.views.memory_plan import Buffer
+from autofit.explain.views.step_graph import StepGraph, Use, uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

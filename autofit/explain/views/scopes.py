@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofit.explain.filters import Filters
 from autofit.explain.profile import Profile
-from autofit.explain.selection import Selection, select
-from autofit.explain.tree import Path, TreeRow, tree_view
-from autofit.explain.view import View
+from autofit.explain.views.filters import Filters
+from autofit.explain.views.selection import Selection, select
+from autofit.explain.views.tree import Path, TreeRow, tree_view
+from autofit.explain.views.view import View
 
 
 def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:

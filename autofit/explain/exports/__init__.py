@@ -1,0 +1,1 @@
+"""What other programs open: Chrome traces, and snapshots for PyTorch's memory viewer."""

@@ -1,0 +1,1 @@
+"""What `autofit profile` shows: rows of plain data about one step."""
