@@ -1,0 +1,81 @@
+"""The reference, autofit/README.md, against the commands: every option, schema and exit code, and no other option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from autofit.cli.app import autofit
+from autofit.errors import ExitCode
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "autofit" / "README.md"
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
+# What a script is given is its own: `--script-arg --epochs=1`, `--batch-arg --batch-size`.
+_OF_SCRIPTS = re.compile(r"(--script-arg|--batch-arg) --[a-z][\w=-]*")
+_OF_ALL = {"-h", "--help", "--version"}  # click's own
+
+
+def options_of(command: click.Command) -> set[str]:
+    """What can be typed, hidden options left out."""
+    shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return {name for option in shown for name in (*option.opts, *option.secondary_opts)}
+
+
+def anchor_of(heading: str) -> str:
+    """The link to a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def sections(text: str) -> dict[str, str]:
+    """The text below each heading, up to the next one, by the heading's link."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    _, *parts = re.split(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    headings, bodies = parts[::2], parts[1::2]
+    return dict(zip(map(anchor_of, headings), bodies, strict=True))
+
+
+def in_rows(section: str) -> Iterator[str]:
+    """The options that the rows of a section's tables are about."""
+    for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
+        yield from _OPTION.findall(row)
+
+
+def documented(command: str) -> set[str]:
+    """The options of a command's section, and of the sections that its sentence "Takes …" links to."""
+    parts = sections(REFERENCE.read_text(encoding="utf-8"))
+    own = parts[f"autofit-{command}"]
+    takes = re.search(r"Takes (.*?)(?:\n\n|\Z)", own, re.DOTALL)
+    shared = re.findall(r"\]\(#([\w-]+)\)", takes[1]) if takes else []
+    return {name for section in (own, *(parts[link] for link in shared)) for name in in_rows(section)}
+
+
+@pytest.mark.parametrize("command", autofit.commands)
+def test_the_reference_has_every_option_of_a_command_and_no_other(command: str) -> None:
+    assert documented(command) == options_of(autofit.commands[command])
+
+
+def test_the_reference_names_no_option_that_does_not_exist() -> None:
+    text = _OF_SCRIPTS.sub(r"\1", REFERENCE.read_text(encoding="utf-8"))
+    named = {name for name in _OPTION.findall(text) if name.startswith("--")}
+    assert named <= _OF_ALL.union(*map(options_of, autofit.commands.values()))
+
+
+def test_the_reference_describes_every_schema_that_is_printed_or_written() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "autofit").rglob("*.py"))
+    schemas = set(re.findall(r'_SCHEMA = "(autofit\.[\w-]+/\d+)"', source))
+    described = set(re.findall(r"`(autofit\.[\w-]+/\d+)`", REFERENCE.read_text(encoding="utf-8")))
+    assert schemas
+    assert described == schemas
+
+
+def test_the_reference_and_the_readme_have_every_exit_code() -> None:
+    of_reference = sections(REFERENCE.read_text(encoding="utf-8"))["exit-codes"]
+    assert re.findall(r"^\| (\d+) \|", of_reference, re.MULTILINE) == [str(int(code)) for code in ExitCode]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (codes,) = re.findall(r"^\| exit code \| (.+) \|$", readme, re.MULTILINE)
+    assert codes.split(" | ") == [str(int(code)) for code in ExitCode]
