@@ -1,4 +1,4 @@
-"""The reference, autofit/README.md, against the commands: every option, schema and exit code, and no other option."""
+"""The reference, autofit/README.md, has all options, schemas and exit codes of the commands, and no others."""
 
 from __future__ import annotations
 
