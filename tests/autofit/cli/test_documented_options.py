@@ -1,4 +1,4 @@
-"""The reference, autofit/README.md, has all options, schemas and exit codes of the commands, and no others."""
+"""The reference, autofit/README.md: all options, schemas and exit codes of the commands, and no others."""
 
 from __future__ import annotations
 
