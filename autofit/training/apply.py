@@ -44,7 +44,7 @@ def apply_conv_algo(
             works out none of the model's convolutions; the last is raised by the model's first forward
             pass.
     """
-    from workers.knobs.own_model import algorithm_in_use  # imports torch
+    from workers.apply.own_model import algorithm_in_use  # imports torch
 
     algorithm = conv.find(_known(conv_algo))
     try:
@@ -70,7 +70,7 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
     Raises:
         UsageError: the model has no such blocks, or there is no such checkpointing.
     """
-    from workers.knobs.checkpointing import checkpoint_blocks as apply  # imports torch
+    from workers.apply.checkpointing import checkpoint_blocks as apply  # imports torch
 
     try:
         apply(model, checkpointing)

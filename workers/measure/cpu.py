@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from workers.apply import setting
 from workers.errors import InvalidTrialError
-from workers.knobs import apply
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
 from workers.measure.script import ScriptTrial
@@ -103,7 +103,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
     """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
     device = torch.device("cpu")
     with steps.conditions(spec, device, progress.remarks) as rewriting:
-        apply.set_threads(spec.num_threads)
+        setting.set_threads(spec.num_threads)
         progress.remarks["threads"] = str(torch.get_num_threads())
         with data_limit(spec.budget_bytes):
             trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
@@ -120,7 +120,7 @@ def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
     """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
-    apply.set_threads(spec.num_threads)
+    setting.set_threads(spec.num_threads)
     progress.remarks["threads"] = str(torch.get_num_threads())
     with data_limit(spec.budget_bytes):
         ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
+from workers.apply import process_state, setting
+from workers.apply.compiling import what_was_compiled
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
-from workers.knobs import apply, process_state
-from workers.knobs.compiling import what_was_compiled
 from workers.measure import after_steps
 from workers.process.heart import Report, unheard
 from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
@@ -111,7 +111,7 @@ def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -
     """
     with (
         process_state.kept(device),
-        apply.applied(spec.knobs, device.type, spec.conv_plan) as rewriting,
+        setting.applied(spec.knobs, device.type, spec.conv_plan) as rewriting,
     ):
         seed(spec.seed)
         yield rewriting
@@ -142,11 +142,11 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
-        self._autocast = apply.autocast_factory(spec.knobs, device.type)
-        self._scaler = apply.make_scaler(spec.knobs, device.type)
+        self._autocast = setting.autocast_factory(spec.knobs, device.type)
+        self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
-        model = apply.converted_model(workload.build_model(), spec.knobs)
-        self._model = apply.placed_model(model, spec.knobs, device).train(training)
+        model = setting.converted_model(workload.build_model(), spec.knobs)
+        self._model = setting.placed_model(model, spec.knobs, device).train(training)
         if rewriting is not None:
             rewriting.follow(self._model)
         self._optimizer: Optimizers | None = None
@@ -256,7 +256,7 @@ class Trial:
     def _batch(self) -> Any:
         batch = self._workload.make_batch(self._spec.batch_size, self._device)
         check_batch(batch, self._spec.batch_size)
-        return apply.converted_batch(batch, self._spec.knobs)
+        return setting.converted_batch(batch, self._spec.knobs)
 
 
 def in_one_line(error: BaseException) -> str:

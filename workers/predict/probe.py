@@ -9,9 +9,9 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
+from workers.apply import process_state, setting
+from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
-from workers.knobs import apply, process_state
-from workers.knobs.compiling import require_compilable
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
@@ -124,7 +124,7 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
-    algorithm = apply.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
+    algorithm = setting.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
     log = CallLog() if spec.with_calls else None
     recorder = HostRecorder(algorithm, log) if spec.is_for_host else Recorder(log)
     tensors = TensorList(recorder) if spec.with_tensors else None
@@ -137,17 +137,17 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     # Without threads of its own the engine runs backward here, where the mode is active.
     with (
         explained(),
-        apply.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
+        setting.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
         process_state.kept(torch.device("cpu")),  # later predictions share the process
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):
         if spec.is_for_host:
-            apply.set_threads(spec.num_threads)
+            setting.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         with fake_device.parameters_diverted(mode):
-            model = apply.converted_model(workload.build_model(), spec.knobs)
+            model = setting.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)
         model.train(training)
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
@@ -224,8 +224,8 @@ class _TracedStep:
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
-        self._autocast = apply.autocast_factory(spec.knobs, mode.device.type)
-        self._scaler = apply.make_scaler(spec.knobs, mode.device.type)
+        self._autocast = setting.autocast_factory(spec.knobs, mode.device.type)
+        self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
         self._part = WHOLE
 
@@ -255,7 +255,7 @@ class _TracedStep:
             self._take(self._mode.taken_in(batch))
 
     def _take(self, batch: Any) -> None:
-        batch = apply.converted_batch(batch, self._spec.knobs)
+        batch = setting.converted_batch(batch, self._spec.knobs)
         if self._tensors is None or self._number > 1 or not self._part.is_first:
             self._run(batch)
             return

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError
-from workers.knobs.compiling import require_compilable
 from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 

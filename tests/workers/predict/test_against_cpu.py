@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from workers.knobs import apply
+from workers.apply import setting
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
 from workers.protocol import TORCH_OPTIMIZERS, Knobs
@@ -36,7 +36,7 @@ def allocator_events_on_cpu(
 ) -> list[int]:
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
     workload = with_overrides(workload, knobs)
-    model = apply.converted_model(workload.build_model(), knobs)
+    model = setting.converted_model(workload.build_model(), knobs)
     optimizer = make_optimizers(workload, model, knobs.optimizer_impl)
     num_passes = knobs.grad_accumulation
 
@@ -46,7 +46,7 @@ def allocator_events_on_cpu(
             take(part)
 
     def take(part: Part) -> None:
-        batch = apply.converted_batch(workload.make_batch(4, CPU), knobs)
+        batch = setting.converted_batch(workload.make_batch(4, CPU), knobs)
         train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none, part=part)
 
     gc.collect()  # what earlier tests left in cycles would be freed under the profiler

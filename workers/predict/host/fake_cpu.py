@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from workers.knobs import apply
+from workers.apply import setting
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.host import scratch
 
@@ -41,7 +41,7 @@ class FakeCpuMode(FakeDeviceMode):
             self._in_step = False
 
     def taken_in(self, batch: Any) -> Any:
-        return apply.mapped(batch, lambda tensor: self.placed(tensor).requires_grad_(tensor.requires_grad))
+        return setting.mapped(batch, lambda tensor: self.placed(tensor).requires_grad_(tensor.requires_grad))
 
     def __torch_dispatch__(
         self,

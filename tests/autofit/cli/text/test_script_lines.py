@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autofit.cli.text.script_lines import script_lines
-from workers.knobs import apply
+from workers.apply import setting
 from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, PRECISIONS, TORCH_OPTIMIZERS, Knobs
 
 
@@ -24,9 +24,9 @@ def flags():
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_flags_are_those_of_the_trial(precision):
     knobs = Knobs(precision=precision)
-    with apply.applied(knobs, "cuda"):
+    with setting.applied(knobs, "cuda"):
         expected = flags()
-    with apply.applied(Knobs(), "cuda"):
+    with setting.applied(Knobs(), "cuda"):
         exec("\n".join(line for line in lines(knobs) if line.startswith("torch.")), {"torch": torch})
         assert flags() == expected
 
@@ -36,8 +36,8 @@ def test_the_conversions_are_those_of_the_trial(precision, memory_format):
     knobs = Knobs(precision=precision, memory_format=memory_format)
     names = {"torch": torch, "model": torch.nn.Conv2d(3, 4, 3), "inputs": torch.ones(2, 3, 5, 5)}
     exec("\n".join(line for line in lines(knobs) if line.startswith(("model", "inputs"))), names)
-    expected = apply.converted_model(torch.nn.Conv2d(3, 4, 3), knobs).weight
-    inputs = apply.converted_batch(torch.ones(2, 3, 5, 5), knobs)
+    expected = setting.converted_model(torch.nn.Conv2d(3, 4, 3), knobs).weight
+    inputs = setting.converted_batch(torch.ones(2, 3, 5, 5), knobs)
     assert (names["model"].weight.dtype, names["model"].weight.stride()) == (
         expected.dtype,
         expected.stride(),

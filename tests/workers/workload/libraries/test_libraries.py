@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
+from workers.apply.checkpointing import checkpoint_blocks
 from workers.errors import DeviceError, UnknownNameError, UnsupportedError
-from workers.knobs.checkpointing import checkpoint_blocks
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.libraries.importing import imported
 from workers.workload.references import WorkloadError, parse_reference

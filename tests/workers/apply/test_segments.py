@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.knobs.segments import join
+from workers.apply.segments import join
 
 
 class Block(nn.Module):

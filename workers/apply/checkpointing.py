@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from workers.apply.segments import join
+from workers.apply.selective import selective_contexts
 from workers.errors import InapplicableError
-from workers.knobs.segments import join
-from workers.knobs.selective import selective_contexts
 from workers.protocol import split_checkpointing
 
 

@@ -21,11 +21,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from workers import conv
+from workers.apply.checkpointing import checkpoint_blocks
+from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
-from workers.knobs.checkpointing import checkpoint_blocks
-from workers.knobs.compiling import compiled, require_compilable
 from workers.protocol import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -97,7 +97,7 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
 def set_threads(count: int | None) -> None:
     """Gives operators so many threads on the CPU; None leaves them what they have.
 
-    `workers.knobs.process_state` puts them back.
+    `workers.apply.process_state` puts them back.
     """
     if count is not None:
         torch.set_num_threads(count)

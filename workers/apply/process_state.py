@@ -18,7 +18,7 @@ _cuda: Any = torch.cuda  # untyped
 def kept(device: torch.device) -> Iterator[None]:
     """Puts random generators and PyTorch's flags back to where they were, however the block ends.
 
-    The flags of cuDNN and of matrix products are `workers.knobs.apply`'s, which sets them; here
+    The flags of cuDNN and of matrix products are `workers.apply.setting`'s, which sets them; here
     are those that only a workload's own code may have set.
     """
     # As lists, because tensors would count among the trial's.

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from workers.apply.checkpointing import checkpoint_blocks, repeated_blocks
 from workers.errors import InapplicableError
-from workers.knobs.checkpointing import checkpoint_blocks, repeated_blocks
 
 
 class Block(nn.Module):

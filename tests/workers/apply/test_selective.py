@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workers.apply.checkpointing import checkpoint_blocks
 from workers.errors import InapplicableError
-from workers.knobs.checkpointing import checkpoint_blocks
 
 WIDTH = 8
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from workers import conv
+from workers.apply import setting
 from workers.errors import UnsupportedError
-from workers.knobs import apply
 from workers.protocol import CUDA_POLICIES, PRECISIONS, Knobs
 
 
@@ -38,7 +38,7 @@ def flags():
 )
 def test_a_conv_algo_sets_its_flags_and_restores_them(conv_algo, enabled, benchmark, deterministic):
     before = flags()
-    with apply.applied(Knobs(conv_algo=conv_algo), "cuda"):
+    with setting.applied(Knobs(conv_algo=conv_algo), "cuda"):
         during = flags()
     assert (during["enabled"], during["benchmark"], during["deterministic"]) == (
         enabled,
@@ -53,7 +53,7 @@ def test_a_conv_algo_sets_its_flags_and_restores_them(conv_algo, enabled, benchm
 def test_tf32_is_in_convolutions_only_unless_the_precision_is_about_it(conv_algo, precision):
     convolutions, products = {"ieee-fp32": (False, False), "tf32": (True, True)}.get(precision, (True, False))
     before = flags()
-    with apply.applied(Knobs(conv_algo=conv_algo, precision=precision), "cuda"):
+    with setting.applied(Knobs(conv_algo=conv_algo, precision=precision), "cuda"):
         assert flags()["convolutions in TF32"] is convolutions
         assert flags()["matrix products in TF32"] is products
     assert flags() == before
@@ -64,7 +64,7 @@ def test_flags_that_the_user_had_set_come_back_after_an_error():
     torch.backends.cudnn.benchmark = True
     before = flags()
     try:
-        with pytest.raises(KeyError), apply.applied(Knobs(), "cuda"):
+        with pytest.raises(KeyError), setting.applied(Knobs(), "cuda"):
             assert flags()["matmul precision"] == "highest"
             assert flags()["benchmark"] is False
             raise KeyError
@@ -78,13 +78,13 @@ def test_flags_that_the_user_had_set_come_back_after_an_error():
 def test_what_does_not_apply_to_the_cpu_is_refused_with_what_does(conv_algo):
     with (
         pytest.raises(UnsupportedError, match="use onednn, native"),
-        apply.applied(Knobs(conv_algo=conv_algo), "cpu"),
+        setting.applied(Knobs(conv_algo=conv_algo), "cpu"),
     ):
         pass
 
 
 def test_native_on_the_cpu_is_pytorch_without_onednn():
-    with apply.applied(Knobs(conv_algo="native"), "cpu"):
+    with setting.applied(Knobs(conv_algo="native"), "cpu"):
         assert not torch.backends.mkldnn.enabled
     assert torch.backends.mkldnn.enabled
 
@@ -96,7 +96,7 @@ def test_the_lines_to_paste_do_what_the_knob_does(name):
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False):
         exec("\n".join(policy.lines_on("cuda")), {"torch": torch})
         pasted = flags()
-    with apply.applied(Knobs(conv_algo=name), "cuda"):
+    with setting.applied(Knobs(conv_algo=name), "cuda"):
         assert flags() == pasted
     assert flags() == before
 
@@ -104,13 +104,13 @@ def test_the_lines_to_paste_do_what_the_knob_does(name):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_amp_is_autocast_in_its_type_and_the_others_leave_products_alone(precision):
     expected = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(precision, torch.float32)
-    with apply.autocast_factory(Knobs(precision=precision), "cpu")():
+    with setting.autocast_factory(Knobs(precision=precision), "cpu")():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is expected
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_float16_alone_needs_a_gradient_scaler(precision):
-    assert apply.make_scaler(Knobs(precision=precision), "cpu").is_enabled() == (precision == "amp-fp16")
+    assert setting.make_scaler(Knobs(precision=precision), "cpu").is_enabled() == (precision == "amp-fp16")
 
 
 def model_with_every_kind_of_tensor():
@@ -122,7 +122,7 @@ def model_with_every_kind_of_tensor():
 
 
 def test_bf16_converts_every_floating_point_parameter_and_buffer():
-    model = apply.converted_model(model_with_every_kind_of_tensor(), Knobs(precision="bf16"))
+    model = setting.converted_model(model_with_every_kind_of_tensor(), Knobs(precision="bf16"))
     dtypes = {name: value.dtype for name, value in model.state_dict().items()}
     assert dtypes.pop("3.num_batches_tracked") is torch.int64
     assert set(dtypes.values()) == {torch.bfloat16}
@@ -131,7 +131,7 @@ def test_bf16_converts_every_floating_point_parameter_and_buffer():
 def test_channels_last_reorders_images_and_volumes_and_keeps_their_values():
     model = model_with_every_kind_of_tensor()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    converted = apply.converted_model(model, Knobs(memory_format="channels_last"))
+    converted = setting.converted_model(model, Knobs(memory_format="channels_last"))
     for name, value in converted.state_dict().items():
         assert torch.equal(value, before[name])
     assert converted[1].weight.is_contiguous(memory_format=torch.channels_last)
@@ -142,13 +142,13 @@ def test_channels_last_reorders_images_and_volumes_and_keeps_their_values():
 
 def test_parameters_without_a_shape_yet_are_left_for_later():
     model = torch.nn.LazyConv2d(4, 3)
-    assert apply.converted_model(model, Knobs(memory_format="channels_last")) is model
+    assert setting.converted_model(model, Knobs(memory_format="channels_last")) is model
 
 
 def test_a_model_is_left_alone_without_a_reason():
     model = model_with_every_kind_of_tensor()
     pointers = [parameter.data_ptr() for parameter in model.parameters()]
-    assert apply.converted_model(model, Knobs(precision="amp-fp16")) is model
+    assert setting.converted_model(model, Knobs(precision="amp-fp16")) is model
     assert [parameter.data_ptr() for parameter in model.parameters()] == pointers
 
 
@@ -173,7 +173,7 @@ def test_inputs_are_converted_wherever_a_batch_holds_them():
         "user": UserDict(image=image),
         "count": 3,
     }
-    made = apply.converted_batch(batch, Knobs(precision="bf16", memory_format="channels_last"))
+    made = setting.converted_batch(batch, Knobs(precision="bf16", memory_format="channels_last"))
     images = [
         made["pair"][0],
         made["list"][0],
@@ -195,7 +195,7 @@ def test_a_batch_that_refers_to_itself_is_converted_once():
 
     batch = Linked()
     batch.image, batch.itself = torch.ones(2, 3), batch
-    made = apply.converted_batch(batch, Knobs(precision="bf16"))
+    made = setting.converted_batch(batch, Knobs(precision="bf16"))
     assert made is not batch
     assert made.itself is made
     assert made.image.dtype is torch.bfloat16
@@ -203,4 +203,4 @@ def test_a_batch_that_refers_to_itself_is_converted_once():
 
 def test_a_batch_is_left_alone_without_a_reason():
     batch = [torch.ones(2, 3, 4, 4)]
-    assert apply.converted_batch(batch, Knobs(precision="amp-fp16")) is batch
+    assert setting.converted_batch(batch, Knobs(precision="amp-fp16")) is batch
