@@ -24,7 +24,7 @@ from autofit.training.find_batch_size import find_executable_batch_size
 from autofit.training.lengths import BatchLengths, worst_case_lengths
 from autofit.training.probe_step import StepPeak, probe_step
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.scripts.reference import Script
 from workers.workload.workload import Workload
 

@@ -6,43 +6,22 @@ in child processes.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-from autofit.errors import (
-    UsageError,
-    did_you_mean,
-)
+from autofit.errors import UsageError
 from autofit.events import EventSink, ignore
-from autofit.hardware.card import card_named
+from autofit.hardware.card import Card, card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
-from autofit.predict.predictor import local_predictor
-from autofit.questions.check import CheckResult, check_settings, run_check
-from autofit.settings.tune_settings import TuneSettings, resolve_settings
-from autofit.settings.values import parse_parallel
-from autofit.settings.workloads import _require_its_own, refer
+from autofit.predict.predictor import Predictor, local_predictor
+from autofit.questions.check import CheckResult, run_check
+from autofit.settings.tune_settings import TuneSettings, resolve_one_configuration, resolve_settings
+from autofit.settings.workloads import refer, require_its_own
 from autofit.tuning.result import TuneResult
 from autofit.tuning.session import run
-from workers.protocol import Knobs, WorkloadRef
+from workers.protocol import WorkloadRef
 from workers.scripts.reference import Script
 from workers.workload.workload import Workload, WorkloadError
-
-
-class KnobOptions(TypedDict, total=False):
-    """The fields of `Knobs`, as keyword arguments of `estimate` and `peak_curve`."""
-
-    conv_algo: str
-    precision: str
-    memory_format: str
-    optimizer: str | None
-    optimizer_impl: str
-    set_to_none: bool
-    checkpointing: str
-    allocator: str
-    grad_accumulation: int | None
-    global_batch: int | None
-    compile: bool
 
 
 def tune(
@@ -68,8 +47,7 @@ def tune(
             f"tune() takes no {', '.join(sorted(misplaced))}: the workload is its first argument, and "
             "metrics are an event sink, on_event=autofit.serve.metrics.Metrics(registry)"
         )
-    model = workload if isinstance(workload, str) else workload.name or "workload"
-    settings = resolve_settings({**options, "model": model}, {}, None)
+    settings = resolve_settings({**options, "model": _named(workload)}, {}, None)
     reference = _referred(workload, settings)
     return run(settings, reference, emit=on_event or ignore)
 
@@ -82,7 +60,7 @@ def estimate(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
-    **knobs: Unpack[KnobOptions],
+    **knobs: Any,
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
 
@@ -101,10 +79,9 @@ def estimate(
         UsageError: a card, a knob or such a batch size does not exist.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    setting = _knobs(knobs)
-    num_ranks = _num_ranks(parallel)
-    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case, num_ranks=num_ranks)
-    return predictor.estimate(setting, card_named(gpu, num_ranks), batch_size)
+    options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
+    settings, predictor = _prediction(workload, options, "an estimate")
+    return predictor.estimate(settings.configuration("an estimate"), _card(settings), batch_size)
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
@@ -119,12 +96,7 @@ def check(workload: Workload | Script | str, *, batch_size: int, **options: Any)
         UsageError: an option is wrong, or neither a card nor its memory is known.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    model = workload if isinstance(workload, str) else workload.name or "workload"
-    settings = check_settings({**options, "model": model})
-    reference = _referred(workload, settings)
-    predictor = local_predictor(
-        reference, mode=settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
-    )
+    settings, predictor = _prediction(workload, options, "a check")
     return run_check(settings, predictor, batch_size)
 
 
@@ -135,44 +107,42 @@ def peak_curve(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
-    **knobs: Unpack[KnobOptions],
+    **knobs: Any,
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
 
     The curve costs three traces; after that a batch size costs milliseconds. Arguments and errors
     are those of `estimate`.
     """
-    setting = _knobs(knobs)
-    num_ranks = _num_ranks(parallel)
-    predictor = local_predictor(_referred(workload), mode=mode, worst_case=worst_case, num_ranks=num_ranks)
-    return predictor.curve(setting, card_named(gpu, num_ranks))
+    options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
+    settings, predictor = _prediction(workload, options, "a curve")
+    return predictor.curve(settings.configuration("a curve"), _card(settings))
 
 
-def _referred(workload: Workload | Script | str, settings: TuneSettings | None = None) -> WorkloadRef:
+def _prediction(
+    workload: Workload | Script | str, options: dict[str, Any], what: str
+) -> tuple[TuneSettings, Predictor]:
+    """The settings of one configuration, and what predicts it."""
+    settings = resolve_one_configuration({**options, "model": _named(workload)}, what)
+    return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
+
+
+def _card(settings: TuneSettings) -> Card:
+    return card_named(None if settings.gpu is None else settings.gpu.key, settings.setup.num_ranks)
+
+
+def _named(workload: Workload | Script | str) -> str:
+    return workload if isinstance(workload, str) else workload.name or "workload"
+
+
+def _referred(workload: Workload | Script | str, settings: TuneSettings) -> WorkloadRef:
     if isinstance(workload, str):
         return refer(workload, settings)
-    if settings is not None and settings.says_of_a_sample:
+    if settings.says_of_a_sample:
         raise UsageError("a Workload makes its own batches: leave out input, classes and seq_len")
-    if settings is not None and isinstance(workload, Script):
-        _require_its_own(settings)
+    if isinstance(workload, Script):
+        require_its_own(settings)
     try:
         return workload.reference()
     except WorkloadError as error:
         raise UsageError(str(error)) from error
-
-
-def _knobs(given: KnobOptions) -> Knobs:
-    names = [knob.name for knob in dataclasses.fields(Knobs)]
-    if unknown := sorted(given.keys() - names):
-        raise UsageError(f"unknown option {unknown[0]!r}.{did_you_mean(unknown[0], names)}")
-    try:
-        return Knobs(**given)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _num_ranks(parallel: str) -> int:
-    try:
-        return parse_parallel(parallel)
-    except ValueError as error:
-        raise UsageError(f"parallel: {error}") from error

@@ -13,22 +13,13 @@ from contextlib import suppress
 from functools import partial
 
 from workers.errors import InvalidTrialError
+from workers.knobs import Knobs
 from workers.process.garbage import importing
 from workers.process.heart import Heart, LastWord, Report, unheard
 from workers.process.messages import received, told
 from workers.process.outcomes import UNKNOWN, without_answer
 from workers.process.sources import used_files, watch
-from workers.protocol import (
-    Device,
-    Evidence,
-    Heartbeat,
-    Knobs,
-    Probe,
-    TrialError,
-    TrialOutcome,
-    TrialSpec,
-    Verdict,
-)
+from workers.protocol import Device, Evidence, Heartbeat, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:

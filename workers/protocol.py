@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL_VERSION = 7
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.setup import Setup
+
+PROTOCOL_VERSION = 8
+# Outcomes are kept in studies, so that those of earlier versions are read too.
+_READABLE = {"autofit.trial-outcome": (7, 8)}
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -22,28 +28,7 @@ ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not f
 NOT_TRIED = "not_tried"
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
-# Convolution algorithms: those of a backend on CUDA, all by their names, and those that take a number.
-CUDA_POLICIES = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
-CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1", "mixed")
-CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "chunked": "samples"}
-CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NUMBER))
-PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
-MEMORY_FORMATS = ("contiguous", "channels_last")
-TORCH_OPTIMIZERS = ("sgd", "sgd-momentum", "adam", "adamw", "rmsprop", "adagrad")
-OPTIMIZERS = (*TORCH_OPTIMIZERS, "adamw8bit")
 HOST_ARCHITECTURE = "cpu"
-OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
-CHECKPOINTINGS = ("none", "blocks", "selective")
-CHECKPOINTINGS_WITH_NUMBER = {"every": "blocks", "selective": "percent"}
-CHECKPOINTING_NAMES = (*CHECKPOINTINGS, *(f"{kind}:N" for kind in CHECKPOINTINGS_WITH_NUMBER))
-# Settings of PyTorch's CUDA caching allocator, by what PYTORCH_ALLOC_CONF is set to.
-ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
-ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
-_LEAST_SPLIT_MIB = 21  # more than a large segment has (c10/core/AllocatorConfig.cpp)
-MODES = ("train", "infer")
-# The kinds of batches that a `make_batch` with a parameter `kind` can make.
-TYPICAL, WORST = "typical", "worst"
-_MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
 
 
 class Verdict(StrEnum):
@@ -81,119 +66,6 @@ class Evidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """What may be varied beside the batch size.
-
-    Attributes:
-        conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its
-            number. `cudnn` is PyTorch's default, which on the CPU is oneDNN.
-        precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
-            not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
-            autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
-        memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
-            bitsandbytes, which keeps two bytes of state for a parameter.
-        optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
-            takes `foreach` on a GPU; `loop` updates one parameter after the other.
-        set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
-            gradients of zeros.
-        checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
-            its number. `blocks` keeps of every repeated block of the model its inputs alone and runs it
-            again in backward; `every:N` does so with each N blocks that follow each other as with one;
-            `selective` also keeps what matrix products, convolutions and attention put out, of which
-            `selective:N` keeps at most N percent of a block's bytes.
-        allocator: one of `ALLOCATORS`, or `max_split:N`, blocks of N MiB and more not being split; of
-            CUDA's caching allocator. `default` leaves the environment as it is.
-        grad_accumulation: so many batches, each with a forward and a backward pass, make an optimizer
-            step; None where `global_batch` decides it.
-        global_batch: samples an optimizer step is made of, exactly, whatever the batch size: it is
-            accumulated from as many batches as that takes.
-        compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
-            take is measured, never predicted.
-
-    Raises:
-        ValueError: a knob has no such value.
-    """
-
-    conv_algo: str = "cudnn"
-    precision: str = "fp32"
-    memory_format: str = "contiguous"
-    optimizer: str | None = None
-    optimizer_impl: str = "default"
-    set_to_none: bool = True
-    checkpointing: str = "none"
-    allocator: str = "default"
-    grad_accumulation: int | None = 1
-    global_batch: int | None = None
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        split_conv_algo(self.conv_algo)
-        _require_one_of("precision", self.precision, PRECISIONS)
-        _require_one_of("memory_format", self.memory_format, MEMORY_FORMATS)
-        if self.optimizer is not None:
-            _require_one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _require_one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
-        split_checkpointing(self.checkpointing)
-        allocator_conf(self.allocator)
-        for name in ("set_to_none", "compile"):
-            if getattr(self, name) not in (True, False):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}")
-        if self.global_batch is None:
-            _require_count("grad_accumulation", self.grad_accumulation)
-            return
-        _require_count("global_batch", self.global_batch)
-        if self.grad_accumulation not in (1, None):
-            raise ValueError("grad_accumulation follows from global_batch: give one of them")
-        object.__setattr__(self, "grad_accumulation", None)
-
-    @property
-    def tf32_in_convolutions(self) -> bool:
-        """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
-        return self.precision != "ieee-fp32"
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether an optimizer step may be made of more than one batch."""
-        return self.grad_accumulation != 1
-
-    def num_batches(self, batch_size: int) -> int:
-        """How many batches of this size make an optimizer step.
-
-        Raises:
-            ValueError: the batch size does not divide the global batch.
-        """
-        if self.global_batch is None:
-            assert self.grad_accumulation is not None
-            return self.grad_accumulation
-        if self.global_batch % batch_size:
-            raise ValueError(
-                f"batch size {batch_size} does not divide the global batch of {self.global_batch}: "
-                "choose one that does"
-            )
-        return self.global_batch // batch_size
-
-    def samples_per_step(self, batch_size: int, num_ranks: int = 1) -> int:
-        """Samples of an optimizer step: of all ranks together, and of all batches that make it up.
-
-        Raises:
-            ValueError: the batch size does not divide the global batch.
-        """
-        return num_ranks * self.num_batches(batch_size) * batch_size
-
-    def num_passes(self, batch_size: int) -> int:
-        """How many of them a trial runs: two, because every further one does as the second did."""
-        return min(_MAX_PASSES, self.num_batches(batch_size))
-
-    def for_passes(self, num_passes: int) -> Self:
-        """The same, accumulated from so many batches of any size."""
-        return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
-
-    def to_dict(self) -> dict[str, str | bool | int | None]:
-        return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCall:
     """How a training script is called.
 
@@ -218,24 +90,27 @@ class ScriptCall:
         return [*self.arguments, *([argument + size] if argument.endswith("=") else [argument, size])]
 
     @staticmethod
-    def why_not(
-        knobs: Knobs, mode: str | None, *, worst_case: bool = False, num_ranks: int = 1
-    ) -> str | None:
-        """Why a script cannot be run under these knobs and this mode; None where it can."""
+    def why_not(knobs: Knobs, setup: Setup) -> str | None:
+        """Why a script cannot be run under these knobs and this setup; None where it can."""
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo).to_dict()
         misplaced = [
             f"{name} {value}"
             for name, value in knobs.to_dict().items()
             if own[name] != value and value is not None  # grad_accumulation, where global_batch decides it
         ]
-        misplaced += [] if mode is None else [f"mode {mode}"]
-        misplaced += (["--worst-case"] if worst_case else []) + (["--parallel"] if num_ranks > 1 else [])
+        misplaced += [] if setup.mode is None else [f"mode {setup.mode}"]
+        misplaced += ["--worst-case"] if setup.is_worst_case else []
+        misplaced += ["--parallel"] if setup.parallel else []
         if misplaced:
-            return f"a script decides by itself on {', '.join(misplaced)}: change it there, or leave it out"
+            has, it = ("have", "them") if len(misplaced) > 1 else ("has", "it")
+            return (
+                f"{', '.join(misplaced)} {has} no effect on a script: set {it} inside the script, or drop "
+                "the option"
+            )
         if knobs.conv_algo not in (*CUDA_POLICIES, "onednn") and not knobs.conv_algo.startswith("cudnn-"):
             return (
-                f"conv_algo {knobs.conv_algo} is not to be had from outside a script: choose from "
-                f"{', '.join(CUDA_POLICIES)}, cudnn-capped:N, or apply it there with autofit.apply_conv_algo"
+                f"conv_algo {knobs.conv_algo} cannot be set from outside a script: choose from "
+                f"{', '.join(CUDA_POLICIES)}, cudnn-capped:N, or call autofit.apply_conv_algo in the script"
             )
         return None
 
@@ -296,7 +171,7 @@ class WorkloadRef:
 
 
 # A process beats twice a second; less than this would take a busy machine for a hang.
-_LEAST = {"batch_size": 1, "num_ranks": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+_LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,14 +179,11 @@ class TrialSpec:
     """One probe of one configuration under one budget.
 
     Attributes:
-        num_ranks: predictions are of one of so many ranks of `DistributedDataParallel`; 1 for none.
         budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
             what the process may use; None for no limit.
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
-        mode: `train`, `infer`, or None for the workload's own.
-        worst_case: whether batches are the worst that the data can make, of a workload that has kinds of
-            them; else the typical ones.
+        setup: mode, kind of batches, and ranks, of which a prediction is of one.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
@@ -334,9 +206,7 @@ class TrialSpec:
     batch_size: int
     probe: Probe
     knobs: Knobs = field(default_factory=Knobs)
-    mode: str | None = None
-    worst_case: bool = False
-    num_ranks: int = 1
+    setup: Setup = field(default_factory=Setup)
     budget_bytes: int | None = None
     architecture: str = "sm_80"
     num_warmup_steps: int = 1
@@ -357,11 +227,9 @@ class TrialSpec:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.mode is not None:
-            _require_one_of("mode", self.mode, MODES)
         self.knobs.num_batches(self.batch_size)
-        if self.num_ranks > 1 and self.probe is not Probe.PREDICT:
-            raise ValueError(f"a trial runs one rank; {self.num_ranks} of them are only predicted")
+        if self.setup.parallel and self.probe is not Probe.PREDICT:
+            raise ValueError(f"a trial runs one rank; {self.setup.num_ranks} of them are only predicted")
 
     @property
     def is_for_host(self) -> bool:
@@ -380,6 +248,7 @@ class TrialSpec:
                 "workload": WorkloadRef.from_dict(data["workload"]),
                 "probe": Probe(data["probe"]),
                 "knobs": Knobs(**data["knobs"]),
+                "setup": Setup.from_dict(data["setup"]),
                 "conv_plan": tuple(map(tuple, data["conv_plan"])),
             }
         )
@@ -556,72 +425,6 @@ class TrialOutcome:
         )
 
 
-def split_conv_algo(name: str) -> tuple[str, int | None]:
-    """The family of a convolution algorithm and its number, None for one without: `chunked:8`.
-
-    Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
-    """
-    family, _, digits = name.partition(":")
-    unit = CONV_ALGOS_WITH_NUMBER.get(family)
-    if unit is None:
-        _require_one_of("conv_algo", name, CONV_ALGO_NAMES)
-        return name, None
-    if not _is_number(digits):
-        raise ValueError(f"conv_algo {name} needs a number of {unit} of 1 or more, as in {family}:64")
-    return family, int(digits)
-
-
-def split_checkpointing(name: str) -> tuple[str, int | None]:
-    """The kind of checkpointing and its number, None for one without: `every:4`, `selective:50`.
-
-    Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
-    """
-    kind, colon, digits = name.partition(":")
-    unit = CHECKPOINTINGS_WITH_NUMBER.get(kind)
-    if unit is None or (not colon and kind in CHECKPOINTINGS):
-        _require_one_of("checkpointing", name, CHECKPOINTING_NAMES)
-        return name, None
-    most = 100 if unit == "percent" else None
-    if not _is_number(digits) or (most is not None and int(digits) > most):
-        span = "of 1 or more" if most is None else f"from 1 to {most}"
-        example = 4 if most is None else 50
-        raise ValueError(f"checkpointing {name} needs a number of {unit} {span}, as in {kind}:{example}")
-    return kind, int(digits)
-
-
-def allocator_conf(name: str) -> str:
-    """What `PYTORCH_ALLOC_CONF` has to be for a value of the knob `allocator`; empty for the default.
-
-    Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
-    """
-    kind, _, digits = name.partition(":")
-    if kind != "max_split":
-        _require_one_of("allocator", name, ALLOCATOR_NAMES)
-        return ALLOCATORS[name]
-    if not _is_number(digits) or int(digits) < _LEAST_SPLIT_MIB:
-        raise ValueError(
-            f"allocator {name} needs a number of MiB of {_LEAST_SPLIT_MIB} or more, as in max_split:128"
-        )
-    return f"max_split_size_mb:{int(digits)}"
-
-
-def _is_number(digits: str) -> bool:
-    return digits.isascii() and digits.isdecimal() and int(digits) >= 1
-
-
-def _require_count(field_name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field_name} must be a whole number of 1 or more; got {value!r}")
-
-
-def _require_one_of(field_name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{field_name} must be one of {', '.join(allowed)}; got {value!r}")
-
-
 def _dump(schema: str, data: dict[str, Any]) -> str:
     return json.dumps({"schema": f"{schema}/{PROTOCOL_VERSION}", **data}, separators=(",", ":"))
 
@@ -629,7 +432,7 @@ def _dump(schema: str, data: dict[str, Any]) -> str:
 def _load(schema: str, text: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(text)
     found = data.pop("schema", None)
-    expected = f"{schema}/{PROTOCOL_VERSION}"
-    if found != expected:
-        raise ValueError(f"expected a message of schema {expected}, got {found!r}")
+    readable = [f"{schema}/{version}" for version in _READABLE.get(schema, (PROTOCOL_VERSION,))]
+    if found not in readable:
+        raise ValueError(f"expected a message of schema {readable[-1]}, got {found!r}")
     return data

@@ -22,17 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workers.protocol import (
-    CUDA_POLICIES,
-    PRECISIONS,
-    Knobs,
-    Peaks,
-    Probe,
-    TrialOutcome,
-    TrialSpec,
-    Verdict,
-    WorkloadRef,
-)
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.knobs.precision import PRECISIONS
+from workers.protocol import Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 
 if TYPE_CHECKING:
@@ -269,7 +262,7 @@ def _trial_of(spec: TrialSpec) -> Row:
     return {
         "workload": spec.workload.name,
         "batch_size": spec.batch_size,
-        "mode": spec.mode,
+        "mode": spec.setup.mode,
         "knobs": spec.knobs.to_dict(),
         "num_warmup_steps": spec.num_warmup_steps,
         "num_steps": spec.num_steps,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)

@@ -23,7 +23,8 @@ from autofit.report.html.content import Content
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
 from autofit.tuning.result import TuneResult
-from workers.protocol import Knobs, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.questions.doctor import Check
@@ -84,20 +85,18 @@ def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, *
     """The predictor that the settings ask for; `details` are what its traces are to have beside events."""
     return local_predictor(
         workload,
-        mode=settings.mode,
-        worst_case=settings.worst_case,
-        num_ranks=settings.num_ranks,
+        setup=settings.setup,
         emit=emit,
         **details,
     )
 
 
 def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
-    return settings.knobs(settings.one_conv_algo(what)), _card(settings)
+    return settings.configuration(what), _card(settings)
 
 
 def _card(settings: TuneSettings) -> Card:
-    return card_named(None if settings.gpu is None else settings.gpu.key, settings.num_ranks)
+    return card_named(None if settings.gpu is None else settings.gpu.key, settings.setup.num_ranks)
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:

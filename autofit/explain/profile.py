@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from autofit.errors import UsageError
 from workers.allocator import AllocatorSettings
+from workers.knobs import Knobs
 from workers.process.garbage import without_collections
-from workers.protocol import Knobs
 from workers.trace import FORWARD_END, Mark, Trace
 
 PROFILE_SCHEMA = "autofit.profile/1"

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from autofit.errors import UsageError
 from autofit.identity import fingerprint
 from autofit.jobs.records import JobRecord, JobSpec
+from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from workers.protocol import WorkloadRef
@@ -22,10 +23,7 @@ from workers.workload.libraries import library_of
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
 
-# What is the cluster's to say or is handed over in another way.
-_NOT_THE_JOBS = frozenset({"address", "storage", "metrics-port", "metrics-host"})
 _FRESH = "fresh"
-_SWITCHES = (_FRESH, "worst-case")  # options without a value
 _MODEL = "model"
 # The folder of the job is in front of the import path, by Ray's doing; a `workers/` or an `autofit/`
 # in it must not hide ours.
@@ -40,7 +38,7 @@ _ASIDE = (
 
 def job_options(given: Mapping[str, Any]) -> dict[str, str]:
     """Options as they were given in any of the places, as text of a command line."""
-    return {option: _as_text(option, value) for option, value in given.items() if option not in _NOT_THE_JOBS}
+    return {option: _as_text(option, value) for option, value in given.items() if OPTIONS[option].of_job}
 
 
 def _as_text(option: str, value: Any) -> str:
@@ -209,13 +207,17 @@ def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) 
     )
     arguments = []
     for option, text in job.spec.options.items():
-        if option not in _SWITCHES:
+        if not _is_switch(option):
             arguments.append(f"--{option}={text}")
         elif text.lower() in ("true", "1", "yes") and (option != _FRESH or first_attempt):
             arguments.append(f"--{option}")
     if storage_url is not None:
         arguments.append(f"--storage={storage_url}")
     return shlex.join([*program, "tune", *arguments, "--address=auto", f"--job={job.job_id}"])
+
+
+def _is_switch(option: str) -> bool:
+    return option in OPTIONS and OPTIONS[option].is_switch
 
 
 # ── secrets ─────────────────────────────────────────────────────────────────────────────────────

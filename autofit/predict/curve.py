@@ -19,6 +19,7 @@ from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor,
 from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Conditions, Level
 from workers.predict.curve.mixed_convolutions import Option
 from workers.predict.curve.peak_curve import (
@@ -29,14 +30,7 @@ from workers.predict.curve.peak_curve import (
     PeakEstimate,
     TracedCurve,
 )
-from workers.protocol import (
-    Device,
-    Evidence,
-    Knobs,
-    Peaks,
-    TrialOutcome,
-    Verdict,
-)
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.trace import Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autofit.predict.confidence import Calibration
-from workers.protocol import Device, Evidence, Knobs
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
 

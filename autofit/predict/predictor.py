@@ -29,6 +29,7 @@ from autofit.predict.self_test import checked
 from autofit.settings.goals import Risk
 from workers import conv
 from workers.conv import Rewrite
+from workers.knobs import Knobs
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
@@ -38,15 +39,8 @@ from workers.predict.curve.peak_curve import (
     TracedCurve,
     traced_knobs,
 )
-from workers.protocol import (
-    HOST_ARCHITECTURE,
-    Knobs,
-    Probe,
-    TrialOutcome,
-    TrialSpec,
-    Verdict,
-    WorkloadRef,
-)
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.setup import ALONE, Setup
 from workers.trace import Trace
 
 # Kinds of failure that say nothing against the workload: it has to be measured.
@@ -62,9 +56,7 @@ class Predictor:
     Args:
         workload: what is traced.
         run: runs a predict trial.
-        mode: `train`, `infer` or None for the workload's own.
-        worst_case: with the worst batches, of a workload that has kinds of them.
-        num_ranks: of `DistributedDataParallel`, of which one is predicted; 1 for none.
+        setup: mode, kind of batches and ranks.
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
         plans: who knows cuDNN's plans on a card of an architecture.
@@ -84,9 +76,7 @@ class Predictor:
         workload: WorkloadRef,
         run: Runner,
         *,
-        mode: str | None = None,
-        worst_case: bool = False,
-        num_ranks: int = 1,
+        setup: Setup = ALONE,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
         plans: PlanSources = plan_source,
@@ -103,9 +93,7 @@ class Predictor:
         self._with_calls = with_calls
         self._workload = workload
         self._run = run
-        self._mode = mode
-        self._worst_case = worst_case
-        self._num_ranks = num_ranks
+        self._setup = setup
         self._emit = emit
         self._residuals = residuals or shipped_residuals()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
@@ -185,7 +173,7 @@ class Predictor:
             raise UsageError(f"batch_size must be at least 1, got {batch_size}")
         script = self._workload.script
         if script is not None:
-            why = script.why_not(knobs, self._mode, worst_case=self._worst_case, num_ranks=self._num_ranks)
+            why = script.why_not(knobs, self._setup)
             if why is not None:
                 raise UsageError(why)
         key = (self._traced(knobs, batch_size), batch_size)
@@ -198,9 +186,7 @@ class Predictor:
                     batch_size=batch_size,
                     probe=Probe.PREDICT,
                     knobs=key[0],
-                    mode=self._mode,
-                    worst_case=self._worst_case,
-                    num_ranks=self._num_ranks,
+                    setup=self._setup,
                     architecture=self._architecture,
                     num_threads=self._num_threads,
                     with_tensors=self._with_tensors,
@@ -358,9 +344,7 @@ def _keep(trace_json: str) -> None:
 def local_predictor(
     workload: WorkloadRef,
     *,
-    mode: str | None = None,
-    worst_case: bool = False,
-    num_ranks: int = 1,
+    setup: Setup = ALONE,
     emit: EventSink = ignore,
     with_tensors: bool = False,
     with_calls: bool = False,
@@ -369,9 +353,7 @@ def local_predictor(
     return Predictor(
         workload,
         checked(workers.run),
-        mode=mode,
-        worst_case=worst_case,
-        num_ranks=num_ranks,
+        setup=setup,
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,

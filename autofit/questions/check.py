@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from autofit.dispatch.base import Devices
-from autofit.errors import ExitCode, UsageError
+from autofit.errors import ExitCode
 from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration
@@ -19,8 +18,9 @@ from autofit.predict.estimate import Interval, WorkspaceSpan
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.settings.target import resolve_target
-from autofit.settings.tune_settings import TuneSettings, resolve_settings
-from workers.protocol import Device, Evidence, Knobs, Verdict
+from autofit.settings.tune_settings import TuneSettings
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Verdict
 
 CHECK_SCHEMA = "autofit.check/1"
 
@@ -135,55 +135,15 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
     )
 
 
-# What `autofit tune` can be told and a single prediction has no use for.
-_OF_A_SEARCH = frozenset(
-    {
-        "device",
-        "probe",
-        "max_batch",
-        "risk",
-        "search",
-        "storage",
-        "study",
-        "address",
-        "fresh",
-        "metrics_port",
-        "metrics_host",
-        "deadline",
-        "objective",
-        "soak_steps",
-        "max_trials",
-        "max_seconds",
-        "storage_wait",
-        "resources",
-        "node_wait",
-        "threads",
-    }
-)
-
-
-def check_settings(options: Mapping[str, object]) -> TuneSettings:
-    """The settings of a check: of one algorithm, PyTorch's default unless named, and predicted.
-
-    Raises:
-        UsageError: an option is wrong, or means something to a search alone.
-    """
-    if misplaced := sorted(options.keys() & _OF_A_SEARCH):
-        raise UsageError(f"a check takes no {', '.join(misplaced)}: it predicts one configuration")
-    settings = resolve_settings({**options, "probe": "predict"}, {}, None)
-    settings.one_conv_algo("a check")
-    return settings
-
-
 def run_check(settings: TuneSettings, predictor: Predictor, batch_size: int) -> CheckResult:
-    """Predicts the configuration of `check_settings` and holds it against its budget.
+    """Predicts the configuration of the settings and holds it against its budget.
 
     Raises:
         UsageError: no card is named and none is here.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=_nothing_to_measure_on)
-    knobs = settings.knobs(settings.one_conv_algo("a check"))
+    knobs = settings.configuration("a check")
     curve = predictor.curve_at(knobs, target.card, batch_size)
     return check_curve(curve, batch_size, target.budget, target.device)
 

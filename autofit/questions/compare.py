@@ -14,8 +14,10 @@ from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
+from workers.knobs import Knobs
 from workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
-from workers.protocol import Device, Knobs, WorkloadRef
+from workers.protocol import Device, WorkloadRef
+from workers.setup import Setup
 from workers.trace import FORWARD_END, Trace
 
 # One pass of each on the CPU; who compares more than that takes gets the lists without the outputs.
@@ -162,7 +164,7 @@ def compare_workloads(
         raise UsageError("a comparison is of two models or more: name another one")
     passes = []
     for workload in workloads:
-        predictor = local_predictor(workload, mode="infer", emit=emit, with_tensors=True)
+        predictor = local_predictor(workload, setup=Setup(mode="infer"), emit=emit, with_tensors=True)
         trace = predictor.trace(Knobs(), batch_size)
         curve = predictor.curve_of(trace.until(FORWARD_END), Knobs(), card)
         passes.append(ForwardPass.of(trace, curve(batch_size)))

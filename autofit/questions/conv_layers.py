@@ -14,10 +14,12 @@ from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
 from workers import conv
 from workers.conv import ConvPolicy, Rewrite
+from workers.knobs import Knobs
 from workers.predict.curve.mixed_convolutions import layer_of
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.spans import Workspace, between, certain
-from workers.protocol import HOST_ARCHITECTURE, Device, Knobs, WorkloadRef
+from workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
+from workers.setup import Setup
 from workers.trace import Category, Convolution, Trace
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
@@ -142,10 +144,10 @@ def find_conv_layers(
     """
     kind = "cpu" if card is None else "cuda"
     names = tuple(n for n in conv.applicable(kind) if isinstance(conv.find(n), ConvPolicy | Rewrite))
-    predictor = local_predictor(workload, mode=mode, emit=emit)
+    predictor = local_predictor(workload, setup=Setup(mode=mode), emit=emit)
     trace = predictor.trace(Knobs(), batch_size)
     if card is None:
-        host = Predictor(workload, workers.run, mode=trace.mode, emit=emit, for_host=True)
+        host = Predictor(workload, workers.run, setup=Setup(mode=trace.mode), emit=emit, for_host=True)
         taken = _on_host(host, trace)
     else:
         taken = _on_card(predictor, trace, card, names)

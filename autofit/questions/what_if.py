@@ -13,19 +13,8 @@ from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
 from workers import conv
-from workers.protocol import Knobs, allocator_conf
-
-# The values of a knob that are worth a try; precisions that only turn TF32 on or off change no size.
-_VALUES: dict[str, tuple[Any, ...]] = {
-    "precision": ("amp-fp16", "amp-bf16", "bf16"),
-    "memory_format": ("channels_last",),
-    "checkpointing": ("none", "blocks", "every:2", "selective"),
-    "optimizer_impl": ("foreach", "fused", "loop"),
-    "set_to_none": (True, False),
-    "conv_algo": conv.applicable("cuda"),
-    "allocator": ("default", "expandable_segments"),
-}
-_OF_TRAINING = ("optimizer_impl", "set_to_none", "checkpointing")
+from workers.knobs import KNOBS, Knobs
+from workers.knobs.allocator import allocator_conf
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
 
@@ -144,16 +133,17 @@ def what_if(
 
 def levers(knobs: Knobs) -> Iterator[Lever]:
     """Every single change of a setting that may save memory."""
-    for name, values in _VALUES.items():
+    for knob in KNOBS.values():
+        values: tuple[Any, ...] = conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
         for value in values:
-            if value == getattr(knobs, name):
+            if value == getattr(knobs, knob.name):
                 continue
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            changed = dataclasses.replace(knobs, **{name: value})
+            changed = dataclasses.replace(knobs, **{knob.name: value})
             yield Lever(
-                name=name,
+                name=knob.name,
                 value=written,
-                how=f"--{name.replace('_', '-')} {written}",
+                how=f"--{knob.option} {written}",
                 knobs=changed,
                 allocator=allocator_conf(changed.allocator),
             )
@@ -161,7 +151,7 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
 
 def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
     """Why a lever need not be tried; empty where it has to be."""
-    if base.mode == "infer" and lever.name in _OF_TRAINING:
+    if base.mode == "infer" and KNOBS[lever.name].of_training:
         return "inference has neither an optimizer nor gradients"
     if lever.name == "conv_algo" and not convolves:
         return "the step has no convolution"

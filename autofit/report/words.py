@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.hardware.gpus import oldest_first
-from workers.protocol import Device, Evidence, Knobs
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, num_ranks: int) -> str:

@@ -17,7 +17,8 @@ from enum import StrEnum
 from autofit.search.boundary import Boundary
 from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, best_of
 from autofit.settings.goals import Objective
-from workers.protocol import Evidence, Knobs, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Evidence, TrialOutcome, Verdict
 
 _NUM_HALVES = 3
 

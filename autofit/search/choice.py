@@ -10,7 +10,8 @@ from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
 from autofit.settings.goals import Objective
 from workers import conv
-from workers.protocol import Knobs, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95
 

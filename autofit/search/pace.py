@@ -10,16 +10,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
-from workers.protocol import HOST_ARCHITECTURE, Knobs, split_checkpointing
+from workers.knobs import KNOBS, Knobs
+from workers.protocol import HOST_ARCHITECTURE
 
-_ALL_RECOMPUTED = 3
-_BY_LAUNCHES = {"fused": 0, "default": 1, "foreach": 1, "loop": 2}  # of kernels per optimizer step
-
-# From tensor cores down to fp32 without them. Before Ampere bfloat16 has no tensor cores, and TF32 is
-# not there (NVIDIA's white papers on Volta, Turing and Ampere).
-_BFLOAT16_SINCE = 80
-_SINCE_AMPERE = {"bf16": 0, "amp-bf16": 1, "amp-fp16": 1, "tf32": 2, "fp32": 3, "ieee-fp32": 4}
-_BEFORE_AMPERE = {"amp-fp16": 0, "tf32": 1, "fp32": 1, "ieee-fp32": 1}
+_COSTS = sorted(
+    ((knob.name, knob.cost) for knob in KNOBS.values() if knob.cost is not None),
+    key=lambda named: named[1].rank,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +41,27 @@ class Pace:
                 without it settings of different algorithms are not compared.
         """
         left = dataclasses.asdict(knobs)
-        costs: list[float] = [
-            not left.pop("set_to_none"),
-            _recomputed(left.pop("checkpointing")),
-        ]
+        capability = None if architecture == HOST_ARCHITECTURE else int(architecture.removeprefix("sm_"))
+        costs: list[float] = []
+        for name, cost in _COSTS:
+            if (place := cost.of(left[name], capability)) is not None:
+                del left[name]
+                costs.append(place)
         if conv_cost is not None:
             del left["conv_algo"]
             costs.append(conv_cost)
-        if architecture != HOST_ARCHITECTURE:  # where oneDNN and vector units decide, too different
-            costs.append(_BY_LAUNCHES[left.pop("optimizer_impl")])
-            has_bfloat16 = int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE
-            by_type = _SINCE_AMPERE if has_bfloat16 else _BEFORE_AMPERE
-            if left["precision"] in by_type:
-                costs.append(by_type[left.pop("precision")])
         return cls(tuple(left.items()), tuple(costs))
 
     @classmethod
     def usually(cls, knobs: Knobs, architecture: str) -> tuple[float, ...]:
         """Orders settings that fit as much by what they usually cost, whatever they differ in."""
         pace = cls.of(knobs, architecture)
+        names_fast_kernels = {name for name, cost in _COSTS if cost.names_fast_kernels}
         is_last_resort = architecture != HOST_ARCHITECTURE and any(
-            name == "precision" for name, _ in pace.alike
+            name in names_fast_kernels for name, _ in pace.alike
         )
         return (is_last_resort, *pace.costs)
 
     def is_no_slower_than(self, other: Pace) -> bool:
         """Whether a sample takes at most as long, as far as that is known."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
-
-
-def _recomputed(checkpointing: str) -> float:
-    """How much of the forward pass runs again: none, what is cheap and a part of the rest, all of it."""
-    kind, number = split_checkpointing(checkpointing)
-    if kind == "none":
-        return 0
-    return 1 + (100 - (number or 100)) / 100 if kind == "selective" else _ALL_RECOMPUTED

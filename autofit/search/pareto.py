@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autofit.search.pace import Pace
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

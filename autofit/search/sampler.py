@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from autofit.search.boundary import Boundary
 from autofit.search.curves import Curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 MEMORY_CONSTRAINT = "memory"  # at most 0 for a trial that fits
 PEAK_ATTRIBUTE = "peak_bytes"  # the measured peak that is held against the budget

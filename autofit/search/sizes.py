@@ -13,7 +13,7 @@ import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 if TYPE_CHECKING:
     from autofit.search.curves import Curve

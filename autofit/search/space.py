@@ -13,7 +13,7 @@ from optuna.trial import Trial
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
 from autofit.search.sizes import sizes_for
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 BATCH_SIZE = "batch_size"
 

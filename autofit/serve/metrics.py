@@ -25,7 +25,8 @@ from autofit.events import (
     WorkersChanged,
 )
 from autofit.jobs.records import JobState
-from workers.protocol import Knobs, Peaks, Probe, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Peaks, Probe, Verdict
 
 OTHER = "other"
 

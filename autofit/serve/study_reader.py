@@ -24,7 +24,7 @@ from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
 from autofit.study.search_record import SearchRecord
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 UNREADABLE = (ValueError, LookupError, TypeError)
 """What reading another version's record raises."""

@@ -84,7 +84,7 @@ def resolve_target(
         card=None if architecture is None else name,
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        num_ranks=settings.num_ranks,
+        num_ranks=settings.setup.num_ranks,
     )
     probe = _cuda_probe(
         settings,
@@ -175,7 +175,7 @@ def _cpu(settings: TuneSettings) -> Target:
 def _cuda_probe(
     settings: TuneSettings, *, has_local_gpu: bool, reachable: Callable[[], Devices]
 ) -> Probe | None:
-    if settings.probe == "predict" or settings.num_ranks > 1:  # a trial runs one rank alone
+    if settings.probe == "predict" or settings.setup.parallel:  # a trial runs one rank alone
         return None
     asks_elsewhere = settings.address is not None
     if (has_local_gpu or asks_elsewhere) and reachable().num_gpus > 0:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,24 +27,13 @@ from autofit.hardware.gpus import Gpu
 from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.settings import values
 from autofit.settings.goals import Objective, Risk
-from workers.protocol import (
-    MODES,
-    Knobs,
-)
-
-DEVICES = ("auto", "cuda", "cpu")
-PROBES = ("auto", "predict", "measure")
+from autofit.settings.options import OPTIONS
+from workers.knobs import Knobs
+from workers.setup import Setup
 
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
-# Of each of these one is chosen: the first place that gives any puts the others aside.
-_CHOICES = (
-    frozenset({"gpu", "gpu-mem"}),
-    frozenset({"model", "script"}),
-    frozenset({"global-batch", "grad-accumulation"}),
-)
-_OF_SCRIPTS = frozenset({"script-arg", "batch-arg", "batch-env"})
 
 
 # ── the settings ────────────────────────────────────────────────────────────────────────────────
@@ -67,13 +56,10 @@ class TuneSettings:
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
-        precision, memory_format, optimizer, optimizer_impl, set_to_none, checkpointing, allocator,
-            grad_accumulation, global_batch, compile: see `workers.protocol.Knobs`.
+        knobs: those that are not searched; the convolution algorithm is among `conv_algos`.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
-        mode: None leaves the workload's own.
-        worst_case: with the worst batches that a workload's data can make.
-        num_ranks: what is predicted is one of so many ranks of `DistributedDataParallel`; 1 for none.
+        setup: mode, kind of batches, and ranks.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -110,20 +96,9 @@ class TuneSettings:
     device: str = "auto"
     probe: str = "auto"
     conv_algos: tuple[str, ...] | None = None
-    precision: str = "fp32"
-    memory_format: str = "contiguous"
-    optimizer: str | None = None
-    optimizer_impl: str = "default"
-    set_to_none: bool = True
-    checkpointing: str = "none"
-    allocator: str = "default"
-    grad_accumulation: int = 1
-    global_batch: int | None = None
-    compile: bool = False
+    knobs: Knobs = field(default_factory=Knobs)
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
-    mode: str | None = None
-    worst_case: bool = False
-    num_ranks: int = 1
+    setup: Setup = field(default_factory=Setup)
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -146,47 +121,42 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         if self.script is None and (self.script_arguments or self.batch_argument or self.batch_variable):
-            raise UsageError(
-                "--script-arg, --batch-arg and --batch-env say how a script is called: name it with --script"
-            )
+            raise UsageError("--script-arg, --batch-arg and --batch-env need a script: name it with --script")
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
-                "--gpu and --gpu-mem contradict each other: the card's name says its memory; give one"
+                "--gpu and --gpu-mem cannot be combined: a card's name includes its memory; give one of them"
             )
         if self.probe == "predict" and self.objective is Objective.THROUGHPUT:
             raise UsageError(
-                "--objective throughput needs measured steps: leave out --probe predict, or the objective"
+                "--objective throughput needs measured steps and cannot be combined with --probe predict: "
+                "drop one of them"
             )
-        if self.num_ranks > 1:
+        if self.setup.parallel:
             self._require_prediction()
-        if self.global_batch is not None and self.grad_accumulation != 1:
+        if self.knobs.global_batch is not None and self.setup.parallel:
             raise UsageError(
-                "--global-batch and --grad-accumulation contradict each other: the batch size decides how "
-                "often a global batch is accumulated; give one"
-            )
-        if self.global_batch is not None and self.num_ranks > 1:
-            raise UsageError(
-                "--global-batch is of one process: with --parallel give --grad-accumulation, or leave "
-                "either out"
+                "--global-batch counts the samples of one process and cannot be combined with --parallel: "
+                "give --grad-accumulation instead"
             )
         if self.device != "cpu":
             return
-        if self.allocator != Knobs().allocator or "allocator" in dict(self.searched):
+        if self.knobs.allocator != Knobs().allocator or "allocator" in dict(self.searched):
             raise UsageError(
-                "the allocator's settings are of PyTorch's CUDA allocator, which the CPU has not: leave "
-                "--allocator and its --search out, or --device cpu"
+                "--allocator and --search allocator=… set PyTorch's CUDA allocator and cannot be combined "
+                "with --device cpu: drop one of them"
             )
         if self.gpu is not None:
             raise UsageError(
-                "--gpu names a card, --device cpu uses none: give --gpu-mem, what the process may use"
+                "--gpu cannot be combined with --device cpu: give --gpu-mem, the memory for the process"
             )
         if self.gpu_mem_bytes is None:
             raise UsageError(
-                "--device cpu needs a limit: give what the process may use, such as --gpu-mem 4G"
+                "--device cpu needs a limit: give the memory that the process may use, such as --gpu-mem 4G"
             )
         if self.probe == "predict":
             raise UsageError(
-                "--probe predict predicts GPUs; with --device cpu leave it out or say --probe measure"
+                "--probe predict predicts GPUs and cannot be combined with --device cpu: drop it, or use "
+                "--probe measure"
             )
 
     def _require_prediction(self) -> None:
@@ -199,13 +169,13 @@ class TuneSettings:
         )  # fmt: skip
         if wants is not None:
             raise UsageError(
-                f"--parallel predicts one rank of several and {wants} measures one alone: leave out either"
+                f"--parallel is predicted only and cannot be combined with {wants}: drop one of them"
             )
 
     @property
     def may_compile(self) -> bool:
         """Whether any of the settings compiles the model."""
-        return True in dict(self.searched).get("compile", (self.compile,))
+        return True in dict(self.searched).get("compile", (self.knobs.compile,))
 
     @property
     def says_of_a_sample(self) -> bool:
@@ -220,24 +190,18 @@ class TuneSettings:
         """
         names = self.conv_algos or (Knobs().conv_algo,)
         if len(names) != 1 or names == values.ALL_CONV_ALGOS:
-            raise UsageError(f"--conv-algo: {what} is of one algorithm; name one of them")
+            raise UsageError(f"--conv-algo: {what} takes one algorithm; name one of them")
         return names[0]
 
-    def knobs(self, conv_algo: str = "cudnn") -> Knobs:
-        """The knob setting that these settings and one of the algorithms make."""
-        return Knobs(
-            conv_algo=conv_algo,
-            precision=self.precision,
-            memory_format=self.memory_format,
-            optimizer=self.optimizer,
-            optimizer_impl=self.optimizer_impl,
-            set_to_none=self.set_to_none,
-            checkpointing=self.checkpointing,
-            allocator=self.allocator,
-            grad_accumulation=self.grad_accumulation,
-            global_batch=self.global_batch,
-            compile=self.compile,
-        )
+    def configuration(self, what: str) -> Knobs:
+        """The one knob setting of what is about one configuration alone.
+
+        Raises:
+            UsageError: several algorithms are named, or a knob is to be searched.
+        """
+        if self.searched:
+            raise UsageError(f"--search: {what} takes one value for each knob; give them one by one")
+        return replace(self.knobs, conv_algo=self.one_conv_algo(what))
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
@@ -257,7 +221,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
     """
     chosen = _chosen(cli, env, file)
     if {"model", "script"} <= chosen.keys():
-        raise UsageError("--model and --script contradict each other: a script brings its model; give one")
+        raise UsageError("--model and --script cannot be combined: a script brings its own model; give one")
     if "script" in chosen:
         chosen["model"] = chosen["script"]
     if "model" not in chosen:
@@ -271,14 +235,44 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             "`autofit submit` make a job for each"
         )
     _require_one_place(chosen)
-    return TuneSettings(**{_OPTIONS[option][0]: converted for option, (_, converted) in chosen.items()})
+    return _settings({OPTIONS[option].field: converted for option, (_, converted) in chosen.items()})
+
+
+def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneSettings:
+    """The settings of a call that predicts one configuration: one algorithm, and nothing of a search.
+
+    Args:
+        options: those of the call.
+        what: what the call makes, for messages: `a check`.
+
+    Raises:
+        UsageError: an option is wrong, or means something to a search alone.
+    """
+    of_search = {option.argument for option in OPTIONS.values() if option.of_search}
+    if misplaced := sorted(options.keys() & of_search):
+        raise UsageError(f"{what} takes no {', '.join(misplaced)}: it predicts one configuration")
+    settings = resolve_settings({**options, "probe": "predict"}, {}, None)
+    settings.one_conv_algo(what)
+    return settings
+
+
+def _settings(fields: Mapping[str, Any]) -> TuneSettings:
+    """The settings of converted values by their fields, those of knobs and setup with a prefix."""
+    parts: dict[str, dict[str, Any]] = {"": {}, "knobs": {}, "setup": {}}
+    for name, value in fields.items():
+        part, _, own = name.rpartition(".")
+        parts[part][own] = value
+    try:
+        return TuneSettings(**parts[""], knobs=Knobs(**parts["knobs"]), setup=Setup(**parts["setup"]))
+    except ValueError as error:  # of values that are right by themselves
+        raise UsageError(str(error)) from error
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
     """Refuses a knob that is both set and searched."""
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
-        if _OPTIONS[option][0] in dict(searched):
+        if OPTIONS[option].is_knob and _field_of(option) in dict(searched):
             raise UsageError(f"--{option} sets what --search {option}=… chooses from: leave one of them out")
 
 
@@ -316,15 +310,20 @@ def _chosen(
 
 def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
     """The options that lower places give in vain: another way to say what is said already."""
-    put_aside = frozenset[str]().union(*(choice for choice in _CHOICES if choice & chosen.keys()))
+    made = {OPTIONS[option].choice for option in chosen} - {None}
+    put_aside = frozenset(option.name for option in OPTIONS.values() if option.choice in made)
     if "model" in chosen:
-        put_aside |= _OF_SCRIPTS
+        put_aside |= {option.name for option in OPTIONS.values() if option.of_scripts}
     _, searched = chosen.get("search", ("", ()))
     return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(values.SEARCHABLE))
 
 
-def _option_of(field: str) -> str:
-    return field.replace("_", "-")
+def _option_of(knob: str) -> str:
+    return knob.replace("_", "-")
+
+
+def _field_of(option: str) -> str:
+    return option.replace("-", "_")
 
 
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
@@ -335,53 +334,12 @@ def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
     )
 
 
-_OPTIONS: dict[str, tuple[str, values.Convert]] = {  # option → the field, and how its value is read
-    "model": ("model", values.text),
-    "input": ("input_shape", values.shape),
-    "classes": ("num_classes", values.whole_number(minimum=1)),
-    "seq-len": ("sequence_length", values.whole_number(minimum=1)),
-    "script": ("script", values.text),
-    "script-arg": ("script_arguments", values.arguments),
-    "batch-arg": ("batch_argument", values.text),
-    "batch-env": ("batch_variable", values.text),
-    "gpu-mem": ("gpu_mem_bytes", values.size),
-    "gpu": ("gpu", values.cards),
-    "device": ("device", values.one_of(DEVICES)),
-    "probe": ("probe", values.one_of(PROBES)),
-    "conv-algo": ("conv_algos", values.conv_algos),
-    "grad-accumulation": ("grad_accumulation", values.whole_number(minimum=1)),
-    "global-batch": ("global_batch", values.whole_number(minimum=1)),
-    **{name: (name.replace("-", "_"), convert) for name, convert in values.SEARCHABLE.items()},
-    "search": ("searched", values.searched),
-    "mode": ("mode", values.one_of(MODES)),
-    "worst-case": ("worst_case", values.switch),
-    "parallel": ("num_ranks", values.parse_parallel),
-    "max-batch": ("max_batch", values.whole_number(minimum=1)),
-    "margin": ("margin", values.margin),
-    "reserve": ("reserve_bytes", values.size_or_zero),
-    "risk": ("risk", values.risk),
-    "objective": ("objective", values.objective),
-    "soak-steps": ("soak_steps", values.whole_number(minimum=0)),
-    "max-trials": ("max_trials", values.whole_number(minimum=1)),
-    "max-seconds": ("max_seconds", values.seconds),
-    "storage": ("storage", values.text),
-    "storage-wait": ("storage_wait_seconds", values.seconds_or_zero),
-    "study": ("study", values.text),
-    "address": ("address", values.text),
-    "resources": ("resources", values.resources),
-    "node-wait": ("node_wait_seconds", values.seconds_or_zero),
-    "fresh": ("fresh", values.switch),
-    "metrics-port": ("metrics_port", values.whole_number(minimum=0, maximum=65535)),
-    "metrics-host": ("metrics_host", values.text),
-    "deadline": ("deadline_seconds", values.seconds),
-    "threads": ("num_threads", values.whole_number(minimum=1)),
-}
 _Given = dict[str, tuple[str, Any]]  # option → how a message calls it, and the value as it was given
 
 
 def _converted(option: str, raw: Any, label: str) -> Any:
     try:
-        return _OPTIONS[option][1](raw)
+        return OPTIONS[option].convert(raw)
     except UsageError as error:
         raise type(error)(f"{label}: {error.message}") from error
     except ValueError as error:
@@ -389,13 +347,13 @@ def _converted(option: str, raw: Any, label: str) -> Any:
 
 
 def _given_in_call(cli: Mapping[str, object]) -> _Given:
-    labels = {option.replace("-", "_"): (option, f"--{option}") for option in _OPTIONS}
+    labels = {option.replace("-", "_"): (option, f"--{option}") for option in OPTIONS}
     given = {key: value for key, value in cli.items() if value is not None and value != ()}
     return _labelled(given, labels, "", "setting")
 
 
 def _given_in_environment(env: Mapping[str, str]) -> _Given:
-    variables = {_VARIABLE_PREFIX + option.upper().replace("-", "_"): option for option in _OPTIONS}
+    variables = {_VARIABLE_PREFIX + option.upper().replace("-", "_"): option for option in OPTIONS}
     labels = {variable: (option, f"{variable} in the environment") for variable, option in variables.items()}
     given = {
         key: value
@@ -422,7 +380,7 @@ def _given_in_file(file: Path | None) -> _Given:
         raise UsageError(f"{file}: {_TABLE} is not a table: begin the settings with a line [{_TABLE}]")
     return _labelled(
         table,
-        {option: (option, f"{file}, [{_TABLE}] {option}") for option in _OPTIONS},
+        {option: (option, f"{file}, [{_TABLE}] {option}") for option in OPTIONS},
         f"{file}, [{_TABLE}]: ",
         "key",
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -18,17 +17,9 @@ from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, find_gpu
 from autofit.settings.goals import Objective, Risk
 from autofit.units import parse_bytes, parse_percent
-from workers.protocol import (
-    CONV_ALGO_NAMES,
-    CONV_ALGOS_WITH_NUMBER,
-    MEMORY_FORMATS,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
-    allocator_conf,
-    split_checkpointing,
-    split_conv_algo,
-)
+from workers.knobs import KNOBS, Knob
+from workers.knobs.knob import switch
+from workers.setup import TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
 
@@ -76,39 +67,24 @@ def arguments(value: Any) -> tuple[str, ...]:
 def conv_algos(value: Any) -> tuple[str, ...]:
     """The convolution algorithms to search, each once, or all."""
     names = _items(value, ",")
-    return ALL_CONV_ALGOS if names == list(ALL_CONV_ALGOS) else tuple(dict.fromkeys(map(_conv_algo, names)))
+    return (
+        ALL_CONV_ALGOS
+        if names == list(ALL_CONV_ALGOS)
+        else tuple(dict.fromkeys(map(knob_value(KNOBS["conv_algo"]), names)))
+    )
 
 
-def _conv_algo(value: Any) -> str:
-    """One of them; its number is written as a number is."""
-    if str(value).partition(":")[0] not in CONV_ALGOS_WITH_NUMBER:
-        return str(one_of(CONV_ALGO_NAMES)(value))
-    with _without("conv_algo "):
-        family, number = split_conv_algo(str(value))
-    return family if number is None else f"{family}:{number}"
+def knob_value(knob: Knob) -> Convert:
+    """A converter that takes a value of a knob, and names near matches of one that there is not."""
 
+    def convert(value: Any) -> Any:
+        try:
+            return knob.read(value)
+        except ValueError as error:
+            hint = did_you_mean(str(value), knob.values)
+            raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
 
-def checkpointing(value: Any) -> str:
-    """A value of the knob; its number is written as a number is."""
-    with _without("checkpointing "):
-        kind, number = split_checkpointing(str(value))
-    return kind if number is None else f"{kind}:{number}"
-
-
-def allocator(value: Any) -> str:
-    """A value of the knob."""
-    with _without("allocator "):
-        allocator_conf(str(value))
-    return str(value)
-
-
-@contextmanager
-def _without(name: str) -> Iterator[None]:
-    """Leaves the knob's name out of an error, which the option's label says already."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(name)) from None
+    return convert
 
 
 def shape(value: Any) -> tuple[int, ...]:
@@ -160,14 +136,14 @@ def _number(value: Any) -> float:
 def seconds(value: Any) -> float:
     """Seconds, more than 0."""
     if not (found := _number(value)) > 0:
-        raise ValueError(f"{value!r} is not a number of seconds above 0")
+        raise ValueError(f"{value!r} is not a number of seconds: expected more than 0")
     return found
 
 
 def seconds_or_zero(value: Any) -> float:
     """Seconds."""
     if not (found := _number(value)) >= 0:
-        raise ValueError(f"{value!r} is not a number of seconds, nor 0")
+        raise ValueError(f"{value!r} is not a number of seconds: expected 0 or more")
     return found
 
 
@@ -189,31 +165,9 @@ def resources(value: Any) -> tuple[tuple[str, float], ...]:
     return tuple(amounts.items())
 
 
-def switch(value: Any) -> bool:
-    """Yes or no."""
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str) or value.strip().lower() not in words:
-        raise ValueError(f"{value!r} is neither true nor false")
-    return words[value.strip().lower()]
-
-
-def parse_parallel(value: Any) -> int:
-    """The ranks of `ddp:N`.
-
-    Raises:
-        ValueError: it is of another kind, or says no number.
-    """
-    kind, _, number = str(value).strip().partition(":")
-    if kind == "fsdp":
-        raise ValueError(
-            "fsdp is not predicted: wrap the model in your own script and measure with "
-            "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
-        )
-    if kind != "ddp" or not number.isascii() or not number.isdecimal() or int(number) < 1:
-        raise ValueError(f"{value!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
-    return int(number)
+def batch_kind(value: Any) -> str:
+    """The kind of batches that a switch for the worst ones means."""
+    return WORST if switch(value) else TYPICAL
 
 
 def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
@@ -258,12 +212,5 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
 
 # The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
 SEARCHABLE: dict[str, Convert] = {
-    "precision": one_of(PRECISIONS),
-    "memory-format": one_of(MEMORY_FORMATS),
-    "checkpointing": checkpointing,
-    "optimizer": one_of(OPTIMIZERS),
-    "optimizer-impl": one_of(OPTIMIZER_IMPLS),
-    "set-to-none": switch,
-    "allocator": allocator,
-    "compile": switch,
+    knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable
 }

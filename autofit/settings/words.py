@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Container, Iterable
 
-from workers.protocol import WORST, Knobs
-
-# What a knob's value is called; where there is no word for it, it is called by its name.
-_WORDS: dict[str, dict[object, str]] = {
-    "optimizer": {None: "the workload's optimizer"},
-    "optimizer_impl": {"default": "its usual implementation"},
-    "set_to_none": {True: "gradients dropped", False: "gradients kept as zeros"},
-    "checkpointing": {"none": "no checkpointing"},
-    "allocator": {"default": "the allocator's defaults"},
-    "grad_accumulation": {None: "accumulated", 1: "one batch a step"},
-    "global_batch": {None: "no global batch"},
-    "compile": {True: "compiled", False: "not compiled"},
-}
-_PHRASES = {
-    "checkpointing": "checkpointing {}",
-    "allocator": "allocator {}",
-    "grad_accumulation": "{} batches a step",
-    "global_batch": "global batch {}",
-}
+from workers.knobs import KNOBS, Knobs
+from workers.setup import WORST
 
 
 def in_words(knob: str, value: object) -> str:
     """A knob's value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
-    return _WORDS.get(knob, {}).get(value) or _PHRASES.get(knob, "{}").format(value)
-
-
-def _knob_names() -> list[str]:
-    """The convolution algorithm first."""
-    return [field.name for field in dataclasses.fields(Knobs)]
+    return KNOBS[knob].in_words(value)
 
 
 def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
     """The names of the knobs in which settings differ, in the order of `Knobs`."""
     settings = tuple(settings)
-    return tuple(name for name in _knob_names() if len({getattr(knobs, name) for knobs in settings}) > 1)
+    return tuple(name for name in KNOBS if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
 def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
@@ -55,7 +32,7 @@ def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
 def in_short(knobs: Knobs) -> str:
     """A setting by itself: its convolution algorithm, and what else is not the default."""
     default = Knobs()
-    changed = (name for name in _knob_names()[1:] if getattr(knobs, name) != getattr(default, name))
+    changed = (name for name in list(KNOBS)[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
 
 
@@ -77,7 +54,7 @@ def configuration(
     if of_script:
         return "the script's own precision and optimizer"
     default = Knobs()
-    others = [name for name in _knob_names() if name not in ("conv_algo", "optimizer_impl")]
+    others = [name for name in KNOBS if name not in ("conv_algo", "optimizer_impl")]
     parts = {
         name: in_words(name, getattr(knobs, name))
         for name in others

@@ -41,7 +41,7 @@ def _script_of(settings: TuneSettings) -> Script:
     assert settings.script is not None
     if settings.says_of_a_sample:
         raise UsageError("a script makes its own batches: leave out --input, --classes and --seq-len")
-    _require_its_own(settings)
+    require_its_own(settings)
     return Script(
         path=settings.script,
         arguments=settings.script_arguments,
@@ -50,9 +50,8 @@ def _script_of(settings: TuneSettings) -> Script:
     )
 
 
-def _require_its_own(settings: TuneSettings) -> None:
-    why = ScriptCall.why_not(
-        settings.knobs(), settings.mode, worst_case=settings.worst_case, num_ranks=settings.num_ranks
-    )
+def require_its_own(settings: TuneSettings) -> None:
+    """Refuses settings that a script decides itself; raises `UsageError`."""
+    why = ScriptCall.why_not(settings.knobs, settings.setup)
     if why is not None:
         raise UsageError(why)

@@ -12,7 +12,9 @@ from typing import Any, Self
 from optuna.storages import BaseStorage
 
 from autofit.search.space import SearchSpace
-from workers.protocol import Knobs, Probe, TrialSpec, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.setup import DDP, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
@@ -73,9 +75,7 @@ class SearchRecord:
                 workload=WorkloadRef.from_dict(settings["workload"]),
                 batch_size=1,
                 probe=Probe(settings["probe"]),
-                mode=settings["mode"],
-                worst_case=settings.get("worst_case", False),
-                num_ranks=settings.get("num_ranks", 1),
+                setup=_setup(settings),
                 budget_bytes=settings["budget_bytes"],
                 num_threads=settings["num_threads"],
             ),
@@ -84,3 +84,13 @@ class SearchRecord:
     def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
         """What a trial of this configuration runs, as far as the study keeps it."""
         return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)
+
+
+def _setup(settings: dict[str, Any]) -> Setup:
+    """The setup of a study, as its settings have named the parts since 0.1."""
+    num_ranks = settings.get("num_ranks", 1)
+    return Setup(
+        mode=settings["mode"],
+        batch_kind=WORST if settings.get("worst_case", False) else TYPICAL,
+        parallel=Parallel(degrees=((DDP, num_ranks),) if num_ranks > 1 else ()),
+    )

@@ -39,7 +39,8 @@ from autofit.study.prepare import default_name, prepare, require_name
 from autofit.study.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.study.search_record import Opened, record_opening
 from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
-from workers.protocol import PROTOCOL_VERSION, Knobs, TrialOutcome
+from workers.knobs import Knobs
+from workers.protocol import PROTOCOL_VERSION, TrialOutcome
 
 # Renewed while trials run: so long a coordinator of another host that was killed is waited for.
 LEASE_SECONDS = 300.0

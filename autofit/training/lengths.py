@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UsageError, did_you_mean
-from workers.protocol import TYPICAL, WORST
+from workers.setup import TYPICAL, WORST
 
 _KINDS = (TYPICAL, WORST)
 _PROGRESS_SAMPLES = 10_000

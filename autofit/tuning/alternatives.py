@@ -19,7 +19,9 @@ from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.result import BatchKinds, CardAnswer, FrontierEntry, KindAnswer
-from workers.protocol import TYPICAL, WORST, Evidence, Knobs
+from workers.knobs import Knobs
+from workers.protocol import Evidence
+from workers.setup import TYPICAL, WORST
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -31,7 +33,7 @@ def compare_kinds(
     predict_other: Callable[[Knobs], CurveSet],
     *,
     space: SearchSpace,
-    worst_case: bool,
+    tuned_kind: str,
     budget_bytes: int,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
     """Holds a search's answer against the same setting with batches of the other kind, predicted.
@@ -40,12 +42,12 @@ def compare_kinds(
         frontier: what the search found.
         curves: what it was predicted from, or began at.
         predict_other: the curve of a knob setting with the other kind.
-        worst_case: whether the search was of the worst batches.
+        tuned_kind: the kind of batches that the search was of.
 
     Returns:
         None where there is no such curve, and what to say of that.
     """
-    best, other_name = frontier.best(), TYPICAL if worst_case else WORST
+    best, other_name = frontier.best(), TYPICAL if tuned_kind == WORST else WORST
     batch_size = space.min_batch if best is None else best.batch_size
     entries = (each for each in frontier.entries() if best is None or each.knobs == best.knobs)
     entry = next(entries, None)
@@ -64,9 +66,8 @@ def compare_kinds(
         ]
     except AutofitError as error:
         return None, (f"nothing is known of the {other_name} batches: {error.message}",)
-    typical, worst = reversed(answers) if worst_case else answers
-    tuned = WORST if worst_case else TYPICAL
-    return BatchKinds(tuned=tuned, batch_size=batch_size, typical=typical, worst=worst), ()
+    typical, worst = reversed(answers) if tuned_kind == WORST else answers
+    return BatchKinds(tuned=tuned_kind, batch_size=batch_size, typical=typical, worst=worst), ()
 
 
 def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:

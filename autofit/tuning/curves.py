@@ -19,9 +19,10 @@ from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED
 from workers.predict.curve.host_blocks import HostBlocks
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec
+from workers.protocol import Probe, TrialOutcome, TrialSpec
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace

@@ -28,6 +28,7 @@ from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
+from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from workers.process.outcomes import processor_name
@@ -41,22 +42,7 @@ _SOURCES = "sources"
 _QUESTION = "question"
 
 # Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
-_NOT_DECIDING = frozenset(
-    {
-        "model",  # what it refers to decides
-        "script",
-        "address",  # which devices it leads to decides
-        "storage",
-        "storage_wait_seconds",
-        "node_wait_seconds",
-        "fresh",
-        "metrics_port",
-        "metrics_host",
-        "max_trials",
-        "max_seconds",
-        "deadline_seconds",
-    }
-)
+_NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
 # Variables that allocators, CUDA's libraries and the CPU's read.
 _VARIABLES = (
     "PYTORCH_",

@@ -16,7 +16,8 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
 from autofit.tuning.result import Best, FrontierEntry
 from autofit.units import format_bytes
-from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",

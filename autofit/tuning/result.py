@@ -16,7 +16,9 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
 from autofit.tuning.plain import from_plain
 from autofit.units import format_bytes
-from workers.protocol import TYPICAL, WORST, Device, Evidence, Knobs, TrialOutcome
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, TrialOutcome
+from workers.setup import TYPICAL, WORST
 
 TUNE_SCHEMA = "autofit.tune/1"
 

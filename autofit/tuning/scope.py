@@ -20,7 +20,8 @@ from autofit.settings.words import in_words
 from autofit.tuning.curves import CurveSet
 from workers import conv
 from workers.conv import ConvPolicy
-from workers.protocol import HOST_ARCHITECTURE, Knobs
+from workers.knobs import Knobs
+from workers.protocol import HOST_ARCHITECTURE
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -60,7 +61,7 @@ def search_space(
     """
     from autofit.search.space import SearchSpace
 
-    fixed, searched = settings.knobs(), dict(settings.searched)
+    fixed, searched = settings.knobs, dict(settings.searched)
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
     combinations = list(_combinations(fixed, searched))
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])

@@ -31,7 +31,8 @@ from autofit.tuning.result import Best, CardAnswer, TuneResult
 from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
-from workers.protocol import Knobs, Probe, TrialSpec, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _search(
     best = frontier.best()
 
     def predict_other_kind(knobs: Knobs) -> CurveSet:
-        other = dataclasses.replace(spec, worst_case=not spec.worst_case)
+        other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
         alone = dataclasses.replace(space, choices={}, fixed=knobs)
         predicts = _predictor(other, target, emit)
         return curves_of(alone, target, predicts, other, measuring.submit, risk=settings.risk)[0]
@@ -170,7 +171,7 @@ def _search(
             curves,
             predict_other_kind,
             space=space,
-            worst_case=spec.worst_case,
+            tuned_kind=spec.setup.batch_kind,
             budget_bytes=target.budget.usable_bytes,
         )
         if predictor.has_batch_kinds
@@ -197,7 +198,7 @@ def _search(
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
         batch_kinds=kinds,
-        num_ranks=settings.num_ranks,
+        num_ranks=settings.setup.num_ranks,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
@@ -218,16 +219,13 @@ def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
         return Predictor(
             spec.workload,
             workers.run,
-            mode=spec.mode,
-            worst_case=spec.worst_case,
+            setup=spec.setup,
             emit=emit,
             for_host=True,
             num_threads=spec.num_threads,
         )
     plan_sources.prepare(target.card.architecture)
-    return local_predictor(
-        spec.workload, mode=spec.mode, worst_case=spec.worst_case, num_ranks=spec.num_ranks, emit=emit
-    )
+    return local_predictor(spec.workload, setup=spec.setup, emit=emit)
 
 
 def _require_measurement(settings: TuneSettings, target: Target) -> None:
@@ -295,9 +293,9 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
     return {
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
-        "mode": settings.mode,
-        "worst_case": settings.worst_case,
-        "num_ranks": settings.num_ranks,
+        "mode": settings.setup.mode,
+        "worst_case": settings.setup.is_worst_case,
+        "num_ranks": settings.setup.num_ranks,
         "risk": settings.risk,
         "residuals_sha256": shipped_residuals().digest,
         "probe": spec.probe,
@@ -320,9 +318,7 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
         workload=workload,
         batch_size=1,
         probe=target.probe or Probe.PREDICT,
-        mode=settings.mode,
-        worst_case=settings.worst_case,
-        num_ranks=settings.num_ranks,
+        setup=settings.setup,
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
@@ -332,12 +328,12 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
 
 
 def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
-    if settings.num_ranks == 1:
+    if not settings.setup.parallel:
         return ()
     return (
-        f"one of {settings.num_ranks} ranks is predicted, with the defaults of DistributedDataParallel: "
-        "gradient_as_bucket_view=True would save its buckets; a trial here would run one rank alone, and "
-        "none was made",
+        f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
+        "DistributedDataParallel: gradient_as_bucket_view=True would save its buckets; a trial here would "
+        "run one rank alone, and none was made",
     )
 
 
@@ -362,7 +358,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        num_ranks=settings.num_ranks,
+        num_ranks=settings.setup.num_ranks,
         sizes=space.sizes(best.knobs),
         emit=emit,
     )

@@ -22,8 +22,9 @@ from autofit.dispatch.base import Devices, Dispatcher
 from autofit.tuning.curves import CurveSet, Need
 from autofit.units import format_bytes
 from workers import conv
+from workers.knobs import Knobs
 from workers.process.outcomes import without_answer
-from workers.protocol import NOT_TRIED, Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
 # The low end of a prediction beyond so many times the budget leaves no doubt.
 _FAR = 1.1

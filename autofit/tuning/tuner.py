@@ -24,8 +24,9 @@ from autofit.study.findings import Findings, comparison
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import Trials
+from workers.knobs import Knobs
 from workers.process.outcomes import answering
-from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict
 
 if TYPE_CHECKING:
     from autofit.study.study import Ask, TuningStudy

@@ -21,11 +21,11 @@ from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.study.study import TuningStudy
+from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import (
     Device,
     Evidence,
-    Knobs,
     Peaks,
     Probe,
     TrialError,

@@ -10,7 +10,8 @@ import pytest
 
 from autofit.search.space import SearchSpace
 from autofit.study.study import Ask, TuningStudy
-from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 BUDGET_BYTES = 10_000
 

@@ -10,6 +10,8 @@ from autofit.predict.predictor import local_predictor
 from autofit.questions.check import Answer, run_check
 from autofit.settings.tune_settings import TuneSettings, chosen_cards, resolve_settings
 from autofit.settings.workloads import refer
+from workers.knobs import Knobs
+from workers.setup import Parallel, Setup
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXPECTED = {
@@ -17,39 +19,33 @@ EXPECTED = {
     "resnet50-rtx-3090.toml": TuneSettings(
         model="resnet50",
         gpu=find_gpu("rtx-3090"),
-        precision="amp-bf16",
-        optimizer="adam",
         conv_algos=("cudnn", "cudnn-benchmark"),
         reserve_bytes=1024**3,
         study="resnet50-rtx-3090",
+        knobs=Knobs(precision="amp-bf16", optimizer="adam"),
     ),
     "davenet-audio-cpu.toml": TuneSettings(
         model="davenet-audio",
         device="cpu",
         gpu_mem_bytes=1500 * 1024**2,
-        optimizer="adam",
         max_batch=256,
         num_threads=1,
         deadline_seconds=300.0,
         metrics_port=9464,
+        knobs=Knobs(optimizer="adam"),
     ),
     "resnet50-fleet.toml": TuneSettings(
         model="resnet50",
         gpu=find_gpu("t4"),
-        precision="amp-fp16",
-        memory_format="channels_last",
-        optimizer="sgd-momentum",
         conv_algos=("cudnn", "cudnn-benchmark"),
+        knobs=Knobs(precision="amp-fp16", memory_format="channels_last", optimizer="sgd-momentum"),
     ),
     "gpt2-a100.toml": TuneSettings(
         model="gpt2",
         gpu=find_gpu("a100-40g"),
-        precision="amp-bf16",
-        checkpointing="blocks",
-        optimizer="adamw",
-        optimizer_impl="fused",
         conv_algos=("cudnn",),
-        num_ranks=8,
+        setup=Setup(parallel=Parallel(degrees=(("ddp", 8),))),
+        knobs=Knobs(precision="amp-bf16", checkpointing="blocks", optimizer="adamw", optimizer_impl="fused"),
     ),
 }
 FLEETS = {"resnet50-fleet.toml": ("t4", "a100-40g", "h100-80g")}
@@ -93,6 +89,6 @@ def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str, card: str | 
     one = dataclasses.replace(
         settings, device="auto", probe="predict", conv_algos=(settings.conv_algos or ("cudnn",))[:1]
     )
-    predictor = local_predictor(refer(settings.model), num_ranks=settings.num_ranks)
+    predictor = local_predictor(refer(settings.model), setup=settings.setup)
     result = run_check(one, predictor, 4)
     assert result.verdict is Answer.FITS

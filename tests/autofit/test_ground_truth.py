@@ -22,9 +22,11 @@ from autofit.predict.plan_sources import PlanSources, plan_source
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from workers import record
+from workers.knobs import Knobs
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.plans.plan import PlanSource
-from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.setup import Setup
 
 FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"
 TOLERANCES = {"allocated_bytes": 0.005, "reserved_bytes": 0.02}
@@ -39,7 +41,7 @@ def trials_in(lines: list[str]) -> list[record.Row]:
 
 @functools.cache
 def predictor_of(workload: str, mode: str | None, plans: PlanSources) -> Predictor:
-    return Predictor(refer(workload), workers.run, mode=mode, plans=plans)
+    return Predictor(refer(workload), workers.run, setup=Setup(mode=mode), plans=plans)
 
 
 def curve_for(row: record.Row, plans: PlanSources) -> PredictedCurve:

@@ -95,14 +95,20 @@ def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parallel": "fsdp"}, "--parallel: fsdp is not predicted: wrap the model in your own script and"),
-        ({"parallel": "fsdp:4"}, "fsdp is not predicted"),
+        (
+            {"parallel": "fsdp"},
+            "--parallel: fsdp cannot be predicted yet: wrap the model in your own script and",
+        ),
+        ({"parallel": "fsdp:4"}, "fsdp cannot be predicted yet"),
         ({"parallel": "ddp"}, "'ddp' is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4"),
         ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
-        ({"parallel": "ddp:2", "probe": "measure"}, "--probe measure measures one alone: leave out either"),
-        ({"parallel": "ddp:2", "device": "cpu"}, "--device cpu measures one alone"),
-        ({"parallel": "ddp:2", "objective": "throughput"}, "--objective throughput measures one alone"),
+        (
+            {"parallel": "ddp:2", "probe": "measure"},
+            "--parallel is predicted only and cannot be combined with --probe measure: drop one of them",
+        ),
+        ({"parallel": "ddp:2", "device": "cpu"}, "cannot be combined with --device cpu"),
+        ({"parallel": "ddp:2", "objective": "throughput"}, "cannot be combined with --objective throughput"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: str) -> None:
@@ -111,7 +117,7 @@ def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: s
 
 
 def test_the_python_call_refuses_alike() -> None:
-    with pytest.raises(UsageError, match="parallel: fsdp is not predicted"):
+    with pytest.raises(UsageError, match="parallel: fsdp cannot be predicted yet"):
         autofit.estimate(MODEL, batch_size=1, parallel="fsdp:2")
     with pytest.raises(UsageError, match="is of training: ranks exchange gradients"):
         autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")

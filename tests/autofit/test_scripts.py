@@ -100,13 +100,16 @@ def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small)
         (("--script", "small.py", "--batch-arg", "-n", "--batch-env", "N"), "in one way: name its argument"),
         (("--script", "small.py", "--batch-env", "a b"), "no name of an environment variable"),
         (("--script", "smal.py", "--batch-arg", "-n"), "Did you mean small.py?"),
-        (("--script", "small.py", "--model", "davenet", "--batch-arg", "-n"), "contradict each other"),
+        (("--script", "small.py", "--model", "davenet", "--batch-arg", "-n"), "cannot be combined"),
         (("--model", "davenet", "--batch-arg", "-n"), "name it with --script"),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--precision", "bf16"),
-            "decides by itself on precision",
+            "no effect on a script: set it inside the script",
         ),
-        (("--script", "small.py", "--batch-arg", "-n", "--mode", "infer"), "decides by itself on mode infer"),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--mode", "infer"),
+            "mode infer has no effect on a script",
+        ),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--global-batch", "64"),
             "by itself on global_batch 64:",

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that
 
 import workers
 from tests.bench.conv_layers import NUM_LAYERS, grid
-from workers.protocol import HOST_ARCHITECTURE, Knobs, Probe, TrialSpec, Verdict
+from workers.knobs import Knobs
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
 from workers.workload.workload import parse_reference
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")

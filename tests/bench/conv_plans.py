@@ -23,9 +23,9 @@ from autofit.predict.conv_costs import Rates
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from workers.conv.mixed import CANDIDATES
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Knobs
 
 MIB = 2**20
 LIMITS_MIB = (0, 1, 4, 16, 64, 128, 256, 512, 1024, 2048)

@@ -21,8 +21,9 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit.settings.tune_settings import TuneSettings, resolve_settings  # noqa: E402
 from workers import run  # noqa: E402
+from workers.knobs import Knobs  # noqa: E402
 from workers.process.outcomes import processor_name  # noqa: E402
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec  # noqa: E402
+from workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
 
 DEFAULTS = {"model": "davenet-audio", "gpu-mem": "1500M", "optimizer": "adam", "threads": "1"}
 # The margin is for what the prediction of a card leaves out. Here sizes are held against the limit itself.

@@ -13,8 +13,9 @@ from pathlib import Path
 import workers
 from autofit.predict.host_curve import HostCurve, HostPeak, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
+from workers.knobs import Knobs
 from workers.process.outcomes import processor_name
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 _FILE = Path(__file__).with_name("host_workloads.py")
 _MIB = 1024**2

@@ -42,18 +42,12 @@ from autofit.study.storage import open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
 from tests.bench import storage_copies
 from tests.postgres import running_postgres
-from workers.protocol import (
-    CONV_ALGOS,
-    MEMORY_FORMATS,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
-    Device,
-    Evidence,
-    Peaks,
-    TrialOutcome,
-    Verdict,
-)
+from workers.knobs.conv_algo import CONV_ALGOS
+from workers.knobs.memory_format import MEMORY_FORMATS
+from workers.knobs.optimizer import OPTIMIZERS
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.precision import PRECISIONS
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 GATE_SECONDS = 0.050
 

@@ -34,19 +34,13 @@ from autofit.search.curves import CachedCurve
 from autofit.search.space import SearchSpace
 from autofit.study.study import Ask, TuningStudy
 from tests.postgres import running_postgres
-from workers.protocol import (
-    CONV_ALGOS,
-    MEMORY_FORMATS,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
-    Device,
-    Evidence,
-    Knobs,
-    Peaks,
-    TrialOutcome,
-    Verdict,
-)
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CONV_ALGOS
+from workers.knobs.memory_format import MEMORY_FORMATS
+from workers.knobs.optimizer import OPTIMIZERS
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.precision import PRECISIONS
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 MIB = 1024**2
 BUDGET_BYTES = 16 * 1024 * MIB

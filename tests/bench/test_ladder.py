@@ -9,9 +9,9 @@ import pytest
 
 from tests.bench.ladder import runs_in_turn, steps_down
 from tests.workers.predict.plan_tables import variant
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Mark, Scratch, Trace
 
 MIB = 2**20

@@ -7,18 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.precision import PRECISIONS
 from workers.measure.card import Card
-from workers.protocol import (
-    CUDA_POLICIES,
-    OPTIMIZER_IMPLS,
-    PRECISIONS,
-    Evidence,
-    Knobs,
-    Probe,
-    TrialSpec,
-    Verdict,
-    WorkloadRef,
-)
+from workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 from workers.scripts.reference import Script
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from workers import record
-from workers.protocol import Knobs, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 
 pytestmark = [

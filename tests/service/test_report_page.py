@@ -17,7 +17,7 @@ from autofit.report.html.page import render
 from autofit.settings.workloads import refer
 from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 pytestmark = needs_browser
 

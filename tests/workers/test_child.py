@@ -10,6 +10,7 @@ import pytest
 from workers.child import answer
 from workers.process.messages import user_error
 from workers.protocol import ALLOCATOR_PEAK, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.setup import Setup
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 
@@ -29,7 +30,7 @@ def test_a_trial_that_does_its_work_fits():
 
 
 def test_inference_takes_no_optimizer_steps_and_still_fits():
-    assert answer_to("vacuous", mode="infer").verdict is Verdict.FITS
+    assert answer_to("vacuous", setup=Setup(mode="infer")).verdict is Verdict.FITS
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.knobs import Knobs
+from workers.knobs.allocator import ALLOCATORS
+from workers.knobs.checkpointing import CHECKPOINTINGS
+from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
+from workers.knobs.memory_format import MEMORY_FORMATS
+from workers.knobs.optimizer import OPTIMIZERS
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.precision import PRECISIONS
 from workers.protocol import (
-    ALLOCATORS,
-    CHECKPOINTINGS,
-    CONV_ALGO_NAMES,
-    CONV_ALGOS,
-    MEMORY_FORMATS,
-    MODES,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
     PROTOCOL_VERSION,
     Device,
     Evidence,
     Heartbeat,
-    Knobs,
     Peaks,
     Probe,
     TrialError,
@@ -35,6 +33,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
+from workers.setup import BATCH_KINDS, MODES, Setup
 
 sizes = st.none() | st.integers(min_value=0, max_value=1 << 50)
 seconds = st.none() | st.floats(min_value=0, max_value=1e6)
@@ -65,7 +64,7 @@ specs = st.builds(
     batch_size=st.integers(1, 65536),
     probe=st.sampled_from(Probe),
     knobs=knobs,
-    mode=st.none() | st.sampled_from(MODES),
+    setup=st.builds(Setup, mode=st.none() | st.sampled_from(MODES), batch_kind=st.sampled_from(BATCH_KINDS)),
     budget_bytes=sizes,
 )
 outcomes = st.builds(
@@ -144,35 +143,35 @@ def test_a_message_of_another_version_is_refused_by_name():
     ],
 )
 def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):
-    with pytest.raises(ValueError, match=f"{knob} must be one of {choices}; got '{value}'"):
+    with pytest.raises(ValueError, match=f"^{knob}: '{value}' is not one of {choices}$"):
         Knobs(**{knob: value})
 
 
 def test_gradients_are_dropped_or_not():
-    with pytest.raises(ValueError, match="set_to_none must be True or False; got 'no'"):
+    with pytest.raises(ValueError, match=r"^set_to_none: expected bool, got 'no'$"):
         Knobs(set_to_none="no")
-    with pytest.raises(ValueError, match="compile must be True or False; got 'yes'"):
+    with pytest.raises(ValueError, match=r"^compile: expected bool, got 'yes'$"):
         Knobs(compile="yes")
 
 
 @pytest.mark.parametrize(
     ("knob", "value", "message"),
     [
-        ("checkpointing", "some", "must be one of none, blocks, selective, every:N, selective:N; got 'some'"),
+        ("checkpointing", "some", "'some' is not one of none, blocks, selective, every:N, selective:N"),
         ("checkpointing", "every", "every needs a number of blocks of 1 or more, as in every:4"),
         ("checkpointing", "every:0", "every:0 needs a number of blocks of 1 or more"),
         ("checkpointing", "selective:101", "selective:101 needs a number of percent from 1 to 100"),
-        ("checkpointing", "blocks:2", "must be one of none"),
+        ("checkpointing", "blocks:2", "'blocks:2' is not one of none"),
         ("allocator", "max_split", "max_split needs a number of MiB of 21 or more"),
         ("allocator", "max_split:20", "max_split:20 needs a number of MiB of 21 or more"),
-        ("allocator", "expandable", "must be one of default, expandable_segments, max_split:N"),
-        ("grad_accumulation", 0, "must be a whole number of 1 or more; got 0"),
-        ("grad_accumulation", None, "must be a whole number of 1 or more; got None"),
-        ("global_batch", True, "must be a whole number of 1 or more; got True"),
+        ("allocator", "expandable", "'expandable' is not one of default, expandable_segments, max_split:N"),
+        ("grad_accumulation", 0, "0 is not a whole number of 1 or more"),
+        ("grad_accumulation", None, "give a number of batches, or a global_batch that decides it"),
+        ("global_batch", True, "True is not a whole number of 1 or more"),
     ],
 )
 def test_a_knob_with_a_number_says_which_it_takes(knob, value, message):
-    with pytest.raises(ValueError, match=f"^{knob} {re.escape(message)}"):
+    with pytest.raises(ValueError, match=f"^{knob}: {re.escape(message)}"):
         Knobs(**{knob: value})
 
 
@@ -222,9 +221,7 @@ def test_a_trial_has_a_sample_a_step_and_time_to_be_heard(name, least):
 
 def test_a_mode_is_training_or_inference():
     with pytest.raises(ValueError, match="mode must be one of train, infer; got 'eval'"):
-        TrialSpec(
-            workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=1, probe=Probe.CPU, mode="eval"
-        )
+        Setup(mode="eval")
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -10,19 +10,10 @@ import pytest
 import torch
 
 from workers import record
-from workers.protocol import (
-    CUDA_POLICIES,
-    PRECISIONS,
-    Device,
-    Evidence,
-    Knobs,
-    Peaks,
-    Probe,
-    TrialError,
-    TrialOutcome,
-    TrialSpec,
-    Verdict,
-)
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.knobs.precision import PRECISIONS
+from workers.protocol import Device, Evidence, Peaks, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 from workers.workload.workload import resolve
 
 PEAKS = Peaks(allocated_bytes=10, reserved_bytes=20, device_bytes=30)

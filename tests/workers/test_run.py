@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workers.knobs import Knobs
 from workers.protocol import (
     Device,
     Evidence,
-    Knobs,
     Probe,
     TrialError,
     TrialOutcome,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import (
     TRACE_SCHEMA,
     Allocation,

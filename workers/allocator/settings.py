@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from workers.protocol import allocator_conf
+from workers.knobs.allocator import allocator_conf
 
 MIB = 1 << 20
 
@@ -112,7 +112,7 @@ class AllocatorSettings:
 
     @classmethod
     def of_knob(cls, allocator: str) -> Self:
-        """Those of a value of the knob `allocator`, see `workers.protocol.Knobs`."""
+        """Those of a value of the knob `allocator`, see `workers.knobs.Knobs`."""
         return cls.parse(allocator_conf(allocator))
 
     def round_size(self, num_bytes: int) -> int:

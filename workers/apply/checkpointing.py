@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from workers.apply.segments import join
 from workers.apply.selective import selective_contexts
 from workers.errors import InapplicableError
-from workers.protocol import split_checkpointing
+from workers.knobs.checkpointing import split_checkpointing
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
@@ -31,7 +31,7 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
     What runs twice also counts twice: a batch norm updates its running statistics in both.
 
     Args:
-        checkpointing: a value of the knob, see `workers.protocol.Knobs`.
+        checkpointing: a value of the knob, see `workers.knobs.Knobs`.
 
     Raises:
         InapplicableError: the model has no such blocks.

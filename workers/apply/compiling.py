@@ -8,7 +8,7 @@ import torch
 
 from workers import conv
 from workers.errors import InapplicableError
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:

@@ -26,7 +26,7 @@ from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions

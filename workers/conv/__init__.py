@@ -28,7 +28,7 @@ from workers.conv import (
 )
 from workers.conv.algorithm import ConvAlgorithm, Rewrite
 from workers.conv.policy import ConvPolicy
-from workers.protocol import split_conv_algo
+from workers.knobs.conv_algo import split_conv_algo
 
 __all__ = [
     "ConvAlgorithm",

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from workers.knobs import Knobs
 from workers.measure import cpu, steps
 from workers.measure.comparison import OutputComparison
 from workers.process.messages import received, told
-from workers.protocol import Knobs, WorkloadRef
+from workers.protocol import WorkloadRef
+from workers.setup import Setup
 from workers.workload import step as workload_step
 from workers.workload.step import infer_step
 from workers.workload.workload import Workload, check_batch, resolve, tensors_of, with_overrides
@@ -40,7 +42,7 @@ def main(requests_fd: int, answers_fd: int) -> None:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     references = [WorkloadRef.from_dict(each) for each in request["workloads"]]
     try:
-        workloads = [with_overrides(resolve(each), Knobs(), "infer") for each in references]
+        workloads = [with_overrides(resolve(each), Knobs(), Setup(mode="infer")) for each in references]
         with cpu.data_limit(cpu.limit_of_machine()):
             found = compared(workloads, batch_size=request["batch_size"], seed=request["seed"])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary

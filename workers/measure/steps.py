@@ -138,7 +138,7 @@ class Trial:
         *,
         rewriting: Rewriting | None,
     ) -> None:
-        workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
+        workload = with_overrides(workload, spec.knobs, spec.setup)
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")

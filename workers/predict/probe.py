@@ -28,7 +28,7 @@ from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.tensor_list import TensorList
 from workers.process.heart import LastWord, unsaid
-from workers.protocol import TYPICAL, WORST, Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
 from workers.workload.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
@@ -130,8 +130,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
-    kind = None if not workload.has_batch_kinds else WORST if spec.worst_case else TYPICAL
-    workload = with_overrides(workload, spec.knobs, spec.mode, worst_case=spec.worst_case)
+    kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
+    workload = with_overrides(workload, spec.knobs, spec.setup)
     training = workload.mode == "train"
     seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
@@ -178,7 +178,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         mode="train" if training else "infer",
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         batch_kind=kind,
-        num_ranks=spec.num_ranks,
+        num_ranks=spec.setup.num_ranks,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -193,7 +193,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
 def _parallel(
     spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
 ) -> DataParallel | None:
-    if spec.num_ranks == 1:
+    if not spec.setup.parallel:
         return None
     if not training:
         raise InapplicableError(

@@ -22,10 +22,11 @@ from collections.abc import Mapping
 from typing import Self
 
 from workers import conv
+from workers.knobs.allocator import allocator_conf
 from workers.process.child_process import ChildProcess
 from workers.process.outcomes import without_answer
 from workers.process.supervision import HungError, Supervision, TooMuchMemoryError
-from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, allocator_conf
+from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
 # One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and

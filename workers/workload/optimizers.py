@@ -70,7 +70,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
 
     Args:
         model: once it is where it is trained.
-        implementation: one of `workers.protocol.OPTIMIZER_IMPLS`.
+        implementation: one of `workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
@@ -102,9 +102,9 @@ def make_optimizer(
     """Makes an optimizer by name, or what a workload's own function makes.
 
     Args:
-        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters.
+        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, or a function of the parameters.
         params: the model's parameters, once they are where they are trained.
-        implementation: one of `workers.protocol.OPTIMIZER_IMPLS`.
+        implementation: one of `workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         WorkloadError: the function returned something else than an optimizer or several; it decides

@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
-from workers.protocol import MODES, OPTIMIZERS, TYPICAL, WORST, Knobs, WorkloadRef
+from workers.knobs import Knobs
+from workers.knobs.optimizer import OPTIMIZERS
+from workers.protocol import WorkloadRef
+from workers.setup import ALONE, MODES, Setup
 from workers.workload.libraries import library_of
 from workers.workload.models import BUILTINS
 from workers.workload.references import (
@@ -89,7 +92,7 @@ class Workload:
             depends on the data, it may take a keyword `kind`: `"typical"`, or `"worst"` for the largest
             that the data can make (see `autofit.worst_case_lengths`).
         loss: from the model and a batch, a scalar; in mode `infer` only its forward pass counts.
-        optimizer: one of `workers.protocol.OPTIMIZERS`, or a function of the parameters; one whose
+        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, or a function of the parameters; one whose
             parameter is called `model` gets the model. For a `step` it may return several, as a tuple.
         step: replaces the whole training step where one loss and one optimizer do not say it
             (clipping, averaged weights, two optimizers, …); it is given model, optimizer or optimizers,
@@ -171,13 +174,8 @@ class Workload:
         )
 
 
-def with_overrides(
-    workload: Workload, knobs: Knobs, mode: str | None = None, *, worst_case: bool = False
-) -> Workload:
-    """The workload that a trial runs: knobs and mode, where given, replace the workload's own.
-
-    Args:
-        worst_case: which kind of batch `make_batch` then makes, where it has kinds.
+def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
+    """The workload that a trial runs: what knobs and setup say replaces the workload's own.
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
@@ -186,8 +184,8 @@ def with_overrides(
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
-        make_batch = functools.partial(make_batch, kind=WORST if worst_case else TYPICAL)
-    elif worst_case:
+        make_batch = functools.partial(make_batch, kind=setup.batch_kind)
+    elif setup.is_worst_case:
         raise NoBatchKindsError(
             f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
             'take a keyword kind, "worst" for the largest batch that the data can make and "typical" for an '
@@ -197,7 +195,7 @@ def with_overrides(
         workload,
         make_batch=make_batch,
         optimizer=knobs.optimizer or workload.optimizer,
-        mode=mode or workload.mode,
+        mode=setup.mode or workload.mode,
     )
     if knobs.accumulates and changed.mode != "train":
         raise InapplicableError(

@@ -24,10 +24,12 @@ from autofit.cli.options.shared import (
 )
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
-from autofit.questions.check import Answer, CheckResult, check_settings
+from autofit.questions.check import Answer, CheckResult
+from autofit.settings.tune_settings import resolve_one_configuration
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
-from workers.protocol import WORST, Verdict
+from workers.protocol import Verdict
+from workers.setup import WORST
 
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {
@@ -60,7 +62,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
-    settings = check_settings(options)
+    settings = resolve_one_configuration(options, "a check")
     workload = refer(settings.model, settings)
     with contextlib.ExitStack() as stack:
         from autofit.cli.text.output import stderr

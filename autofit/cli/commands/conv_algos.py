@@ -16,7 +16,6 @@ from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.tune_settings import resolve_settings
 from autofit.settings.workloads import refer
 from workers import conv
-from workers.protocol import MODES
 
 CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 _BATCH_SIZE = 8
@@ -29,7 +28,7 @@ _OF_A_MODEL = combined(
         "--device", type=click.Choice(("cuda", "cpu")), metavar="cuda|cpu",
         help="What the layers run on; neither is needed.  [default: cuda]",
     ),
-    setting("mode", "Instead of the workload's own.", choices=MODES),
+    setting("mode"),
 )  # fmt: skip
 
 
@@ -87,7 +86,7 @@ def _of_model(
 
         emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
         card = None if device == "cpu" else card_named(gpu)
-        return backend.conv_layers(workload, batch_size, card, settings.mode, emit)
+        return backend.conv_layers(workload, batch_size, card, settings.setup.mode, emit)
 
 
 def _print_all(*, as_json: bool) -> None:

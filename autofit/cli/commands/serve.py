@@ -21,9 +21,9 @@ _SWITCH_SECONDS = 0.0005
 @click.command()
 @setting(
     "storage",
-    f"What searches and jobs share: an Optuna URL or a .journal file.  [default: {STORAGE_VARIABLE}, "
+    help_text="What searches and jobs share: an Optuna URL or a .journal file.  "
+    f"[default: {STORAGE_VARIABLE}, "
     "else the journals of the state directory]",
-    metavar="URL",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve.")
 @click.option(

@@ -39,7 +39,7 @@ def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str
 @GPU_MEM
 @setting(
     "gpu",
-    "The card, such as rtx-3090; several make a fleet: one job each, and one table.",
+    help_text="The card, such as rtx-3090; several make a fleet: one job each, and one table.",
     metavar="CARD,…",
     complete=_complete_gpus,
 )

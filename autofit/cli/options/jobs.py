@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 STORAGE = setting(
     "storage",
-    f"Where jobs are kept: an Optuna URL or a file ending in .journal, which the cluster reaches too.  "
+    help_text="Where jobs are kept: an Optuna URL or a file ending in .journal that the cluster can reach.  "
     f"[default: {STORAGE_VARIABLE}, else in the state directory]",
-    metavar="URL",
 )
 
 ADDRESS = click.option(

@@ -14,17 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.hardware.gpus import catalogue
+from autofit.settings.options import OPTIONS
 from autofit.settings.values import SEARCHABLE
 from workers import conv
-from workers.protocol import (
-    ALLOCATOR_NAMES,
-    CHECKPOINTING_NAMES,
-    MEMORY_FORMATS,
-    MODES,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PRECISIONS,
-)
+from workers.knobs import KNOBS as ALL_KNOBS
 from workers.workload.models import BUILTINS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -33,20 +26,32 @@ _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 def setting(
     name: str,
-    help_text: str,
     *,
+    help_text: str | None = None,
     metavar: str | None = None,
-    choices: Iterable[str] = (),
     complete: _Completer | None = None,
 ) -> Decorator:
-    """An option whose text goes to `resolve_settings` as it is; None when it is not given."""
-    values = tuple(choices)
+    """An option of the table, whose text goes to `resolve_settings` as it is; None when it is not given.
+
+    Args:
+        help_text, metavar: instead of the table's, where the option means something else to a command.
+        complete: completes what the choices of the table do not.
+    """
+    option = OPTIONS[name]
+    help_text = help_text or option.help_text
+    if option.is_switch:
+        return click.option(f"--{name}/--no-{name}", default=None, help=help_text)
     return click.option(
         f"--{name}",
-        metavar=metavar or "|".join(values),
+        metavar=metavar or option.metavar or "|".join(option.choices),
         help=help_text,
-        shell_complete=complete or (_one_of(values) if values else None),
+        shell_complete=complete or (_one_of(option.choices) if option.choices else None),
     )
+
+
+def settings(*names: str) -> Decorator:
+    """Several of them, in this order."""
+    return combined(*(setting(name) for name in names))
 
 
 def combined(*decorators: Decorator) -> Decorator:
@@ -104,73 +109,30 @@ def _complete_conv_algo(
     return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
-SAMPLE = combined(
-    setting("input", "Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.", metavar="SHAPE"),
-    setting("classes", "Number of classes of the labels that go with --input.", metavar="N"),
-    setting("seq-len", "Tokens a sample, of a language model such as hf:gpt2.", metavar="N"),
-)
-
-MODEL = combined(
-    setting(
-        "model",
-        "A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
-        "package.module:attribute or path/file.py:attribute.",
-        metavar="MODEL",
-        complete=complete_model,
-    ),
-    SAMPLE,
-)
-
+SAMPLE = settings("input", "classes", "seq-len")
+MODEL = combined(setting("model", complete=complete_model), SAMPLE)
 SCRIPT = combined(
+    setting("script", complete=_complete_file),
     click.option(
-        "--script",
-        metavar="FILE",
-        help="A training script, run as it is until some optimizer steps are done, instead of --model.",
-        shell_complete=_complete_file,
+        "--script-arg",
+        multiple=True,
+        metavar=OPTIONS["script-arg"].metavar,
+        help=OPTIONS["script-arg"].help_text,
     ),
-    click.option("--script-arg", multiple=True, metavar="ARG", help="An argument of its; may be repeated."),
-    setting(
-        "batch-arg",
-        "The script's argument that takes the batch size, such as --batch-size; joined if it ends in =.",
-        metavar="ARG",
-    ),
-    setting("batch-env", "The environment variable that takes it, instead.", metavar="NAME"),
+    settings("batch-arg", "batch-env"),
 )
-
-GPU = setting(
-    "gpu",
-    "The card, such as rtx-3090; `autofit gpus` lists them.",
-    metavar="CARD",
-    complete=_complete_gpu,
-)
-
-GPU_MEM = setting(
-    "gpu-mem",
-    "The device's total memory: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
-    metavar="SIZE",
-)
-
-KEPT_FREE = combined(
-    setting("margin", "Share of the device's memory to keep free.  [default: 3%]", metavar="PERCENT"),
-    setting("reserve", "What other processes on the device are left.", metavar="SIZE"),
-)
-
+GPU = setting("gpu", complete=_complete_gpu)
+GPU_MEM = setting("gpu-mem")
+KEPT_FREE = settings("margin", "reserve")
 BATCH_SIZE = click.option(
     "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
 )
 
-CONV_ALGOS_OPTION = setting(
-    "conv-algo",
-    "Convolution algorithms to choose from; `autofit conv-algos` lists them.  "
-    "[default: what the device's backend has]",
-    metavar="A,B,…|all",
-    complete=_complete_conv_algo,
-)
-
+CONV_ALGOS_OPTION = setting("conv-algo", complete=_complete_conv_algo)
 CONV_ALGO = setting(
     "conv-algo",
-    "Convolution algorithm; `autofit conv-algos` lists them.  [default: cudnn]",
-    metavar="A",
+    help_text=f"{ALL_KNOBS['conv_algo'].help}  [default: cudnn]",
+    metavar=ALL_KNOBS["conv_algo"].metavar,
     complete=_complete_conv_algo,
 )
 
@@ -181,85 +143,24 @@ def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: s
     if not equals:
         return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
     before, comma, last = values.rpartition(",")
-    known = _SEARCHED_VALUES.get(knob, ())
+    known = ALL_KNOBS[knob.replace("-", "_")].values if knob in SEARCHABLE else ()
     return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
 
-
-_SEARCHED_VALUES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS,
-    "memory-format": MEMORY_FORMATS,
-    "checkpointing": CHECKPOINTING_NAMES,
-    "allocator": ALLOCATOR_NAMES,
-    "optimizer": OPTIMIZERS,
-    "optimizer-impl": OPTIMIZER_IMPLS,
-    "set-to-none": ("true", "false"),
-    "compile": ("true", "false"),
-}
 
 SEARCH_KNOBS = click.option(
     "--search",
     multiple=True,
-    metavar="KNOB=A,B,…",
-    help=f"Choose a knob too, one of {', '.join(SEARCHABLE)}; again for another: every combination is a "
-    "setting, those that cannot win are pruned.",
+    metavar=OPTIONS["search"].metavar,
+    help=OPTIONS["search"].help_text,
     callback=lambda _ctx, _param, values: ";".join(values) if values else None,
     shell_complete=_complete_search,
 )
-
-KNOBS = combined(
-    setting(
-        "precision",
-        "fp32 is PyTorch's, with TF32 in convolutions; ieee-fp32 has it nowhere, tf32 in matrix products "
-        "too; amp-fp16 is with a GradScaler; bf16 converts model and inputs.  [default: fp32]",
-        choices=PRECISIONS,
-    ),
-    setting("memory-format", "Layout of weights and inputs.  [default: contiguous]", choices=MEMORY_FORMATS),
-    setting("optimizer", "Instead of the workload's own.", metavar="NAME", choices=OPTIMIZERS),
-    setting(
-        "optimizer-impl",
-        "How a named optimizer is computed; default is PyTorch's choice, foreach on a GPU.",
-        choices=OPTIMIZER_IMPLS,
-    ),
-    setting(
-        "set-to-none", "Whether zero_grad drops the gradients.  [default: true]", choices=("true", "false")
-    ),
-    setting(
-        "checkpointing",
-        "blocks keeps of every repeated block its inputs alone, and runs it again in backward; every:N does "
-        "so with each N blocks as with one; selective also keeps what products, convolutions and attention "
-        "put out, selective:N at most N percent of that.  [default: none]",
-        metavar="|".join(CHECKPOINTING_NAMES),
-        choices=("none", "blocks", "every:2", "selective", "selective:50"),
-    ),
-    setting(
-        "allocator",
-        "PyTorch's allocator of CUDA memory: with expandable segments, or blocks of N MiB and more never "
-        "split.  [default: default]",
-        metavar="|".join(ALLOCATOR_NAMES),
-        choices=("default", "expandable_segments", "max_split:128"),
-    ),
-    setting("grad-accumulation", "So many batches make an optimizer step.  [default: 1]", metavar="N"),
-    setting(
-        "global-batch",
-        "Samples that make an optimizer step, exactly: accumulated from batches that divide it.",
-        metavar="N",
-    ),
-    click.option(
-        "--compile/--no-compile",
-        default=None,
-        help="With torch.compile, by its defaults: what that takes has to be measured.",
-    ),
-    setting("mode", "Instead of the workload's own.", choices=MODES),
-    click.option(
-        "--worst-case/--no-worst-case",
-        default=None,
-        help="With the largest batches that the data can make, of a workload whose make_batch takes a kind.",
-    ),
-    setting(
-        "parallel",
-        "Predict one of N ranks of DistributedDataParallel, with buckets and NCCL; a batch is one rank's.",
-        metavar="ddp:N",
-    ),
+# What a configuration is beside its batch and its convolution algorithm.
+KNOBS = settings(
+    *(option.name for option in OPTIONS.values() if option.is_knob),
+    "mode",
+    "worst-case",
+    "parallel",
 )
 
 REPORT = click.option(

@@ -47,19 +47,19 @@ def _settings_to_change(
     settings: TuneSettings, trains: bool, state_bytes: int, *, on_cpu: bool
 ) -> Iterator[str]:
     searched = dict(settings.searched)
-    if settings.precision in ("fp32", "ieee-fp32", "tf32") and "precision" not in searched:
+    if settings.knobs.precision in ("fp32", "ieee-fp32", "tf32") and "precision" not in searched:
         yield "--precision amp-bf16, which keeps most activations in half the bytes"
-    if state_bytes and settings.optimizer != "sgd" and "optimizer" not in searched:
+    if state_bytes and settings.knobs.optimizer != "sgd" and "optimizer" not in searched:
         yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
-    if trains and settings.checkpointing == "none" and "checkpointing" not in searched:
+    if trains and settings.knobs.checkpointing == "none" and "checkpointing" not in searched:
         yield "--checkpointing blocks, where the model repeats blocks: they run again in backward"
-    if not on_cpu and settings.allocator == "default" and "allocator" not in searched:
+    if not on_cpu and settings.knobs.allocator == "default" and "allocator" not in searched:
         yield "--allocator expandable_segments, which leaves fewer gaps between what is allocated"
 
 
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
     """Whether steps are a training's, as they are where neither setting nor estimate says otherwise."""
-    mode = settings.mode if result.estimate is None else result.estimate.mode
+    mode = settings.setup.mode if result.estimate is None else result.estimate.mode
     return mode != "infer"
 
 
@@ -83,7 +83,7 @@ def _holds(gpu: Gpu, needed_bytes: int, settings: TuneSettings) -> bool:
             card=gpu.key,
             margin=settings.margin,
             reserve_bytes=settings.reserve_bytes,
-            num_ranks=settings.num_ranks,
+            num_ranks=settings.setup.num_ranks,
         )
     except BudgetError:
         return False

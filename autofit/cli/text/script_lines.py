@@ -8,18 +8,9 @@ from collections.abc import Iterator
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
 from workers import conv
-from workers.protocol import Knobs, ScriptCall, allocator_conf
+from workers.knobs import KNOBS, Knobs
+from workers.protocol import ScriptCall
 
-_TF32_LINES = {
-    "ieee-fp32": (
-        "torch.backends.cudnn.allow_tf32 = False",
-        'torch.set_float32_matmul_precision("highest")  # the default',
-    ),
-    "tf32": (
-        "torch.backends.cudnn.allow_tf32 = True  # the default",
-        'torch.set_float32_matmul_precision("high")',
-    ),
-}
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _OPTIMIZERS = {
     "sgd": ("SGD", ""),
@@ -59,10 +50,11 @@ def script_lines(
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
         num_ranks: the processes that train together, one on each GPU.
     """
-    if settings := allocator_conf(knobs.allocator):
-        yield f'os.environ["PYTORCH_ALLOC_CONF"] = "{settings}"  # before torch is imported'
+    yield from _lines_of("allocator", knobs)  # before PyTorch is imported
     yield from conv.find(knobs.conv_algo).lines_on(device_kind)
-    yield from _TF32_LINES.get(knobs.precision, ())
+    for name in KNOBS:
+        if name != "allocator":
+            yield from _lines_of(name, knobs)
     sampler = ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)" if num_ranks > 1 else ""
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
     if training and knobs.checkpointing != "none":
@@ -86,6 +78,11 @@ def script_lines(
     elif dtype := _AUTOCAST_TYPES.get(knobs.precision):
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
+
+
+def _lines_of(name: str, knobs: Knobs) -> tuple[str, ...]:
+    lines = KNOBS[name].script_lines
+    return () if lines is None else lines(getattr(knobs, name))
 
 
 def _conversions(knobs: Knobs) -> str:

@@ -20,7 +20,9 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
-from workers.protocol import WORST, Evidence, Knobs, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Evidence, Verdict
+from workers.setup import WORST
 
 
 def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
@@ -60,10 +62,11 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
 
 def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> None:
     budget = result.budget
-    mode, kind = settings.mode, WORST if settings.worst_case else None
+    setup = settings.setup
+    mode, kind = setup.mode, WORST if setup.is_worst_case else None
     if result.estimate is not None:
         mode, kind = result.estimate.mode, result.estimate.batch_kind
-    knobs = result.frontier[0].knobs if result.frontier else settings.knobs()
+    knobs = result.frontier[0].knobs if result.frontier else settings.knobs
     setting = configuration(
         knobs, mode, kind, result.num_ranks, searched=result.searched, of_script=settings.script is not None
     )

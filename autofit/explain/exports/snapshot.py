@@ -17,7 +17,7 @@ from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.views.selection import phases_of
 from autofit.explain.views.timeline import history_of
 from workers.allocator import Action, ActionKind, Segment
-from workers.protocol import allocator_conf
+from workers.knobs.allocator import allocator_conf
 
 # The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
 FIRST_ADDRESS = 0x7F00_0000_0000

@@ -17,7 +17,8 @@ from autofit.predict.confidence import Calibration, ModelClass
 from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
 from tests.commands import Finished
-from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 GIB = 1024**3
 MIB = 1024**2

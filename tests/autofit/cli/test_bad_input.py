@@ -24,11 +24,15 @@ def search(autofit, model: str, *options: str):
         ("davenet", ("--gpu-mem", "-1"), ("usage", "'-1' is not a size")),
         ("davenet", ("--gpu-mem", "0"), ("usage", "'0' is less than one byte")),
         ("davenet", ("--gpu-mem", "400M"), ("budget", "nothing is left")),
-        ("davenet", ("--gpu-mem", "2G", "--gpu", "t4"), ("usage", "contradict")),
+        ("davenet", ("--gpu-mem", "2G", "--gpu", "t4"), ("usage", "cannot be combined")),
         ("davenet", ("--gpu-mem", "2G", "--conv-algo", "winograd"), ("usage", "is not one of cudnn")),
         ("davenet", ("--gpu-mem", "2G", "--input", "3x8x8"), ("usage", "brings its own input")),
-        ("davenet", ("--device", "cpu", "--gpu", "t4"), ("usage", "--device cpu uses none")),
-        ("davenet", ("--gpu", "t4", "--parallel", "fsdp:4"), ("usage", "fsdp is not predicted")),
+        (
+            "davenet",
+            ("--device", "cpu", "--gpu", "t4"),
+            ("usage", "--gpu cannot be combined with --device cpu"),
+        ),
+        ("davenet", ("--gpu", "t4", "--parallel", "fsdp:4"), ("usage", "fsdp cannot be predicted yet")),
     ],
 )
 def test_wrong_options_exit_with_2_before_anything_is_started(

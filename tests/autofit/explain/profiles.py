@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autofit.explain.profile import Profile
 from workers.allocator import given_blocks, replay
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import Allocation, Call, Category, Mark, Trace
 
 

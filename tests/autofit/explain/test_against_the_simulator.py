@@ -34,7 +34,7 @@ from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
 from tests.autofit.explain.trace_events import of_kind, validate
 from workers.allocator import CachingAllocator
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 ALL = parse_filters()
 MODELS = {"davenet-audio": 4, "resnet50": 32, "davenet": 32, "gpt2": 32}

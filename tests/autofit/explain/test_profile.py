@@ -17,7 +17,7 @@ from autofit.explain.profile import (
     phase_of,
     read_profile,
 )
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import Allocation, Category, Mark, Trace
 
 TRACE = Trace(

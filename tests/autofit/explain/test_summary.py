@@ -10,7 +10,8 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.summary import summarize_workload
 from autofit.settings.workloads import refer
-from workers.protocol import Knobs
+from workers.knobs import Knobs
+from workers.setup import Setup
 from workers.workload.models import BUILTINS
 
 MIB = 1024**2
@@ -76,7 +77,7 @@ def summarized(state, tmp_path_factory):
 
     def call(model, batch_size, mode=None, **knobs):
         reference = refer(model if model in BUILTINS else f"{path}:{model}")
-        predictor = local_predictor(reference, mode=mode, with_tensors=True)
+        predictor = local_predictor(reference, setup=Setup(mode=mode), with_tensors=True)
         return summarize_workload(predictor, Knobs(**knobs), card_named("rtx-3090"), batch_size)
 
     return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofit.explain.profile import Profile
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import Allocation, Call, Category, Mark, Trace
 
 LOSS, CONV, HEAD = "/me/train.py:9:loss", "/me/net.py:4:forward", "/me/net.py:5:forward"

@@ -16,7 +16,7 @@ from autofit.predict.confidence import (
     generation,
     shipped_residuals,
 )
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 
 DENSE, GROUPED, ATTENTION = ModelClass.DENSE, ModelClass.GROUPED, ModelClass.ATTENTION

@@ -14,9 +14,9 @@ from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from workers.conv.mixed import CANDIDATES
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Knobs
 
 MIB = 2**20
 BATCH_SIZE = 16

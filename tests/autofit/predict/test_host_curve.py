@@ -12,9 +12,10 @@ from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, 
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
+from workers.knobs import Knobs
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 MIB = 1024**2
 NUM_THREADS = 2

@@ -19,9 +19,11 @@ from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
+from workers.knobs import Knobs
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
-from workers.protocol import Device, Evidence, Knobs, Probe, TrialError, TrialOutcome, Verdict
+from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
+from workers.setup import Setup
 from workers.trace import Trace
 
 MIB = 1024**2
@@ -90,10 +92,15 @@ def test_a_global_batch_in_one_piece_is_a_step_like_any(
 
 def test_a_trace_is_asked_for_once_with_the_mode_and_said_before(worker: Any, workload: Any) -> None:
     events: list[Event] = []
-    predictor = Predictor(workload, worker, mode="infer", emit=events.append)
+    predictor = Predictor(workload, worker, setup=Setup(mode="infer"), emit=events.append)
     assert predictor.trace(CUDNN, 8) is predictor.trace(NATIVE, 8)
     (spec,) = worker.specs
-    assert (spec.probe, spec.mode, spec.batch_size, spec.workload) == (Probe.PREDICT, "infer", 8, workload)
+    assert (spec.probe, spec.setup.mode, spec.batch_size, spec.workload) == (
+        Probe.PREDICT,
+        "infer",
+        8,
+        workload,
+    )
     assert events == [Progress(stage="tracing batch 8")]
 
 
@@ -190,12 +197,6 @@ def test_a_batch_size_below_one_is_refused(predictor: Predictor, card: Card, bat
         predictor.curve(CUDNN, card)(batch_size)
     with pytest.raises(UsageError, match=str(batch_size)):
         predictor.estimate(CUDNN, card, batch_size)
-
-
-def test_an_unknown_mode_is_refused_before_anything_is_traced(worker: Any, workload: Any, card: Card) -> None:
-    with pytest.raises(UsageError, match="train, infer"):
-        Predictor(workload, worker, mode="eval").curve(CUDNN, card)
-    assert worker.specs == []
 
 
 def test_a_step_that_cannot_be_traced_ends_the_prediction(

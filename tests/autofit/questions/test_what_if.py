@@ -14,7 +14,8 @@ from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import levers, what_if
 from autofit.settings.workloads import refer
 from workers import conv
-from workers.protocol import Knobs
+from workers.knobs import Knobs
+from workers.setup import Setup
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
 BATCH = 3
@@ -84,7 +85,7 @@ def test_levers_that_share_a_trace_share_it(asked):
 
 
 def test_inference_has_no_optimizer_to_change(tmp_path, monkeypatch):
-    predictor = local_predictor(refer(SMALL), mode="infer")
+    predictor = local_predictor(refer(SMALL), setup=Setup(mode="infer"))
     answer = what_if(predictor, Knobs(), card_named("t4"), 2)
     reasons = {result.lever.name: result.reason for result in answer.inapplicable}
     assert "neither an optimizer nor gradients" in reasons["optimizer_impl"]

@@ -20,7 +20,7 @@ from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
 GIB = 1024**3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autofit.search.pace import Pace
-from workers.protocol import HOST_ARCHITECTURE, Knobs
+from workers.knobs import Knobs
+from workers.protocol import HOST_ARCHITECTURE
 
 
 def no_slower(faster: Knobs, slower: Knobs, architecture: str = "sm_80") -> tuple[bool, bool]:

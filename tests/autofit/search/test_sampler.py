@@ -13,7 +13,8 @@ from optuna.trial import TrialState
 from autofit.search.curves import CachedCurve
 from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE, BoundarySampler
 from autofit.search.space import SearchSpace
-from workers.protocol import CUDA_POLICIES, Knobs
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
 
 MAX_BATCH = 300
 

@@ -14,7 +14,8 @@ from autofit.serve.metrics import Metrics
 from autofit.serve.reader import DirectoryReader, StorageReader, reader_of
 from autofit.study.study import Ask, TuningStudy
 from tests.conformance.dispatcher import ROOT
-from workers.protocol import Device, Evidence, Knobs, Peaks, TrialOutcome, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 GIB = 2**30
 BUDGET_BYTES = 15 * GIB

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -19,6 +20,8 @@ from autofit.settings.tune_settings import (
     resolve_settings,
 )
 from autofit.settings.values import ALL_CONV_ALGOS
+from workers.knobs import Knobs
+from workers.setup import Parallel, Setup
 
 GIB = 1024**3
 
@@ -37,25 +40,25 @@ EXAMPLES = [
     ("device", "cuda", "device", "cuda"),
     ("probe", "predict", "probe", "predict"),
     ("conv-algo", "cudnn, native", "conv_algos", ("cudnn", "native")),
-    ("precision", "amp-bf16", "precision", "amp-bf16"),
-    ("memory-format", "channels_last", "memory_format", "channels_last"),
-    ("optimizer", "adamw", "optimizer", "adamw"),
-    ("optimizer-impl", "fused", "optimizer_impl", "fused"),
-    ("set-to-none", "false", "set_to_none", False),
-    ("checkpointing", "every:04", "checkpointing", "every:4"),
-    ("allocator", "max_split:128", "allocator", "max_split:128"),
-    ("grad-accumulation", "4", "grad_accumulation", 4),
-    ("global-batch", "256", "global_batch", 256),
-    ("compile", "true", "compile", True),
+    ("precision", "amp-bf16", "knobs.precision", "amp-bf16"),
+    ("memory-format", "channels_last", "knobs.memory_format", "channels_last"),
+    ("optimizer", "adamw", "knobs.optimizer", "adamw"),
+    ("optimizer-impl", "fused", "knobs.optimizer_impl", "fused"),
+    ("set-to-none", "false", "knobs.set_to_none", False),
+    ("checkpointing", "every:04", "knobs.checkpointing", "every:4"),
+    ("allocator", "max_split:128", "knobs.allocator", "max_split:128"),
+    ("grad-accumulation", "4", "knobs.grad_accumulation", 4),
+    ("global-batch", "256", "knobs.global_batch", 256),
+    ("compile", "true", "knobs.compile", True),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",
         "searched",
         (("precision", ("fp32", "amp-bf16")), ("checkpointing", ("none", "blocks"))),
     ),
-    ("mode", "infer", "mode", "infer"),
-    ("worst-case", "true", "worst_case", True),
-    ("parallel", "ddp:4", "num_ranks", 4),
+    ("mode", "infer", "setup.mode", "infer"),
+    ("worst-case", "true", "setup.batch_kind", "worst"),
+    ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
@@ -109,7 +112,15 @@ def refusal(**given: Any) -> str:
 
 
 def test_the_examples_cover_every_field() -> None:
-    assert [example[2] for example in EXAMPLES] == [field.name for field in dataclasses.fields(TuneSettings)]
+    parts = {"knobs": Knobs, "setup": Setup}
+    fields = [
+        field
+        for name in (each.name for each in dataclasses.fields(TuneSettings))
+        for field in (
+            [f"{name}.{each.name}" for each in dataclasses.fields(parts[name])] if name in parts else [name]
+        )
+    ]
+    assert [example[2] for example in EXAMPLES] == [field for field in fields if field != "knobs.conv_algo"]
 
 
 @each_example
@@ -123,8 +134,9 @@ def test_a_setting_converts_alike_from_call_environment_and_file(
     from_call = resolve_settings({**model, option.replace("-", "_"): text}, {}, None)
     from_environment = resolve_settings(model, {variable: text}, None)
     from_file = resolve_settings(model, {}, toml(f'[tune]\n{option} = "{text}"\n'))
-    assert getattr(from_call, field) == value
-    assert type(getattr(from_call, field)) is type(value)
+    held = operator.attrgetter(field)(from_call)
+    assert held == value
+    assert type(held) is type(value)
     assert from_call == from_environment == from_file
 
 
@@ -214,11 +226,11 @@ def test_a_card_in_the_call_puts_aside_the_memory_in_the_file_and_the_other_way_
         ({"max_batch": 2.5}, ["--max-batch: 2.5 is not a whole number"]),
         ({"classes": True}, ["--classes: True is not a whole number"]),
         ({"metrics_port": 65536}, ["--metrics-port: 65536 is not a whole number from 0 to 65535"]),
-        ({"deadline": "soon"}, ["--deadline: 'soon' is not a number of seconds above 0"]),
-        ({"deadline": 0}, ["--deadline: 0 is not a number of seconds above 0"]),
+        ({"deadline": "soon"}, ["--deadline: 'soon' is not a number of seconds: expected more than 0"]),
+        ({"deadline": 0}, ["--deadline: 0 is not a number of seconds: expected more than 0"]),
         ({"deadline": "nan"}, ["--deadline: 'nan'"]),
         ({"deadline": True}, ["--deadline: True"]),
-        ({"node_wait": -1}, ["--node-wait: -1 is not a number of seconds, nor 0"]),
+        ({"node_wait": -1}, ["--node-wait: -1 is not a number of seconds: expected 0 or more"]),
         ({"resources": "rack_a"}, ["--resources: 'rack_a' is no amount", "rack_a=1"]),
         ({"resources": "rack_a=0"}, ["--resources: 'rack_a=0' is no amount"]),
         ({"resources": "=1"}, ["--resources: '=1' is no amount"]),
@@ -303,13 +315,19 @@ def test_a_model_is_needed() -> None:
 @pytest.mark.parametrize(
     ("cli", "message"),
     [
-        ({"gpu": "t4", "gpu_mem": "16G"}, "--gpu and --gpu-mem contradict"),
-        ({"device": "cpu", "gpu": "t4"}, "--gpu names a card, --device cpu uses none"),
+        ({"gpu": "t4", "gpu_mem": "16G"}, "--gpu and --gpu-mem cannot be combined"),
+        ({"device": "cpu", "gpu": "t4"}, "--gpu cannot be combined with --device cpu"),
         ({"device": "cpu"}, "--device cpu needs a limit"),
         ({"device": "cpu", "gpu_mem": "4G", "probe": "predict"}, "--probe predict predicts GPUs"),
-        ({"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"}, "the allocator's settings are"),
-        ({"global_batch": 64, "parallel": "ddp:2"}, "--global-batch is of one process"),
-        ({"global_batch": 64, "grad_accumulation": 2}, "--global-batch and --grad-accumulation contradict"),
+        (
+            {"device": "cpu", "gpu_mem": "4G", "allocator": "max_split:64"},
+            "--allocator and --search allocator",
+        ),
+        ({"global_batch": 64, "parallel": "ddp:2"}, "--global-batch counts the samples of one process"),
+        (
+            {"global_batch": 64, "grad_accumulation": 2},
+            "grad_accumulation and global_batch cannot be combined",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(cli: dict[str, object], message: str) -> None:
@@ -317,7 +335,7 @@ def test_settings_that_contradict_each_other_are_refused(cli: dict[str, object],
 
 
 def test_settings_made_without_resolving_are_checked_too() -> None:
-    with pytest.raises(UsageError, match="contradict"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         TuneSettings(model="davenet", gpu=find_gpu("t4"), gpu_mem_bytes=GIB)
 
 
@@ -382,15 +400,15 @@ def test_what_cannot_be_searched_is_refused(given: dict[str, object], said: str)
 def test_a_higher_place_decides_whether_a_knob_is_set_or_searched(toml: Any) -> None:
     file = toml("[tune]\nprecision = 'bf16'\nsearch = {optimizer-impl = ['fused', 'loop']}\n")
     searching = settings({"search": "precision=fp32,bf16"}, file=file)
-    assert (searching.searched, searching.precision) == ((("precision", ("fp32", "bf16")),), "fp32")
+    assert (searching.searched, searching.knobs.precision) == ((("precision", ("fp32", "bf16")),), "fp32")
     setting = settings({"optimizer_impl": "fused"}, file=file)
-    assert (setting.searched, setting.optimizer_impl, setting.precision) == ((), "fused", "bf16")
+    assert (setting.searched, setting.knobs.optimizer_impl, setting.knobs.precision) == ((), "fused", "bf16")
 
 
 def test_a_higher_place_decides_how_a_batch_is_accumulated_and_what_is_run(toml: Any) -> None:
     file = toml("[tune]\ngrad-accumulation = 2\nscript = 'train.py'\nbatch-arg = '--bs'\n")
     found = settings({"global_batch": 64}, file=file)
-    assert (found.global_batch, found.grad_accumulation) == (64, 1)
+    assert (found.knobs.global_batch, found.knobs.grad_accumulation) == (64, None)
     assert (found.script, found.batch_argument) == (None, None)
 
 

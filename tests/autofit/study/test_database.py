@@ -20,7 +20,8 @@ from autofit.search.space import SearchSpace
 from autofit.study.database import parse_url, shown
 from autofit.study.storage import open_storage
 from tests.postgres import Postgres, running_postgres
-from workers.protocol import Knobs, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Verdict
 
 ONLY = SearchSpace(choices={"conv_algo": ("cudnn",)}, max_batch=300)
 

@@ -19,7 +19,8 @@ import pytest
 
 from autofit.search.space import SearchSpace
 from autofit.study.owner import Owner
-from workers.protocol import Knobs, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Verdict
 
 COORDINATOR = """
 import json, os, signal, sys

@@ -24,8 +24,9 @@ from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.plain import from_plain
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from workers.knobs import Knobs
 from workers.process.sources import content_digest
-from workers.protocol import Device, Evidence, Knobs
+from workers.protocol import Device, Evidence
 from workers.run import close_predictor
 from workers.workload.workload import parse_reference
 

@@ -19,15 +19,9 @@ from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import with_risks
 from autofit.tuning.frontier import Frontier
 from tests.workers.predict.plan_tables import MadeUpPlans
+from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
-from workers.protocol import (
-    Device,
-    Evidence,
-    Knobs,
-    Peaks,
-    TrialOutcome,
-    Verdict,
-)
+from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB

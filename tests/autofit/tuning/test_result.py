@@ -16,7 +16,8 @@ from autofit.predict.estimate import Estimate, WorkspaceSpan
 from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import card_answers
 from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
-from workers.protocol import Device, Evidence, Knobs
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence
 
 MIB, GIB = 1024**2, 1024**3
 KNOBS = Knobs(conv_algo="native", optimizer="adam")

@@ -15,7 +15,9 @@ from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
-from workers.protocol import Evidence, Knobs, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.setup import Setup
 
 MIB, GIB = 1024**2, 1024**3
 BUDGET_BYTES = 512 * MIB
@@ -111,7 +113,7 @@ def test_the_reason_says_what_takes_the_memory() -> None:
     """The question of 2017: columns of a 135×135 filter, one frame of 200."""
     knobs = Knobs(conv_algo="im2col")
     workload = refer("big-filter:135")
-    blocks = Predictor(workload, workers.run, mode="infer", for_host=True).host_blocks(knobs)
+    blocks = Predictor(workload, workers.run, setup=Setup(mode="infer"), for_host=True).host_blocks(knobs)
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)
     curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_digest=blocks.digest)

@@ -33,7 +33,8 @@ from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import CurveTrials
 from autofit.tuning.tuner import Limits, Tuner
 from tests.postgres import Postgres, running_postgres
-from workers.protocol import Evidence, Knobs, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB

@@ -12,7 +12,9 @@ import torch
 from workers import conv
 from workers.apply import setting
 from workers.errors import UnsupportedError
-from workers.protocol import CUDA_POLICIES, PRECISIONS, Knobs
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.knobs.precision import PRECISIONS
 
 
 def flags():

@@ -9,7 +9,8 @@ import pytest
 
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 
 SMALL_WORKLOADS = Path(__file__).parents[1] / "predict" / "small_workloads.py"

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from workers.errors import InapplicableError, InvalidTrialError, UnsupportedError
+from workers.knobs import Knobs
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
 from workers.measure import after_steps, steps
-from workers.protocol import OPTIMIZER_IMPLS, Knobs, Peaks, Probe, TrialSpec, WorkloadRef
+from workers.protocol import Peaks, Probe, TrialSpec, WorkloadRef
+from workers.setup import Setup
 from workers.workload.step import Part, infer_step, train_step
 from workers.workload.workload import Workload, WorkloadError
 
@@ -234,7 +237,7 @@ def test_the_mode_of_the_spec_overrides_the_workloads():
         return model(batch).sum()
 
     run(workload_of(loss=loss), num_warmup_steps=0, num_steps=1)
-    run(workload_of(loss=loss), num_warmup_steps=0, num_steps=1, mode="infer")
+    run(workload_of(loss=loss), num_warmup_steps=0, num_steps=1, setup=Setup(mode="infer"))
     assert modes == [(True, True), (False, False), (False, False)]  # the second is the evaluation
 
 
@@ -342,7 +345,7 @@ def test_a_training_is_followed_by_an_evaluation_and_a_checkpoint():
 
 
 def test_inference_is_followed_by_nothing():
-    _, progress = run(workload_of(), mode="infer")
+    _, progress = run(workload_of(), setup=Setup(mode="infer"))
     assert progress.phase == "step 3"
     assert progress.remarks == {}
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from workers.protocol import Knobs, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
+from workers.setup import Setup
 from workers.trace import Allocation, Trace
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
@@ -63,7 +65,7 @@ def predict_spec(
     workload: str, batch_size: int, *, num_threads: int | None = None, **settings: str
 ) -> TrialSpec:
     """A prediction of a workload of `small_workloads.py`, or else of a built-in one."""
-    mode = settings.pop("mode", None)
+    setup = Setup(mode=settings.pop("mode", None))
     architecture = settings.pop("architecture", DEFAULT_ARCHITECTURE)
     reference = (
         WorkloadRef(kind="file", target=f"{SMALL_WORKLOADS}:{workload.removeprefix('small:')}")
@@ -76,7 +78,7 @@ def predict_spec(
         batch_size=batch_size,
         probe=Probe.PREDICT,
         knobs=knobs,
-        mode=mode,
+        setup=setup,
         architecture=architecture,
         num_threads=num_threads,
     )

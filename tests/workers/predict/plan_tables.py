@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
-from workers.protocol import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 
 MIB = 1 << 20

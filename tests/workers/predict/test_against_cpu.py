@@ -11,9 +11,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from workers.apply import setting
+from workers.knobs import Knobs
+from workers.knobs.optimizer import TORCH_OPTIMIZERS
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
-from workers.protocol import TORCH_OPTIMIZERS, Knobs
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
 from workers.workload.workload import Workload, with_overrides

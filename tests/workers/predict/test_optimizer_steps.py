@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.protocol import TORCH_OPTIMIZERS
+from workers.knobs.optimizer import TORCH_OPTIMIZERS
 from workers.workload.optimizers import make_optimizer
 from workers.workload.step import train_step
 from workers.workload.workload import Workload

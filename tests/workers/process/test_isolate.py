@@ -8,9 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workers.knobs import Knobs
 from workers.process import child_process
 from workers.process.isolate import Child, environment_of
-from workers.protocol import Knobs, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 
 FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from workers.knobs import Knobs
 from workers.process.outcomes import answering
 from workers.protocol import (
     Device,
     Evidence,
-    Knobs,
     Probe,
     TrialError,
     TrialOutcome,

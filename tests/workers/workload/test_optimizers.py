@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from workers.protocol import TORCH_OPTIMIZERS
+from workers.knobs.optimizer import TORCH_OPTIMIZERS
 from workers.workload.optimizers import each_of, make_optimizer, make_optimizers
 from workers.workload.workload import Workload, WorkloadError
 

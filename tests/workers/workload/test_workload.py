@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from workers.errors import InvalidTrialError, NoBatchKindsError
-from workers.protocol import Knobs, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import WorkloadRef
+from workers.setup import ALONE, WORST, Setup
 from workers.workload.workload import (
     CloudpickleMissingError,
     InvalidBatchError,
@@ -314,7 +316,7 @@ def test_loading_leaves_the_users_own_object_as_it_is(train: str) -> None:
 def test_knobs_and_mode_replace_the_workloads_own_where_they_are_given() -> None:
     workload = local_workload(optimizer="adam")
     assert with_overrides(workload, Knobs()) == workload
-    changed = with_overrides(workload, Knobs(optimizer="rmsprop"), "infer")
+    changed = with_overrides(workload, Knobs(optimizer="rmsprop"), Setup(mode="infer"))
     assert (changed.optimizer, changed.mode) == ("rmsprop", "infer")
     assert (workload.optimizer, workload.mode) == ("adam", "train")
 
@@ -386,8 +388,8 @@ def _of_a_kind(batch_size: int, device: torch.device, kind: str = "typical") -> 
     return torch.zeros(batch_size, {"typical": 2, "worst": 9}[kind], device=device)
 
 
-def _batch_shape(workload: Workload, **options: bool) -> tuple[int, ...]:
-    batch = with_overrides(workload, Knobs(), **options).make_batch(3, torch.device("cpu"))
+def _batch_shape(workload: Workload, setup: Setup = ALONE) -> tuple[int, ...]:
+    batch = with_overrides(workload, Knobs(), setup).make_batch(3, torch.device("cpu"))
     return tuple(batch.shape)
 
 
@@ -395,7 +397,7 @@ def test_a_batch_is_typical_unless_the_worst_is_asked_for() -> None:
     workload = local_workload(make_batch=_of_a_kind)
     assert workload.has_batch_kinds
     assert _batch_shape(workload) == (3, 2)
-    assert _batch_shape(workload, worst_case=True) == (3, 9)
+    assert _batch_shape(workload, Setup(batch_kind=WORST)) == (3, 9)
 
 
 def test_only_a_parameter_of_that_name_is_a_kind() -> None:
@@ -403,4 +405,4 @@ def test_only_a_parameter_of_that_name_is_a_kind() -> None:
     assert not local_workload(make_batch=print).has_batch_kinds
     one_kind = local_workload(name="one kind")
     with pytest.raises(NoBatchKindsError, match="one kind makes one kind of batch; let its make_batch take"):
-        with_overrides(one_kind, Knobs(), worst_case=True)
+        with_overrides(one_kind, Knobs(), Setup(batch_kind=WORST))

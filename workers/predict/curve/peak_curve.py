@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workers.allocator import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
+from workers.knobs import Knobs
 from workers.predict.curve import mixed_convolutions, refusals
 from workers.predict.curve.call_lines import call_lines
 from workers.predict.curve.conditions import Call, Conditions, Level, demands
@@ -27,7 +28,7 @@ from workers.predict.curve.refusals import Refusal
 from workers.predict.plans.plan import PlanSource
 from workers.predict.spans import Workspace
 from workers.predict.versions import parse_release
-from workers.protocol import Knobs, Verdict
+from workers.protocol import Verdict
 from workers.trace import Allocation, Category, Convolution, Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.

@@ -107,4 +107,4 @@ def _identity(spec: TrialSpec) -> tuple[object, ...] | None:
     num_passes = spec.knobs.num_passes(spec.batch_size)
     knobs = traced_knobs(spec.knobs, num_passes=num_passes, for_host=spec.is_for_host)
     num_threads = spec.num_threads if spec.is_for_host else None
-    return workload, knobs, spec.mode, spec.worst_case, spec.num_ranks, spec.seed, num_threads
+    return workload, knobs, spec.setup, spec.seed, num_threads

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from workers.errors import UnsupportedError
+from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.predict.explaining import Unpredictable, explanation, where_of
 from workers.predict.fake import fake_device
 from workers.predict.fake.fake_gpu import FakeGpuMode
@@ -18,7 +19,7 @@ from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.scripts import answers, made_up
 from workers.predict.scripts.devices import ScriptDevices, data_dependent
-from workers.protocol import CUDA_POLICIES, TrialSpec
+from workers.protocol import TrialSpec
 from workers.scripts.running import run_script
 from workers.scripts.watching import StepWatch
 from workers.trace import Category, Trace

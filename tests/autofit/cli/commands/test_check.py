@@ -9,8 +9,8 @@ import pytest
 
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
-from autofit.questions.check import Answer, CheckResult, check_settings
-from autofit.settings.tune_settings import TuneSettings
+from autofit.questions.check import Answer, CheckResult
+from autofit.settings.tune_settings import resolve_one_configuration
 from workers.protocol import Device, Verdict
 
 GIB = 1024**3
@@ -56,7 +56,11 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_checked(autofit, che
     ((settings, workload, batch_size),) = checked.seen
     assert (workload.target, batch_size) == ("davenet", 94)
     assert settings.conv_algos == ("native",)
-    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert (settings.knobs.precision, settings.knobs.optimizer, settings.setup.mode) == (
+        "amp-bf16",
+        "adam",
+        "infer",
+    )
     assert (settings.gpu.key, str(settings.margin), settings.reserve_bytes) == ("rtx-3090", "0.05", GIB)
     assert settings.probe == "predict"
 
@@ -179,10 +183,10 @@ def test_what_fails_is_an_error_document_with_its_exit_code(autofit, error, code
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--conv-algo", "all"), "a check is of one algorithm"),
+        (("--conv-algo", "all"), "a check takes one algorithm"),
         (("--batch-size", "0"), "0 is not in the range"),
         (("--gpu", "rtx-309"), "Did you mean rtx-3090"),
-        (("--gpu-mem", "16G"), "contradict"),
+        (("--gpu-mem", "16G"), "cannot be combined"),
         (("--reserve", "40G"), "nothing is left"),
     ],
 )
@@ -194,8 +198,8 @@ def test_what_cannot_be_checked_is_a_usage_error(autofit, options, said):
 
 def test_what_only_a_search_can_be_told_is_refused():
     with pytest.raises(UsageError, match="takes no max_batch, risk"):
-        check_settings({"model": "davenet", "risk": "likely", "max_batch": 8})
-    assert isinstance(check_settings({"model": "davenet", "gpu": "t4"}), TuneSettings)
+        resolve_one_configuration({"model": "davenet", "risk": "likely", "max_batch": 8}, "a check")
+    assert resolve_one_configuration({"model": "davenet", "gpu": "t4"}, "a check").gpu is not None
 
 
 @pytest.mark.parametrize(

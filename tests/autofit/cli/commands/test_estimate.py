@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
 
@@ -33,9 +33,13 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
     ((settings, workload, batch_size),) = seen
     assert (workload.target, batch_size) == ("davenet", 94)
     assert settings.conv_algos == ("native",)
-    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert (settings.knobs.precision, settings.knobs.optimizer, settings.setup.mode) == (
+        "amp-bf16",
+        "adam",
+        "infer",
+    )
     assert settings.gpu.key == "t4"
-    assert settings.knobs("native") == Knobs(
+    assert settings.configuration("an estimate") == Knobs(
         conv_algo="native",
         precision="amp-bf16",
         memory_format="channels_last",
@@ -47,7 +51,7 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
 
 def test_the_text_names_the_knobs_that_are_not_the_default(autofit, results):
     def predict(settings, _workload, batch_size, _emit):
-        return dataclasses.replace(results.estimate(batch_size), knobs=settings.knobs("cudnn"))
+        return dataclasses.replace(results.estimate(batch_size), knobs=settings.knobs)
 
     options = "--memory-format channels_last --optimizer adam --optimizer-impl fused --set-to-none no"
     text = " ".join(autofit(*ESTIMATE, *options.split(), estimate=predict).out.split())
@@ -110,8 +114,8 @@ def test_json_prints_the_estimate(autofit, asked, results):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--conv-algo", "all"), "an estimate is of one algorithm"),
-        (("--conv-algo", "cudnn,native"), "an estimate is of one algorithm"),
+        (("--conv-algo", "all"), "an estimate takes one algorithm"),
+        (("--conv-algo", "cudnn,native"), "an estimate takes one algorithm"),
         (("--conv-algo", "cudn"), "Did you mean cudnn"),
         (("--batch-size", "0"), "0 is not in the range"),
         (("--method", "guess"), "'guess' is not"),

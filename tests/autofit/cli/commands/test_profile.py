@@ -44,8 +44,12 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
     assert autofit(*PREDICTED, *options.split(), profile=predict).code == 0
     ((settings, workload, batch_size),) = seen
     assert (workload.target, batch_size) == ("davenet", 4)
-    assert settings.knobs(settings.one_conv_algo("a profile")).conv_algo == "native"
-    assert (settings.precision, settings.optimizer, settings.mode) == ("amp-bf16", "adam", "infer")
+    assert settings.configuration("a profile").conv_algo == "native"
+    assert (settings.knobs.precision, settings.knobs.optimizer, settings.setup.mode) == (
+        "amp-bf16",
+        "adam",
+        "infer",
+    )
     assert settings.gpu.key == "t4"
 
 
@@ -160,7 +164,7 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_traced(place
             ("--trace", "{saved}", "--view", "plan", "--category", "activation"),
             "--category mean nothing to --view plan",
         ),
-        (("--model", "davenet", "--batch-size", "4", "--conv-algo", "all"), "a profile is of one algorithm"),
+        (("--model", "davenet", "--batch-size", "4", "--conv-algo", "all"), "a profile takes one algorithm"),
     ],
 )
 def test_what_cannot_be_shown_is_a_usage_error(options, said, autofit, saved):

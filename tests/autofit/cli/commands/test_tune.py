@@ -12,8 +12,8 @@ from autofit.cli.commands.tune import tune
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.events import TrialFinished, TrialStarted, TuneStarted
 from autofit.report.html.content import Content
-from autofit.settings import tune_settings as settings_module
 from autofit.settings.goals import Risk
+from autofit.settings.options import OPTIONS
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=94, probe=Probe.PREDICT)
@@ -27,9 +27,7 @@ def returning(result):
 
 def test_every_setting_is_an_option_of_the_same_name():
     names = {option.lstrip("-") for param in tune.params for option in param.opts}
-    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == set(
-        settings_module._OPTIONS
-    )
+    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == set(OPTIONS)
 
 
 def test_what_is_typed_reaches_the_search_converted(autofit, results):
@@ -66,8 +64,8 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 
     autofit(*TUNE, "--precision", "fp32", "--no-fresh", "--config", str(file), tune=search)
     (settings,) = seen
-    assert (settings.model, settings.precision) == ("davenet", "fp32")
-    assert (settings.max_batch, settings.mode, settings.fresh) == (2, "infer", False)
+    assert (settings.model, settings.knobs.precision) == ("davenet", "fp32")
+    assert (settings.max_batch, settings.setup.mode, settings.fresh) == (2, "infer", False)
 
 
 def test_a_missing_settings_file_is_a_usage_error(autofit, tmp_path):

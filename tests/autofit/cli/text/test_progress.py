@@ -10,17 +10,8 @@ from rich.console import Console
 
 from autofit.cli.text.progress import ProgressLine
 from autofit.events import Progress, TrialFinished, TrialStarted, TuneStarted
-from workers.protocol import (
-    Device,
-    Evidence,
-    Knobs,
-    Peaks,
-    Probe,
-    TrialOutcome,
-    TrialSpec,
-    Verdict,
-    WorkloadRef,
-)
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=61, probe=Probe.CPU)
 OUTCOME = TrialOutcome(

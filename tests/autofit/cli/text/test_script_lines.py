@@ -9,7 +9,11 @@ import torch
 
 from autofit.cli.text.script_lines import script_lines
 from workers.apply import setting
-from workers.protocol import MEMORY_FORMATS, OPTIMIZER_IMPLS, PRECISIONS, TORCH_OPTIMIZERS, Knobs
+from workers.knobs import Knobs
+from workers.knobs.memory_format import MEMORY_FORMATS
+from workers.knobs.optimizer import TORCH_OPTIMIZERS
+from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.precision import PRECISIONS
 
 
 def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:

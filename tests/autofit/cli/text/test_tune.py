@@ -19,7 +19,9 @@ from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
-from workers.protocol import Device, Evidence, Knobs, Peaks, Verdict
+from workers.knobs import Knobs
+from workers.protocol import Device, Evidence, Peaks, Verdict
+from workers.setup import Setup
 
 GIB = 1024**3
 MIB = 1024**2
@@ -420,11 +422,13 @@ def test_the_advice_names_only_what_was_not_asked_for_already(results):
     assert "--allocator expandable_segments" in everything
     done = advice(
         nothing,
-        precision="amp-bf16",
-        optimizer="sgd",
         conv_algos=("cudnn", "native"),
-        checkpointing="every:2",
-        allocator="expandable_segments",
+        knobs=Knobs(
+            precision="amp-bf16",
+            optimizer="sgd",
+            checkpointing="every:2",
+            allocator="expandable_segments",
+        ),
     )
     assert not any(option in done for option in OPTIONS)
     knobs = {
@@ -445,7 +449,7 @@ def test_a_script_is_given_no_advice_that_it_refuses(results):
 
 
 def test_inference_is_given_no_advice_on_its_backward(results):
-    assert "--checkpointing" not in advice(results.nothing_fits(estimate=None), mode="infer")
+    assert "--checkpointing" not in advice(results.nothing_fits(estimate=None), setup=Setup(mode="infer"))
 
 
 def test_the_advice_names_the_smallest_whole_cards_that_hold_it(results):
@@ -482,7 +486,7 @@ def test_a_margin_that_would_hold_it_is_named(results):
 
 def test_on_the_cpu_the_advice_is_more_memory(results):
     result = results.nothing_fits(device=Device(kind="cpu", name="cpu"), estimate=None, trials=())
-    text = advice(result, device="cpu", precision="amp-bf16", checkpointing="blocks")
+    text = advice(result, device="cpu", knobs=Knobs(precision="amp-bf16", checkpointing="blocks"))
     assert text == "a larger --gpu-mem"
 
 

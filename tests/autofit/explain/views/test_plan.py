@@ -19,7 +19,8 @@ from autofit.hardware.card import Card
 from autofit.predict.predictor import local_predictor
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs
-from workers.protocol import Knobs, WorkloadRef
+from workers.knobs import Knobs
+from workers.protocol import WorkloadRef
 from workers.trace import Category
 
 untimed = run_settings(deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from autofit.errors import UsageError
 from autofit.explain.views.timeline import course_of, timeline
 from tests.autofit.explain.profiles import allocation, profile_of
-from workers.protocol import Knobs
+from workers.knobs import Knobs
 from workers.trace import Category
 
 MIB = 1 << 20

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.workers.predict.plan_tables import variant
+from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.curve.refusals import (
@@ -22,7 +23,7 @@ from workers.predict.curve.refusals import (
 )
 from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.predict.recording.counted import COUNTED, counted_shape
-from workers.protocol import Knobs, Verdict
+from workers.protocol import Verdict
 from workers.trace import Allocation, Category, Convolution, Trace
 
 # blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -17,6 +18,7 @@ import workers
 from tests.workers.predict.test_against_cpu import canonical
 from workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, bucket_sizes
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.setup import ALONE, Parallel, Setup
 from workers.trace import Category, Trace
 
 FILE = Path(__file__).parents[1] / "distributed_workloads.py"
@@ -25,9 +27,13 @@ SMALLEST_BYTES = 100_000
 ARCHITECTURES = (HOST_ARCHITECTURE, "sm_80")
 
 
+def ranks(number: int) -> Setup:
+    return Setup(parallel=Parallel.parse(f"ddp:{number}"))
+
+
 def predicted(name: str, architecture: str = "sm_80", **changes) -> TrialOutcome:
     workload = WorkloadRef(kind="file", target=f"{FILE}:{name}")
-    options = {"batch_size": 4, "num_ranks": 4, "architecture": architecture, **changes}
+    options = {"batch_size": 4, "setup": ranks(4), "architecture": architecture, **changes}
     return workers.run(TrialSpec(workload=workload, probe=Probe.PREDICT, **options))
 
 
@@ -59,7 +65,7 @@ def test_allocations_and_frees_are_those_of_a_real_rank(name):
 
 
 def test_the_buckets_hold_every_gradient_once_more():
-    with_ranks, alone = trace_of("layers"), trace_of("layers", num_ranks=1)
+    with_ranks, alone = trace_of("layers"), trace_of("layers", setup=ALONE)
     (start,) = (mark.position for mark in with_ranks.marks if mark.name == "step 3 forward")
     alive = set()
     for event in with_ranks.events[:start]:
@@ -103,7 +109,12 @@ def test_buckets_are_filled_as_pytorch_fills_them(seed):
         ),
         ("passed_by", {}, "unsupported", "calls parts of the model and never the model itself"),
         ("frozen", {}, "inapplicable", "no parameter of the model is trained"),
-        ("layers", {"mode": "infer"}, "inapplicable", "is of training: ranks exchange gradients"),
+        (
+            "layers",
+            {"setup": dataclasses.replace(ranks(4), mode="infer")},
+            "inapplicable",
+            "is of training: ranks exchange gradients",
+        ),
     ],
 )
 def test_what_the_wrapper_could_not_train_is_refused(name, changes, kind, message):
@@ -117,12 +128,12 @@ def test_a_trial_that_runs_has_one_rank():
     workload = WorkloadRef(kind="builtin", target="gpt2")
     for probe in (Probe.CPU, Probe.CUDA):
         with pytest.raises(ValueError, match="a trial runs one rank; 4 of them are only predicted"):
-            TrialSpec(workload=workload, batch_size=1, probe=probe, num_ranks=4)
+            TrialSpec(workload=workload, batch_size=1, probe=probe, setup=ranks(4))
 
 
 def test_a_warm_process_keeps_ranks_apart():
-    alone, ranks = (
-        predicted("layers", num_ranks=num_ranks, with_trace=False).peaks.allocated_bytes
+    alone, one_of_two = (
+        predicted("layers", setup=ranks(num_ranks), with_trace=False).peaks.allocated_bytes
         for num_ranks in (1, 2)
     )
-    assert ranks > alone + 25_000_000
+    assert one_of_two > alone + 25_000_000

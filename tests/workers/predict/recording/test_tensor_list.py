@@ -8,6 +8,7 @@ import pytest
 
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.run import run
+from workers.setup import Setup
 from workers.trace import FORWARD_END, Role, Trace
 
 _SOURCE = """
@@ -49,7 +50,7 @@ def trace(tmp_path_factory):
             workload=WorkloadRef(kind="file", target=f"{path}:net"),
             batch_size=4,
             probe=Probe.PREDICT,
-            mode="infer",
+            setup=Setup(mode="infer"),
             with_tensors=True,
         )
     )

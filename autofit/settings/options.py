@@ -1,0 +1,418 @@
+"""Every option of `autofit tune`, once: how its value is read, and what else must be known of it.
+
+The command line, settings files, the environment, jobs and earlier answers read this table. An option that
+is a knob comes from the knob's own file in `workers/knobs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.settings import values
+from autofit.settings.goals import Objective, Risk
+from workers.knobs import KNOBS, Knob
+from workers.knobs.knob import switch
+from workers.setup import MODES, PARALLEL_KINDS, Parallel
+
+DEVICES = ("auto", "cuda", "cpu")
+PROBES = ("auto", "predict", "measure")
+_KNOBS, _SETUP = "knobs.", "setup."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: as it is typed, without the dashes in front.
+        field: where `TuneSettings` holds it; `knobs.NAME` and `setup.NAME` are fields of those.
+        convert: from an option's text or a TOML value to what the field holds; raises `ValueError`, saying
+            what was expected.
+        help: what it is for, one or two sentences.
+        default: what holds without it, as the help shows it; empty where the sentence says so.
+        metavar: what stands for the value in the help; None for the choices.
+        choices: all values, or examples of them, which the shell completes.
+        is_switch: whether it takes no value on the command line.
+        choice: options of one choice exclude each other: one given in a higher place puts the others aside.
+        of_scripts: whether it says how a script is called.
+        of_search: whether a question about one configuration has no use for it.
+        of_job: whether a job takes it along; else the cluster decides it.
+        decides: whether the answer depends on it; else it says where and for how long to look.
+    """
+
+    name: str
+    field: str
+    convert: Callable[[Any], Any]
+    help: str
+    default: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    is_switch: bool = False
+    choice: str | None = None
+    of_scripts: bool = False
+    of_search: bool = False
+    of_job: bool = True
+    decides: bool = True
+
+    @property
+    def argument(self) -> str:
+        """Its name as a keyword argument."""
+        return self.name.replace("-", "_")
+
+    @property
+    def is_knob(self) -> bool:
+        return self.field.startswith(_KNOBS)
+
+    @property
+    def help_text(self) -> str:
+        """The help with its default."""
+        return f"{self.help}  [default: {self.default}]" if self.default else self.help
+
+
+def _knob_option(knob: Knob) -> Option:
+    default = knob.default
+    return Option(
+        name=knob.option,
+        field=_KNOBS + knob.name,
+        convert=values.knob_value(knob),
+        help=knob.help,
+        default="" if default is None or knob.is_switch else str(default).lower(),
+        metavar=knob.metavar or "|".join(knob.values),
+        choices=knob.values if knob.examples is None else knob.examples,
+        is_switch=knob.is_switch,
+        choice="batches a step" if knob.name in ("grad_accumulation", "global_batch") else None,
+    )
+
+
+_MODEL = (
+    Option(
+        name="model",
+        field="model",
+        convert=values.text,
+        help="A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
+        "package.module:attribute or path/file.py:attribute.",
+        metavar="MODEL",
+        choice="workload",
+        decides=False,  # what it refers to decides
+    ),
+    Option(
+        name="input",
+        field="input_shape",
+        convert=values.shape,
+        help="Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.",
+        metavar="SHAPE",
+    ),
+    Option(
+        name="classes",
+        field="num_classes",
+        convert=values.whole_number(minimum=1),
+        help="Number of classes of the labels that go with --input.",
+        metavar="N",
+    ),
+    Option(
+        name="seq-len",
+        field="sequence_length",
+        convert=values.whole_number(minimum=1),
+        help="Tokens per sample, for a language model such as hf:gpt2.",
+        metavar="N",
+    ),
+    Option(
+        name="script",
+        field="script",
+        convert=values.text,
+        help="A training script, run as it is until some optimizer steps are done, instead of --model.",
+        metavar="FILE",
+        choice="workload",
+        decides=False,
+    ),
+    Option(
+        name="script-arg",
+        field="script_arguments",
+        convert=values.arguments,
+        help="One argument for the script. Repeatable.",
+        metavar="ARG",
+        of_scripts=True,
+    ),
+    Option(
+        name="batch-arg",
+        field="batch_argument",
+        convert=values.text,
+        help="The script's argument that takes the batch size, such as --batch-size. One that ends in = is "
+        "joined with the size.",
+        metavar="ARG",
+        of_scripts=True,
+    ),
+    Option(
+        name="batch-env",
+        field="batch_variable",
+        convert=values.text,
+        help="The environment variable that takes the batch size, instead of an argument.",
+        metavar="NAME",
+        of_scripts=True,
+    ),
+)
+_CARD = (
+    Option(
+        name="gpu-mem",
+        field="gpu_mem_bytes",
+        convert=values.size,
+        help="Total memory of the device: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
+        metavar="SIZE",
+        choice="card",
+    ),
+    Option(
+        name="gpu",
+        field="gpu",
+        convert=values.cards,
+        help="The card, such as rtx-3090; `autofit gpus` lists them.",
+        metavar="CARD",
+        choice="card",
+    ),
+    Option(
+        name="device",
+        field="device",
+        convert=values.one_of(DEVICES),
+        help="Where to measure. cpu counts the memory of the process.",
+        default="auto",
+        choices=DEVICES,
+        of_search=True,
+    ),
+    Option(
+        name="probe",
+        field="probe",
+        convert=values.one_of(PROBES),
+        help="auto measures where the device is here or at --address, and predicts elsewhere.",
+        default="auto",
+        choices=PROBES,
+        of_search=True,
+    ),
+)
+_VARIED = (
+    Option(
+        name="conv-algo",
+        field="conv_algos",
+        convert=values.conv_algos,
+        help="Convolution algorithms to choose from; `autofit conv-algos` lists them.",
+        default="what the device's backend has",
+        metavar="A,B,…|all",
+    ),
+    *(_knob_option(knob) for knob in KNOBS.values() if knob.name != "conv_algo"),
+    Option(
+        name="search",
+        field="searched",
+        convert=values.searched,
+        help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
+        "is a setting, and settings that cannot win are pruned.",
+        metavar="KNOB=A,B,…",
+        of_search=True,
+    ),
+    Option(
+        name="mode",
+        field=_SETUP + "mode",
+        convert=values.one_of(MODES),
+        help="Train or infer, instead of the workload's own mode.",
+        choices=MODES,
+    ),
+    Option(
+        name="worst-case",
+        field=_SETUP + "batch_kind",
+        convert=values.batch_kind,
+        help="Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
+        is_switch=True,
+    ),
+    Option(
+        name="parallel",
+        field=_SETUP + "parallel",
+        convert=lambda value: Parallel.parse(str(value)),
+        help=f"Predict one of N ranks of {PARALLEL_KINDS['ddp']}, with its buckets and NCCL. The batch "
+        "size is that of one rank.",
+        metavar="ddp:N",
+    ),
+)
+_SEARCH = (
+    Option(
+        name="max-batch",
+        field="max_batch",
+        convert=values.whole_number(minimum=1),
+        help="Largest batch size to consider.",
+        default="65536",
+        metavar="N",
+        of_search=True,
+    ),
+    Option(
+        name="margin",
+        field="margin",
+        convert=values.margin,
+        help="Share of the device's memory to keep free.",
+        default="3%",
+        metavar="PERCENT",
+    ),
+    Option(
+        name="reserve",
+        field="reserve_bytes",
+        convert=values.size_or_zero,
+        help="Memory to leave to other processes on the device.",
+        metavar="SIZE",
+    ),
+    Option(
+        name="risk",
+        field="risk",
+        convert=values.risk,
+        help="Which level of a prediction has to fit: safe, the high end of its 95 % interval; likely, its "
+        "likely peak; worst, the largest workspace of every convolution.",
+        default="safe",
+        choices=tuple(Risk),
+        of_search=True,
+    ),
+    Option(
+        name="objective",
+        field="objective",
+        convert=values.objective,
+        help="What the best has most of: samples per batch, or measured samples per second.",
+        default="batch",
+        choices=tuple(Objective),
+        of_search=True,
+    ),
+    Option(
+        name="soak-steps",
+        field="soak_steps",
+        convert=values.whole_number(minimum=0),
+        help="Steps for which the winner runs again in a fresh process; 0 for none.",
+        default="20 on CUDA, 5 on the CPU",
+        metavar="N",
+        of_search=True,
+    ),
+    Option(
+        name="max-trials",
+        field="max_trials",
+        convert=values.whole_number(minimum=1),
+        help="End after this many measured trials, including those of earlier runs.",
+        metavar="N",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="max-seconds",
+        field="max_seconds",
+        convert=values.seconds,
+        help="End after this long; trials that are running then are stopped.",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+)
+_PLACES = (
+    Option(
+        name="storage",
+        field="storage",
+        convert=values.text,
+        help="Where the study is kept: an Optuna URL, or a file ending in .journal.",
+        default="in the state directory",
+        metavar="URL",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="storage-wait",
+        field="storage_wait_seconds",
+        convert=values.seconds_or_zero,
+        help="How long to wait for a database that went away; 0 for not at all.",
+        default="60",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="study",
+        field="study",
+        convert=values.text,
+        help="Name of the study to begin or resume.",
+        default="follows from the settings",
+        metavar="NAME",
+        of_search=True,
+    ),
+    Option(
+        name="address",
+        field="address",
+        convert=values.text,
+        help="A Ray cluster to measure on.",
+        default="a local one",
+        metavar="ADDRESS",
+        of_search=True,
+        of_job=False,
+        decides=False,  # which devices it leads to decides
+    ),
+    Option(
+        name="resources",
+        field="resources",
+        convert=values.resources,
+        help="Custom Ray resources that every trial asks its node for.",
+        metavar="NAME=NUM,…",
+        of_search=True,
+    ),
+    Option(
+        name="node-wait",
+        field="node_wait_seconds",
+        convert=values.seconds_or_zero,
+        help="How long to wait for a node that could run a trial; 0 for not at all.",
+        default="30",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="fresh",
+        field="fresh",
+        convert=switch,
+        help="Ignore earlier answers, and begin the study anew.",
+        is_switch=True,
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="metrics-port",
+        field="metrics_port",
+        convert=values.whole_number(minimum=0, maximum=65535),
+        help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
+        metavar="PORT",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="metrics-host",
+        field="metrics_host",
+        convert=values.text,
+        help="Address to serve metrics on.",
+        default="127.0.0.1",
+        metavar="HOST",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="deadline",
+        field="deadline_seconds",
+        convert=values.seconds,
+        help="How long one trial may take.",
+        default="600",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="threads",
+        field="num_threads",
+        convert=values.whole_number(minimum=1),
+        help="Intra-op threads of a trial on the CPU.",
+        default="one per core",
+        metavar="N",
+        of_search=True,
+    ),
+)
+OPTIONS: dict[str, Option] = {
+    option.name: option for option in (*_MODEL, *_CARD, *_VARIED, *_SEARCH, *_PLACES)
+}

@@ -1,0 +1,130 @@
+"""What is known of one knob, whoever asks: the command line, a search, a text, a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+# A value that a user typed or a file holds → the value as `Knobs` has it; raises `ValueError`, saying what
+# was expected.
+Read = Callable[[Any], Any]
+# A value and the card's compute capability (80 for sm_80; None on the CPU) → its place in the order of
+# costs; None where that is not known.
+CostOf = Callable[[Any, int | None], float | None]
+Applied = Callable[[Any, str], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a value usually costs in time: an order among the values of one knob, not seconds.
+
+    Attributes:
+        rank: knobs of a lower rank are compared first.
+        of: the order, by value and card.
+        names_fast_kernels: whether a setting without a known cost is the last to be chosen.
+    """
+
+    rank: int
+    of: CostOf
+    names_fast_kernels: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One thing that may be varied beside the batch size.
+
+    Each has a file of its own. A field of that name in `Knobs` holds its value; everything else that
+    autofit has to know of it stands here.
+
+    Attributes:
+        name: the field of `Knobs`; the option has `-` for `_`.
+        default: what PyTorch does of itself.
+        read: checks and converts a value.
+        help: of the option, one or two sentences.
+        values: what can be typed, as help and messages list it.
+        metavar: the same in the help of the option; None for the values.
+        examples: values that the shell completes; None for `values`.
+        is_searchable: whether `--search` may choose it.
+        is_switch: whether its option takes no value.
+        of_training: whether it means nothing without gradients.
+        levers: values that `--what-if` tries.
+        words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
+        script_lines: Python lines for the head of a training script, by value; None where the lines are part
+            of the loop, which several knobs make together.
+        cost: which values are usually faster; None where that depends on the model.
+        applied: sets PyTorch's switches for a value on a kind of device (`cuda`, `cpu`) for the length of a
+            block, and imports torch; None where the knob is applied to model, batch or optimizer.
+    """
+
+    name: str
+    default: Any
+    read: Read
+    help: str
+    values: tuple[str, ...] = ()
+    metavar: str | None = None
+    examples: tuple[str, ...] | None = None
+    is_searchable: bool = False
+    is_switch: bool = False
+    of_training: bool = False
+    levers: tuple[Any, ...] = ()
+    words: Mapping[Any, str] = field(default_factory=dict)
+    phrase: str = "{}"
+    script_lines: Callable[[Any], tuple[str, ...]] | None = None
+    cost: Cost | None = None
+    applied: Applied | None = None
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line and in files, without the dashes in front."""
+        return self.name.replace("_", "-")
+
+    def in_words(self, value: Any) -> str:
+        """A value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
+        return self.words.get(value) or self.phrase.format(value)
+
+
+def one_of(values: tuple[str, ...]) -> Read:
+    """Reads one of these words."""
+
+    def read(value: Any) -> str:
+        if value not in values:
+            raise ValueError(f"{value!r} is not one of {', '.join(values)}")
+        return str(value)
+
+    return read
+
+
+def whole_number(value: Any) -> int:
+    """Reads a whole number of 1 or more."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    is_digits = isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal()
+    if not (is_number or is_digits) or int(value) < 1:
+        raise ValueError(f"{value!r} is not a whole number of 1 or more")
+    return int(value)
+
+
+def switch(value: Any) -> bool:
+    """Reads yes or no."""
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.strip().lower() not in words:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return words[value.strip().lower()]
+
+
+def number_after(
+    name: str, digits: str, unit: str, *, example: int, least: int = 1, most: int | None = None
+) -> int:
+    """Reads the number of a value such as `every:4`.
+
+    Raises:
+        ValueError: it is missing, or not from `least` to `most`.
+    """
+    is_number = digits.isascii() and digits.isdecimal() and int(digits) >= least
+    if not is_number or (most is not None and int(digits) > most):
+        span = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} needs a number of {unit} {span}, as in {name.partition(':')[0]}:{example}")
+    return int(digits)

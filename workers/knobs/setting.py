@@ -1,0 +1,163 @@
+"""A knob setting: one value for every knob."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+from workers.knobs import (
+    allocator,
+    checkpointing,
+    compile,  # noqa: A004 - PyTorch's own word
+    conv_algo,
+    global_batch,
+    grad_accumulation,
+    memory_format,
+    optimizer,
+    optimizer_impl,
+    precision,
+    set_to_none,
+)
+from workers.knobs.knob import Knob
+
+# In the order of the fields of `Knobs`, the convolution algorithm first.
+KNOBS: dict[str, Knob] = {
+    module.KNOB.name: module.KNOB
+    for module in (
+        conv_algo,
+        precision,
+        memory_format,
+        optimizer,
+        optimizer_impl,
+        set_to_none,
+        checkpointing,
+        allocator,
+        grad_accumulation,
+        global_batch,
+        compile,
+    )
+}
+_MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """What may be varied beside the batch size.
+
+    Attributes:
+        conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its
+            number. `cudnn` is PyTorch's default, which on the CPU is oneDNN.
+        precision: one of `PRECISIONS`; `fp32` is PyTorch's default, TF32 in convolutions but
+            not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
+            autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
+        memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
+            bitsandbytes, which keeps two bytes of state for a parameter.
+        optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
+            takes `foreach` on a GPU; `loop` updates one parameter after the other.
+        set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
+            gradients of zeros.
+        checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
+            its number. `blocks` keeps of every repeated block of the model its inputs alone and runs it
+            again in backward; `every:N` does so with each N blocks that follow each other as with one;
+            `selective` also keeps what matrix products, convolutions and attention put out, of which
+            `selective:N` keeps at most N percent of a block's bytes.
+        allocator: one of `ALLOCATORS`, or `max_split:N`, blocks of N MiB and more not being split; of
+            CUDA's caching allocator. `default` leaves the environment as it is.
+        grad_accumulation: so many batches, each with a forward and a backward pass, make an optimizer
+            step; None where `global_batch` decides it.
+        global_batch: samples an optimizer step is made of, exactly, whatever the batch size: it is
+            accumulated from as many batches as that takes.
+        compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
+            take is measured, never predicted.
+
+    Raises:
+        ValueError: a knob has no such value.
+    """
+
+    conv_algo: str = KNOBS["conv_algo"].default
+    precision: str = KNOBS["precision"].default
+    memory_format: str = KNOBS["memory_format"].default
+    optimizer: str | None = KNOBS["optimizer"].default
+    optimizer_impl: str = KNOBS["optimizer_impl"].default
+    set_to_none: bool = KNOBS["set_to_none"].default
+    checkpointing: str = KNOBS["checkpointing"].default
+    allocator: str = KNOBS["allocator"].default
+    grad_accumulation: int | None = KNOBS["grad_accumulation"].default
+    global_batch: int | None = KNOBS["global_batch"].default
+    compile: bool = KNOBS["compile"].default
+
+    def __post_init__(self) -> None:
+        for knob in KNOBS.values():
+            value = getattr(self, knob.name)
+            try:
+                read = knob.read(value)
+            except ValueError as error:
+                raise ValueError(f"{knob.name}: {error}") from None
+            if type(read) is not type(value):
+                raise ValueError(f"{knob.name}: expected {type(read).__name__}, got {value!r}")
+            object.__setattr__(self, knob.name, read)
+        if self.global_batch is None:
+            if self.grad_accumulation is None:
+                raise ValueError(
+                    "grad_accumulation: give a number of batches, or a global_batch that decides it"
+                )
+            return
+        if self.grad_accumulation not in (1, None):
+            raise ValueError("grad_accumulation and global_batch cannot be combined: give one of them")
+        object.__setattr__(self, "grad_accumulation", None)
+
+    @property
+    def tf32_in_convolutions(self) -> bool:
+        """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
+        return self.precision != "ieee-fp32"
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an optimizer step may be made of more than one batch."""
+        return self.grad_accumulation != 1
+
+    def num_batches(self, batch_size: int) -> int:
+        """How many batches of this size make an optimizer step.
+
+        Raises:
+            ValueError: the batch size does not divide the global batch.
+        """
+        if self.global_batch is None:
+            assert self.grad_accumulation is not None
+            return self.grad_accumulation
+        if self.global_batch % batch_size:
+            raise ValueError(
+                f"batch size {batch_size} does not divide the global batch of {self.global_batch}: "
+                "choose one that does"
+            )
+        return self.global_batch // batch_size
+
+    def samples_per_step(self, batch_size: int, num_ranks: int = 1) -> int:
+        """Samples of an optimizer step: of all ranks together, and of all batches that make it up.
+
+        Raises:
+            ValueError: the batch size does not divide the global batch.
+        """
+        return num_ranks * self.num_batches(batch_size) * batch_size
+
+    def num_passes(self, batch_size: int) -> int:
+        """How many of them a trial runs: two, because every further one does as the second did."""
+        return min(_MAX_PASSES, self.num_batches(batch_size))
+
+    def for_passes(self, num_passes: int) -> Self:
+        """The same, accumulated from so many batches of any size."""
+        return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
+
+    def to_dict(self) -> dict[str, str | bool | int | None]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def given(cls, values: dict[str, Any]) -> Self:
+        """The setting of the values that were typed or given; the others are the defaults.
+
+        Raises:
+            ValueError: a knob has no such value.
+        """
+        return cls(**{name: KNOBS[name].read(value) for name, value in values.items()})
