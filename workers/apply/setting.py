@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
-from workers.knobs import Knobs
+from workers.knobs import KNOBS, Knobs
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
@@ -64,9 +64,24 @@ def applied(
         ),
         onednn(enabled=policy.enabled),
         _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
+        switched(knobs, device_kind),
         _rewriting(algorithm, conv_plan) as mode,
     ):
         yield mode
+
+
+@contextmanager
+def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
+    """Sets what the knobs themselves say that they set, see `Knob.applied`.
+
+    Raises:
+        UnsupportedError: a knob's value means nothing on this kind of device.
+    """
+    with ExitStack() as stack:
+        for knob in KNOBS.values():
+            if knob.applied is not None:
+                stack.enter_context(knob.applied(getattr(knobs, knob.name), device_kind))
+        yield
 
 
 def _rewriting(

@@ -124,7 +124,8 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
-    algorithm = setting.algorithm_on(spec.knobs, "cpu" if spec.is_for_host else "cuda")
+    device_kind = "cpu" if spec.is_for_host else "cuda"
+    algorithm = setting.algorithm_on(spec.knobs, device_kind)
     log = CallLog() if spec.with_calls else None
     recorder = HostRecorder(algorithm, log) if spec.is_for_host else Recorder(log)
     tensors = TensorList(recorder) if spec.with_tensors else None
@@ -139,6 +140,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         explained(),
         setting.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
         process_state.kept(torch.device("cpu")),  # later predictions share the process
+        setting.switched(spec.knobs, device_kind),
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):

@@ -109,6 +109,17 @@ odd_attention = _workload(functools.partial(Attention, head_size=7), shape=(2, 6
 unbatched_attention = _workload(Attention, shape=(6, 8))
 
 
+class ChosenAttention(Attention):
+    """Chooses PyTorch's kernel itself."""
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return super().forward(heads)
+
+
+chosen_attention = _workload(ChosenAttention, shape=(2, 6, 8))
+
+
 # Convolutions.
 def _convolutional() -> nn.Module:
     return nn.Sequential(

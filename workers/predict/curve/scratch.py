@@ -84,6 +84,16 @@ def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
     return batch * heads * num_tiles * (tile[0] * tile[1] + 4) * 4
 
 
+def _cudnn_query_gradient(scratch: Scratch, _platform: Platform) -> int:
+    """NVIDIA/cudnn-frontend, node/scaled_dot_product_flash_attention.h, backward: `softmax_sum`, `dQ_accum`.
+
+    A number for each row and one for each of the query's gradient. What the engine itself may take beside is
+    not known without a card.
+    """
+    batch, heads, rows, head_size = scratch.dimensions
+    return batch * heads * rows * (1 + head_size) * scratch.element_bytes
+
+
 def _layer_norm_tiles(scratch: Scratch, platform: Platform) -> int:
     """cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`: a row of sums for 32 rows of input."""
     *rows, width = scratch.dimensions
@@ -130,6 +140,7 @@ _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "flash_rows": _flash_rows,
     "flash_query_gradient": _flash_query_gradient,
     "efficient_query_gradient": _efficient_query_gradient,
+    "cudnn_query_gradient": _cudnn_query_gradient,
     "layer_norm_tiles": _layer_norm_tiles,
     "embedding_indices": _embedding_indices,
     "embedding_segments": _embedding_segments,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.errors import InapplicableError
 from workers.predict.fake import recurrent
 from workers.predict.versions import parse_release
 
@@ -28,6 +29,7 @@ _CUDA_ONLY = ("aten::_fused_rms_norm",)
 # From then on attention without a batch dimension is given one, and so can be fused
 # (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
 _ADDS_A_BATCH = parse_release(torch.__version__) >= (2, 15)
+_MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the newest cards alone
 
 
 def register() -> torch.library.Library:
@@ -118,7 +120,14 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """transformers/attention.cpp and cuda/sdp_utils.cpp: flash, then memory-efficient, then math."""
+    """transformers/attention.cpp and cuda/sdp_utils.cpp: flash, memory-efficient, math, cuDNN.
+
+    The first that is enabled (`torch.nn.attention.sdpa_kernel` and its like) and takes such tensors. cuDNN's
+    comes last: PyTorch prefers it on some cards of compute capability 9.0 and 10.0 alone, which is left out.
+
+    Raises:
+        InapplicableError: none that is enabled does.
+    """
     if _ADDS_A_BATCH and query.dim() == key.dim() == value.dim() == 3:
         batched: Tensor = aten.scaled_dot_product_attention(
             query.unsqueeze(0),
@@ -134,7 +143,9 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     head_size = query.size(-1)
     fusable = query.dim() == key.dim() == value.dim() == 4 and query.dtype == key.dtype == value.dtype
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if fusable and half and attn_mask is None and head_size == value.size(-1) and head_size <= 256:
+    enabled = torch.backends.cuda
+    takes_flash = fusable and half and attn_mask is None and head_size == value.size(-1) and head_size <= 256
+    if enabled.flash_sdp_enabled() and takes_flash:
         padding = -head_size % 8
         q, k, v = (torch.nn.functional.pad(t, (0, padding)) if padding else t for t in (query, key, value))
         scale = head_size**-0.5 if scale is None else scale
@@ -143,8 +154,9 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
         )[0]
         return output[..., :head_size] if padding else output
     alignment = 8 if half else 4
-    if fusable and not enable_gqa and head_size % alignment == 0 and value.size(-1) % alignment == 0:
-        needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    is_aligned = head_size % alignment == 0 and value.size(-1) % alignment == 0
+    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if enabled.mem_efficient_sdp_enabled() and fusable and not enable_gqa and is_aligned:
         efficient: Tensor = aten._scaled_dot_product_efficient_attention(
             query,
             key,
@@ -156,18 +168,44 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
             scale=scale,
         )[0]
         return efficient
-    math: Tensor = aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
-    return math
+    if enabled.math_sdp_enabled():
+        math: Tensor = aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return math
+    widest = max(head_size, value.size(-1))
+    if enabled.cudnn_sdp_enabled() and fusable and half and is_aligned and widest <= _MOST_OF_CUDNN:
+        cudnn: Tensor = aten._scaled_dot_product_cudnn_attention(
+            query,
+            key,
+            value,
+            _as_bias(attn_mask, query),
+            needs_logsumexp,
+            dropout_p,
+            is_causal,
+            False,
+            scale=scale,
+        )[0]
+        return cudnn
+    raise InapplicableError(
+        f"no attention kernel that is enabled takes queries of {str(query.dtype).removeprefix('torch.')} and "
+        f"shape {tuple(query.shape)}{'' if attn_mask is None else ' with a mask'}: choose another with "
+        "--attention, or leave it at default"
+    )
+
+
+def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """A boolean mask as what is added to the scores."""
+    if attn_mask is None or attn_mask.dtype != torch.bool:
+        return attn_mask
+    return torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
 
 
 def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """A boolean mask becomes a float one; rows are padded to 16 elements and sliced back."""
+    attn_mask = _as_bias(attn_mask, query)
     if attn_mask is None:
         return None
-    if attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
     padding = -attn_mask.size(-1) % 16
     if padding:
         attn_mask = torch.nn.functional.pad(attn_mask, (0, padding))[..., : attn_mask.size(-1)]

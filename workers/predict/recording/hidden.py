@@ -161,6 +161,13 @@ def _efficient_attention_backward(
     return Recipe(before=(_copies(grad_out.transpose(1, 2)),), after=stages)
 
 
+def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
+    """cudnn/MHA.cpp, `run_cudnn_SDP_bprop`: one workspace, of what cuDNN's frontend accumulates in."""
+    batch, heads, rows, head_size = query.shape
+    scratch = _request("attention", "cudnn_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
+    return Recipe(after=((scratch,),))
+
+
 # Normalization and softmax.
 
 
@@ -289,6 +296,7 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.addmv.default: _added_product,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_attention_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._fused_rms_norm.default: _layer_norm,
