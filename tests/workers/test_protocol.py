@@ -206,6 +206,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "grad_accumulation": 1,
         "global_batch": None,
         "compile": False,
+        "attention": "default",
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from workers.knobs import (
     allocator,
+    attention,
     checkpointing,
     compile,  # noqa: A004 - PyTorch's own word
     conv_algo,
@@ -36,6 +37,7 @@ KNOBS: dict[str, Knob] = {
         grad_accumulation,
         global_batch,
         compile,
+        attention,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -71,6 +73,8 @@ class Knobs:
             accumulated from as many batches as that takes.
         compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
             take is measured, never predicted.
+        attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
+            choice to PyTorch.
 
     Raises:
         ValueError: a knob has no such value.
@@ -87,6 +91,7 @@ class Knobs:
     grad_accumulation: int | None = KNOBS["grad_accumulation"].default
     global_batch: int | None = KNOBS["global_batch"].default
     compile: bool = KNOBS["compile"].default
+    attention: str = KNOBS["attention"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

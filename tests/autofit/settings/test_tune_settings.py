@@ -50,6 +50,7 @@ EXAMPLES = [
     ("grad-accumulation", "4", "knobs.grad_accumulation", 4),
     ("global-batch", "256", "knobs.global_batch", 256),
     ("compile", "true", "knobs.compile", True),
+    ("attention", "math", "knobs.attention", "math"),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",
