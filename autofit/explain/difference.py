@@ -113,7 +113,7 @@ class _Account:
         yield Term(
             name="rounding of blocks",
             num_bytes=blocks - self._sum(alive),
-            note="to 512 bytes, and what is left of a segment when it is too little to split off",
+            note="to multiples of 512 bytes; a remainder too small to split off stays in the block",
         )
 
     def _what_is_not_there(self) -> Iterator[Term]:
@@ -121,29 +121,29 @@ class _Account:
         yield Term(
             name="gradients of all outputs at once",
             num_bytes=-(summary.forward_backward_bytes // OUTPUT_COPIES) * (OUTPUT_COPIES - 1),
-            note="a summary doubles the outputs; backward frees each gradient when it is used",
+            note="a summary counts every output twice; backward frees each gradient once it is used",
         )
         yield Term(
             name="outputs in place or views",
             num_bytes=-listed.again.total(),
-            note=f"in memory that is counted already: {_named(listed.num_again)}",
+            note=f"they share memory that is counted already: {_named(listed.num_again)}",
         )
         yield Term(
             name="blocks that pass on an output",
             num_bytes=-listed.passed_on.total(),
-            note=f"counted with the layer that made it: {_named(listed.num_passed_on)}",
+            note=f"already counted with the layer that made it: {_named(listed.num_passed_on)}",
         )
         real = self._sum(listed.first)
         yield Term(
             name="outputs by their real size",
             num_bytes=real - sum(listed.first.values()),
-            note=f"a summary takes {ELEMENT_BYTES} bytes an element",
+            note=f"a summary assumes {ELEMENT_BYTES} bytes per element",
         )
         kept = self._sum(self._outputs.intersection(self._alive))
         yield Term(
             name="outputs freed before the peak",
             num_bytes=kept - real,
-            note="those that backward does not need, or has used",
+            note="backward does not need them, or has used them already",
         )
 
     def _what_is_left_out(self) -> Iterator[Term]:
@@ -160,12 +160,12 @@ class _Account:
         yield Term(
             name="parameters and buffers",
             num_bytes=self._sum(by_category[Category.PARAMETER]) - summary.parameter_bytes,
-            note="those not called weight or bias, those counted twice, and their real size",
+            note="adds those not named weight or bias, removes those counted twice, and uses real sizes",
         )
         yield Term(
             name="inputs",
             num_bytes=self._sum(by_category[Category.INPUT]) - summary.input_bytes,
-            note="labels and whatever else the batch has, at its real size",
+            note="labels and everything else in the batch, at their real sizes",
         )
         yield Term(
             name="gradients of parameters",

@@ -126,7 +126,9 @@ def read_profile(path: Path) -> Profile:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ProfileError(f"cannot read {path}: {error.strerror or error}; name a saved profile") from error
+        raise ProfileError(
+            f"cannot read {path}: {error.strerror or error}; give a file that `autofit profile --save` wrote"
+        ) from error
     try:
         return Profile.from_bytes(data)
     except ProfileError as error:
@@ -137,14 +139,14 @@ def _document(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(gzip.decompress(data))
     except EOFError as error:
-        raise ProfileError(f"the profile is cut off: {_SAVE_AGAIN}") from error
+        raise ProfileError(f"the profile is truncated: {_SAVE_AGAIN}") from error
     except gzip.BadGzipFile as error:
-        reason = "is damaged" if data[:2] == b"\x1f\x8b" else "is no profile, which is gzipped JSON"
+        reason = "is damaged" if data[:2] == b"\x1f\x8b" else "is not a profile, which is gzipped JSON"
         raise ProfileError(f"the file {reason}: {_SAVE_AGAIN}") from error
     except zlib.error as error:
         raise ProfileError(f"the file is damaged: {_SAVE_AGAIN}") from error
     except ValueError as error:
-        raise ProfileError(f"the file has no JSON in it, so it is no profile: {_SAVE_AGAIN}") from error
+        raise ProfileError(f"the file contains no JSON, so it is not a profile: {_SAVE_AGAIN}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != PROFILE_SCHEMA:
         raise ProfileError(f"expected a profile of schema {PROFILE_SCHEMA}, got {schema!r}: {_SAVE_AGAIN}")
@@ -156,24 +158,24 @@ def _require_consistent(profile: Profile) -> None:
     """Raises `ValueError` unless every allocation has sizes, is made once and freed at most once after."""
     trace, num_allocations = profile.trace, len(profile.trace.allocations)
     if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
-        raise ValueError("sizes and allocations differ in number")
+        raise ValueError("it has more or fewer sizes than allocations")
     peaks = (profile.peak_allocated_bytes, profile.peak_reserved_bytes, profile.context_bytes)
     found = profile.found_bytes
     if any(not 0 <= number < num_allocations for number in found):
-        raise ValueError("a plan was found in the room of no allocation")
+        raise ValueError("a benchmarked plan names an allocation that does not exist")
     sizes = (*peaks, *profile.requested_bytes, *profile.block_bytes, *found.values())
     if not all(map(_is_size, sizes)):
-        raise ValueError("a size is no whole number of bytes")
+        raise ValueError("a size is not a whole number of bytes")
     if type(profile.versions) is not dict:
-        raise ValueError("the versions are no table")
+        raise ValueError("the versions are not a table")
     if any(not 0 <= mark.position <= len(trace.events) for mark in trace.marks):
-        raise ValueError("a mark is beyond the events")
+        raise ValueError("a mark lies after the last event")
     made, freed = [False] * num_allocations, [False] * num_allocations
     for event in trace.events:
         number = event if event >= 0 else ~event
         done = made if event >= 0 else freed
         if number >= num_allocations or done[number] or (event < 0 and not made[number]):
-            raise ValueError(f"event {event} does not follow from those before it")
+            raise ValueError(f"event {event} contradicts the events before it")
         done[number] = True
     if any(phase.start > phase.stop for phase in phases(profile)):
         raise ValueError("the marks are out of order")

@@ -1,4 +1,4 @@
-"""What some allocations come to."""
+"""The sizes of a set of allocations."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def make_budget(
     """
     share = Fraction(str(margin))
     if not 0 <= share < 1:
-        raise ValueError(f"margin is a share from 0 up to but not including 1, got {margin}")
+        raise ValueError(f"margin must be at least 0 and less than 1, got {margin}")
     context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card, num_ranks)
     budget = Budget(
         device_total_bytes=device_total_bytes,
@@ -87,10 +87,11 @@ def make_budget(
         context=context,
     )
     if budget.usable_bytes <= 0:
+        outside = "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
         raise BudgetError(
-            f"nothing is left of {format_bytes(device_total_bytes)} for the allocator: "
-            f"{format_bytes(budget.context_bytes)} go to the CUDA context, {format_bytes(reserve_bytes)} to "
-            f"other processes and {format_bytes(budget.margin_bytes)} to the margin; give a larger "
+            f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "
+            f"{format_bytes(budget.context_bytes)} for the {outside}, {format_bytes(reserve_bytes)} "
+            f"for other processes, {format_bytes(budget.margin_bytes)} for the margin. Give a larger "
             "--gpu-mem, or a smaller --reserve or --margin"
         )
     return budget
@@ -107,7 +108,7 @@ def assumed_context(
         num_ranks: the processes that train together; with several of them NCCL's memory is added.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
-    name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card was named"
+    name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
     said = _assumption("CUDA context", context, name)
     if num_ranks == 1:
         return context, (said,)
@@ -116,13 +117,13 @@ def assumed_context(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,
         high_bytes=context.high_bytes + nccl.high_bytes,
-        basis=f"{context.basis}; NCCL {nccl.basis}",
+        basis=f"{context.basis}; NCCL: {nccl.basis}",
     )
-    return whole, (said, _assumption("NCCL's memory", nccl, f"one of {num_ranks} ranks"))
+    return whole, (said, _assumption("NCCL", nccl, f"each of {num_ranks} ranks"))
 
 
 def _assumption(what: str, interval: ContextInterval, of: str) -> str:
     low, likely, high = (
         size // 1024**2 for size in (interval.low_bytes, interval.likely_bytes, interval.high_bytes)
     )
-    return f"{what} of {high} MiB assumed for {of} ({likely} MiB likely, {low} at least; {interval.basis})"
+    return f"{what}: {high} MiB assumed for {of} (likely {likely}, at least {low}; {interval.basis})"

@@ -75,7 +75,7 @@ def properties_for(architecture: str, name: str | None = None) -> DeviceProperti
                 return device_properties(gpu)
     if architecture not in TYPICAL_CARDS:
         raise UnknownGpuError(
-            f"no card of {architecture} in the catalogue, so nothing is known of its multiprocessors; "
+            f"the catalogue has no {architecture} card, so its number of multiprocessors is unknown: "
             f"name a card of {', '.join(TYPICAL_CARDS)} with --gpu"
         )
     return device_properties(catalogue()[TYPICAL_CARDS[architecture]])

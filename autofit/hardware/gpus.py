@@ -1,4 +1,4 @@
-"""The cards: a catalogue of those one may not have, and NVML's word on those one has.
+"""The cards: the catalogue, and what NVML reports about the cards of this machine.
 
 The catalogue is `data/gpus.toml`, which also says where each of its figures comes from.
 """
@@ -128,7 +128,7 @@ def find_gpu(name: str) -> Gpu:
             return gpu
     hint = did_you_mean("-".join(name.split()), cards)
     raise UnknownGpuError(
-        f"no card named {name!r} in the catalogue.{hint} `autofit gpus` lists all of them; for any other "
+        f"no card named {name!r} in the catalogue.{hint} `autofit gpus` lists all cards; for any other "
         "card give the memory that CUDA reports, such as --gpu-mem 24123M."
     )
 
@@ -199,8 +199,8 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
 
 def _driver_error(error: Exception) -> DriverError:
     return DriverError(
-        f"the NVIDIA driver is installed but does not answer ({error}): see whether `nvidia-smi` works, "
-        "or name a card with --gpu and --probe predict to go without it"
+        f"the NVIDIA driver is installed but does not answer ({error}): check that `nvidia-smi` works, "
+        "or predict without the driver: --gpu CARD --probe predict"
     )
 
 

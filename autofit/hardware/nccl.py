@@ -1,4 +1,4 @@
-"""What NCCL holds of a card's memory, outside PyTorch's allocator, for a rank that reduces gradients.
+"""The card memory that NCCL holds outside PyTorch's allocator, for a rank that reduces gradients.
 
 A communicator has channels; each channel a buffer for each of its connections in each protocol:
 4 MiB (`NCCL_BUFFSIZE`) for Simple, and what makes some 10 MiB with those of LL and LL128 (allocations of
@@ -29,5 +29,5 @@ def communicator_interval(num_ranks: int) -> ContextInterval:
         low_bytes=_LOW_MIB * _MIB,
         likely_bytes=likely * _MIB,
         high_bytes=_HIGH_MIB * _MIB,
-        basis="as others saw it, the likely on A100s with NVLink; the links of the cards decide",
+        basis="reported by others, the likely size on A100s with NVLink; it depends on the cards' links",
     )

@@ -161,7 +161,7 @@ def compare_workloads(
         WorkloadFailedError: one of them fails, or cannot be predicted.
     """
     if len(workloads) < 2:
-        raise UsageError("a comparison is of two models or more: name another one")
+        raise UsageError("compare needs at least two models: name another one")
     passes = []
     for workload in workloads:
         predictor = local_predictor(workload, setup=Setup(mode="infer"), emit=emit, with_tensors=True)

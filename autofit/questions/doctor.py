@@ -75,7 +75,7 @@ def _packages() -> Iterator[Check]:
             name=name,
             status="ok" if fits else "warning",
             detail=version,
-            next_step="" if fits else f"pip install '{requirement}': this release was not tried",
+            next_step="" if fits else f"pip install '{requirement}': the installed release is untested",
         )
 
 
@@ -108,14 +108,14 @@ def _judged(result: SelfTest) -> Check:
         return Check(
             name="prediction",
             status="warning",
-            detail=f"PyTorch {result.torch_version} passes the self-test, but more was not tried with it",
+            detail=f"PyTorch {result.torch_version} passes the self-test but is otherwise untested",
             next_step=f"install PyTorch {SUPPORTED}, measure instead of predicting, or set "
-            f"{UNVERIFIED_VARIABLE}=1 to predict unverified",
+            f"{UNVERIFIED_VARIABLE}=1 to predict anyway",
         )
     return Check(
         name="prediction",
         status="ok",
-        detail=f"PyTorch {result.torch_version} traces as a GPU would allocate",
+        detail=f"PyTorch {result.torch_version} passes the self-test",
     )
 
 
@@ -124,10 +124,10 @@ def _gpus(gpus: Callable[[], tuple[LocalGpu, ...]]) -> Check:
         cards = gpus()
     except AutofitError as error:
         return Check(
-            name="gpus", status="warning", detail=error.message, next_step="nvidia-smi shows what is wrong"
+            name="gpus", status="warning", detail=error.message, next_step="run nvidia-smi to find the cause"
         )
     if not cards:
-        return Check(name="gpus", status="ok", detail="none here; predictions need none")
+        return Check(name="gpus", status="ok", detail="none found; predictions do not need one")
     names = ", ".join(f"{card.name} ({format_bytes(card.total_bytes)})" for card in cards)
     return Check(name="gpus", status="ok", detail=f"{names}; driver {cards[0].driver_version}")
 
@@ -161,6 +161,6 @@ def _cpu_measurement() -> Check:
             name="measuring on the CPU",
             status="warning",
             detail=f"this system has no {' and no '.join(missing)}",
-            next_step="use Linux for --device cpu; predictions are not affected",
+            next_step="use Linux for --device cpu; predictions work without it",
         )
-    return Check(name="measuring on the CPU", status="ok", detail="memory limits and peaks are at hand")
+    return Check(name="measuring on the CPU", status="ok", detail="memory limits and peak readings work")

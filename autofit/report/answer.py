@@ -56,7 +56,7 @@ def _accumulated(best: Best) -> str:
     count, whole = best.grad_accumulation, best.batch_size * best.grad_accumulation
     if best.knobs.global_batch is not None and count == 1:
         return f" That is the whole global batch of {whole}."
-    return "" if count == 1 else f" {count} such batches make an optimizer step, {whole} samples."
+    return "" if count == 1 else f" An optimizer step takes {count} such batches: {whole} samples."
 
 
 def _fits(result: TuneResult, best: Best) -> str:
@@ -98,7 +98,7 @@ def _default(result: TuneResult, best: Best) -> str | None:
         return None
     reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
     pace = _pace(default) or (" and is usually far faster" if algo == "native" else "")
-    return f"PyTorch's default, {name}, reaches {reached}{pace}; --conv-algo {name} keeps to it."
+    return f"PyTorch's default, {name}, reaches {reached}{pace}; --conv-algo {name} selects it."
 
 
 def _pace(entry: FrontierEntry) -> str:
@@ -114,7 +114,7 @@ def _nothing(result: TuneResult) -> str:
         tried = "no size was tried" if smallest is None else f"batch {smallest}, the smallest tried, failed"
         return f"Nothing is known to fit: {result.stopped_by} ended the search; {tried}."
     needed_bytes = needed_at_least(result)
-    need = "more than there is" if needed_bytes is None else format_bytes(needed_bytes)
+    need = "more than is available" if needed_bytes is None else format_bytes(needed_bytes)
     usable = format_bytes(result.budget.usable_bytes)
     return (
         f"Nothing fits: at batch {smallest}, the smallest tried, {result.workload} needs {need}; "

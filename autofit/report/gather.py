@@ -48,15 +48,15 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
     notes = [*budget.assumptions, *result.notes]
     profile, curves = None, list[CurveLine]()
     if result.device.kind == "cpu":
-        notes.append("a process on the CPU has no caching allocator: its memory is measured, not replayed")
+        notes.append("on the CPU there is no caching allocator: memory is measured, not simulated")
     elif estimate is not None:
         card = _card(result)
         try:
             curves = _without_repetition(_curves(result, card, predictor, emit))
-            emit(Progress(stage="looking where the memory goes"))
+            emit(Progress(stage="predicting where the memory goes"))
             profile = predictor.profile(estimate.knobs, card, estimate.batch_size)
         except WorkloadFailedError as error:
-            notes.append(f"nothing is predicted beside the answer: {error.message}")
+            notes.append(f"the report has no prediction beside the answer: {error.message}")
     if estimate is not None:
         notes += _what_a_prediction_rests_on(estimate)
     return Content(
@@ -89,12 +89,12 @@ def report_on_estimate(
         emit: is told what is worked out.
     """
     budget = None if gpu is None else _budget_of(gpu, estimate.num_ranks)
-    emit(Progress(stage="working out the curve"))
+    emit(Progress(stage="predicting the curve"))
     batch, notes = estimate.batch_size, _what_a_prediction_rests_on(estimate)
     try:
         curves = _around(predictor.curve(estimate.knobs, card), batch)
     except WorkloadFailedError as error:  # at other sizes than this one
-        curves, notes = (), (*notes, f"no curve is predicted: {error.message}")
+        curves, notes = (), (*notes, f"the curve cannot be predicted: {error.message}")
     profile = predictor.profile(estimate.knobs, card, batch)
     return Content(
         title=f"{estimate.workload} at batch {batch}",
@@ -122,13 +122,13 @@ def report_on_profile(profile: Profile) -> Content:
     gpu = catalogue().get(profile.card)
     budget = None if gpu is None else _budget_of(gpu, profile.trace.num_ranks)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
-    where = phase.in_words if phase.step else "building of the model"
+    where = f"in the {phase.in_words}" if phase.step else "while the model is built"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
     return Content(
         title=f"{trace.workload} at batch {trace.batch_size}",
         answer=(
             f"{trace.workload} at batch {trace.batch_size} allocates {format_bytes(allocated)} at its peak, "
-            f"in the {where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
+            f"{where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
             "predicted, not measured.",
         ),
         facts=tuple(
@@ -205,7 +205,7 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
     """The curve of each setting at the search's risk, drawn a little beyond its boundary."""
     names = result.setting_names
     for number, entry in enumerate(result.frontier):
-        emit(Progress(stage="working out curves", done=number, total=len(result.frontier)))
+        emit(Progress(stage="predicting curves", done=number, total=len(result.frontier)))
         curve = predictor.curve(entry.knobs, card, risk=result.risk)
         marks = [size for size in (entry.largest_batch, entry.first_failing_batch) if size is not None]
         high = round(_BEYOND * max(marks))
@@ -327,11 +327,11 @@ def _in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:
     if budget is not None:
         usable = format_bytes(budget.usable_bytes)
         if interval.high_bytes <= budget.usable_bytes:
-            yield f"That fits the {usable} that are usable of the card."
+            yield f"That fits the {usable} that are usable on the card."
         elif interval.low_bytes > budget.usable_bytes:
-            yield f"That does not fit the {usable} that are usable of the card."
+            yield f"That does not fit the {usable} that are usable on the card."
         else:
-            yield f"Whether that fits the {usable} that are usable of the card is not sure."
+            yield f"That may or may not fit the {usable} that are usable on the card."
 
 
 def _what_a_prediction_rests_on(estimate: Estimate) -> tuple[str, ...]:

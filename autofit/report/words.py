@@ -26,8 +26,8 @@ def unnamed_card(architectures: Sequence[str]) -> str:
     """What an interval over several architectures, the likely one first, is of and how to narrow it."""
     spanned = ", ".join(oldest_first(architectures))
     return (
-        f"an {architectures[0]} card is likely, as none was named with --gpu; the interval spans {spanned}: "
-        "naming the card narrows it"
+        f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
+        "name the card to narrow it"
     )
 
 
@@ -39,7 +39,7 @@ def evidence_phrase(evidence: Evidence, device: Device) -> str:
         case Evidence.MEASURED:
             return f"measured on {device.name}"
         case Evidence.EMULATED:
-            return f"measured on {device.name}, a larger card, under a limit"
+            return f"measured on {device.name}, a larger card, under a memory limit"
         case Evidence.MEASURED_CPU:
             return "measured on the CPU"
 

@@ -250,7 +250,9 @@ def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneS
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search}
     if misplaced := sorted(options.keys() & of_search):
-        raise UsageError(f"{what} takes no {', '.join(misplaced)}: it predicts one configuration")
+        raise UsageError(
+            f"{what} does not take {', '.join(misplaced)}: it only predicts one configuration; leave that out"
+        )
     settings = resolve_settings({**options, "probe": "predict"}, {}, None)
     settings.one_conv_algo(what)
     return settings

@@ -19,7 +19,7 @@ from autofit.explain.views.timeline import Course, course_of
 from autofit.units import format_bytes
 from workers.trace import Category
 
-TIME_UNIT = "one microsecond is one memory event: a profile knows the order of events, not their time"
+TIME_UNIT = "one microsecond stands for one memory event: a profile records their order, not their time"
 
 _PHASES, _MODULES = 1, 2  # threads of a device's process
 

@@ -118,7 +118,7 @@ class Filters:
         ]
         if ignored:
             raise UsageError(
-                f"{' and '.join(ignored)} mean nothing to --view {view}: leave that out, or take another view"
+                f"--view {view} does not take {' and '.join(ignored)}: leave that out or choose another view"
             )
 
     def nothing_matches(self) -> NothingMatchesError:
@@ -132,7 +132,9 @@ class Filters:
             given.append(f"--max-depth {self.max_depth}")
         if self.step is not None:
             given.append(f"--step {self.step}")
-        return NothingMatchesError(f"nothing matches {' and '.join(given) or 'the filters'}: leave one out")
+        return NothingMatchesError(
+            f"nothing matches {' and '.join(given) or 'the filters'}: drop or loosen a filter"
+        )
 
 
 def parse_filters(
@@ -182,7 +184,7 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> tuple[str, .
     for name in names:
         if name not in known:
             raise UsageError(
-                f"{option}: there is no {name!r}; choose of {', '.join(known)}.{did_you_mean(name, known)}"
+                f"{option}: unknown name {name!r}; choose from {', '.join(known)}.{did_you_mean(name, known)}"
             )
     return names
 
@@ -190,7 +192,7 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> tuple[str, .
 def _one(option: str, text: str, known: Sequence[str]) -> str:
     name, *others = _listed(option, text, known)
     if others:
-        raise UsageError(f"{option}: {text!r} is several; rows have one order, choose of {', '.join(known)}")
+        raise UsageError(f"{option} takes one column, got {text!r}; choose one of {', '.join(known)}")
     return name
 
 
@@ -202,6 +204,6 @@ def _converted(option: str, convert: Callable[[Any], Any], text: object) -> Any:
     try:
         return convert(text)
     except re.error as error:
-        raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
+        raise UsageError(f"{option}: {text!r} is not a valid regular expression: {error}") from error
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from error

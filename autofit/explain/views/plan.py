@@ -40,9 +40,9 @@ from autofit.explain.views.view import heading
 from workers.trace import Allocation
 
 NOTES = (
-    "requested bytes of one step; parameters, optimizer state and inputs are kept by every policy",
-    "eager frees when Python lets go; in-place, planned and folded drop a value after its last reader",
-    "a kernel is an operator that computes; views are none",
+    "sizes are requested bytes of one step; every policy keeps parameters, optimizer state and inputs",
+    "eager frees a value with its last Python reference; in-place, planned and folded after its last use",
+    "a kernel is an operator that computes; views are not kernels",
 )
 
 
@@ -185,9 +185,9 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
             _at_once(graph, "everything", "no value is freed before the step ends", every),
             _at_once(graph, "named", "named values are kept, temporaries freed", kept),
             _at_once(graph, "eager", "freed when dead, as PyTorch does", _as_eager(graph)),
-            _at_once(graph, "in-place", "dropped after its last reader, in place if legal", packed.buffers),
+            _at_once(graph, "in-place", "freed after its last use, in place if legal", packed.buffers),
             _in_arena(graph, "planned", "the same at fixed offsets in one arena", layout),
-            _in_arena(folded, "folded", "element-wise chains as one kernel, then planned", folded_layout),
+            _in_arena(folded, "folded", "element-wise chains in one kernel, then planned", folded_layout),
         ),
         layout=layout,
         holders=packed.holders,

@@ -119,7 +119,7 @@ def phases_of(profile: Profile, step: int | None) -> list[Phase]:
     chosen = [phase for phase in found if step in (None, phase.step)]
     if not chosen:
         steps = sorted({phase.step for phase in found})
-        raise UsageError(f"--step: the profile has no step {step}; choose of {', '.join(map(str, steps))}")
+        raise UsageError(f"--step: the profile has no step {step}; choose from {', '.join(map(str, steps))}")
     return chosen
 
 
@@ -133,6 +133,6 @@ def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
     chosen = tuple(name for name in profile.devices if pattern is None or pattern.search(name))
     if pattern is not None and not chosen:
         raise NothingMatchesError(
-            f"nothing matches --device {pattern.pattern!r}: the profile is of {', '.join(profile.devices)}"
+            f"nothing matches --device {pattern.pattern!r}: the profile has {', '.join(profile.devices)}"
         )
     return chosen

@@ -105,7 +105,7 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
     """
     if not profile.trace.calls:
         raise UsageError(
-            "a plan needs the calls of operators, which this profile does not list: make it again with "
+            "the plan needs operator calls, which this profile does not contain: save it again with "
             "`autofit profile … --save FILE`"
         )
     step = max(phase.step for phase in phases(profile)) if step is None else step

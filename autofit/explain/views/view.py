@@ -80,8 +80,8 @@ def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filte
     """
     if filters.start or filters.max_depth is not None:
         raise UsageError(
-            f"--start-name-regex and --max-depth are for trees, which {kind} is not: leave them out or "
-            "take another view"
+            f"--start-name-regex and --max-depth apply to trees, and --view {kind} is a list: leave them out "
+            "or choose another view"
         )
     passing = [row for row in rows if filters.passes(row)]
     if not passing:

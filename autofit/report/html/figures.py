@@ -106,7 +106,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
         "layout": {
             "height": 460,
             "hovermode": "x unified",
-            "xaxis": {"title": {"text": "events of the allocator, in their order"}, "zeroline": False},
+            "xaxis": {"title": {"text": "allocator events, in order"}, "zeroline": False},
             "yaxis": {
                 "title": {"text": unit},
                 "range": [0, 1.15 * top_bytes / unit_bytes],
@@ -220,7 +220,7 @@ def lever_bars(what_if: WhatIf) -> Figure:
             bars = _bars(name, names, sizes, unit=(unit, unit_bytes), color=color, pattern=pattern)
             bars["text"] = [format_bytes(size) if size else "" for size in sizes]
             data.append(bars | {"textposition": "auto", "cliponaxis": False})
-    layout = _bar_layout(len(names), f"saved of the reserved peak, {unit}")
+    layout = _bar_layout(len(names), f"saved from the reserved peak, {unit}")
     return {"data": data, "layout": layout | {"barmode": "relative"}}
 
 

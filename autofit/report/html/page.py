@@ -59,8 +59,8 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(
             name="step",
             title="Memory over the step",
-            text="What is allocated after each event of the allocator, by what it holds, in the step of the "
-            "peak. The dotted line is what the allocator has reserved.",
+            text="Allocated memory after each allocator event, by what it holds, in the step with the "
+            "peak. The dotted line is the reserved memory.",
             figure=figures.memory_over_step(content.lane, content.budget_bytes),
         )
     if content.breakdown is not None:
@@ -69,23 +69,23 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(
             name="modules",
             title="Which module holds it",
-            text="What is alive at the peak, by the module that made it, or that owns it. A click goes into "
-            "a module, one on the bar above comes back.",
+            text="Memory alive at the peak, by the module that allocated or owns it. Click a module to zoom "
+            "in, and the bar above to zoom out.",
             figure=figures.module_icicle(content.nodes),
         )
     if any(layer.largest_bytes for layer in content.workspaces):
         yield Section(
             name="workspaces",
             title="Workspaces of layers",
-            text="What convolutions take beside their outputs while they run: never two at a time, but the "
-            "allocator keeps the largest reserved.",
+            text="Memory that a convolution needs besides its output while it runs. Only one is in use at a "
+            "time, but the allocator keeps the largest reserved.",
             figure=figures.workspace_bars(content.workspaces),
         )
     if content.what_if is not None and any(each.saved_bytes for each in content.what_if.applicable):
         yield Section(
             name="levers",
             title="What would save memory",
-            text="Each lever alone at this batch, predicted.",
+            text="Each change on its own at this batch size, predicted.",
             figure=figures.lever_bars(content.what_if),
         )
 
@@ -93,7 +93,9 @@ def sections(content: Content) -> Iterator[Section]:
 def _about_curves(content: Content) -> str:
     said = ["Lines are predicted."]
     if any(line.largest_batch is not None for line in content.curves):
-        said.append("The mark on a line is the largest batch that fits, the cross the next, which does not.")
+        said.append(
+            "The marker on a line is the largest batch that fits; the cross is the next, which does not."
+        )
     if content.measured:
-        said.append("Open marks were measured.")
+        said.append("Open markers were measured.")
     return " ".join(said)

@@ -96,10 +96,10 @@ def test_the_loss_is_of_the_forward_pass():
     ("data", "said"),
     [
         (b"", "no JSON"),
-        (b"not even gzip", "is no profile"),
+        (b"not even gzip", "is not a profile"),
         (gzip.compress(b"not json", mtime=0), "no JSON"),
         (gzip.compress(b"\xff\xfe\x00", mtime=0), "no JSON"),
-        (PROFILE.to_bytes()[:-30], "cut off"),
+        (PROFILE.to_bytes()[:-30], "truncated"),
         (PROFILE.to_bytes()[:20] + b"\xff" * 40 + PROFILE.to_bytes()[60:], "damaged"),
         (packed({"schema": "autofit.profile/99"}), f"expected .* {PROFILE_SCHEMA}, got 'autofit.profile/99'"),
         (packed(TRACE.to_dict()), r"got 'autofit.trace/\d+'"),
@@ -107,17 +107,20 @@ def test_the_loss_is_of_the_forward_pass():
         (packed({**document(), "trace": {"schema": "autofit.trace/1"}}), "expected a trace of schema"),
         (packed({**document(), "knobs": {"colour": "red"}}), "malformed"),
         (packed({key: value for key, value in document().items() if key != "card"}), "malformed .*card"),
-        (packed({**document(), "block_bytes": [1, 2]}), "differ in number"),
-        (packed({**document(), "block_bytes": [None] * len(document()["block_bytes"])}), "no whole number"),
-        (packed({**document(), "peak_allocated_bytes": "x"}), "no whole number"),
-        (packed({**document(), "found_bytes": {"3": 512}}), "in the room of no allocation"),
-        (packed({**document(), "found_bytes": {"2": -1}}), "no whole number"),
+        (packed({**document(), "block_bytes": [1, 2]}), "more or fewer sizes"),
+        (
+            packed({**document(), "block_bytes": [None] * len(document()["block_bytes"])}),
+            "not a whole number",
+        ),
+        (packed({**document(), "peak_allocated_bytes": "x"}), "not a whole number"),
+        (packed({**document(), "found_bytes": {"3": 512}}), "an allocation that does not exist"),
+        (packed({**document(), "found_bytes": {"2": -1}}), "not a whole number"),
         (packed({**document(), "found_bytes": {"two": 512}}), "malformed"),
-        (packed({**document(), "versions": None}), "versions are no table"),
+        (packed({**document(), "versions": None}), "versions are not a table"),
         (packed({**document(), "trace": {**document()["trace"], "convolutions": ["x"]}}), "malformed"),
         (
             packed({**document(), "trace": {**document()["trace"], "marks": [[-5, "model"]]}}),
-            "beyond the events",
+            "after the last event",
         ),
     ],
 )
@@ -134,7 +137,7 @@ def test_what_is_no_profile_is_refused_in_one_sentence(data, said, tmp_path):
 @pytest.mark.parametrize("events", [(0, 0), (~0,), (0, ~0, ~0), (7,), (0, ~7)])
 def test_events_that_cannot_be_are_refused(events):
     trace = dataclasses.replace(TRACE, events=events, marks=())
-    with pytest.raises(ProfileError, match="does not follow"):
+    with pytest.raises(ProfileError, match="contradicts the events before it"):
         Profile.from_bytes(dataclasses.replace(PROFILE, trace=trace).to_bytes())
 
 

@@ -194,7 +194,7 @@ def test_the_largest_nodes_of_a_tree_come_with_those_above_them(profile):
         ({"show_name_regex": ["nowhere"]}, "--show-name-regex 'nowhere'"),
         ({"min_bytes": "1T"}, "--min-bytes"),
         ({"category": "optimizer-state"}, "--category optimizer_state"),
-        ({"device": "cuda:1"}, "--device 'cuda:1': the profile is of cuda:0"),
+        ({"device": "cuda:1"}, "--device 'cuda:1': the profile has cuda:0"),
     ],
 )
 def test_a_filter_that_matches_nothing_is_an_error_that_names_it(make, given, said, profile):
@@ -213,24 +213,24 @@ def test_a_start_that_no_node_has_is_an_error_too(make, profile):
 @pytest.mark.parametrize("make", [operator_view, tensor_view])
 @pytest.mark.parametrize("given", [{"start_name_regex": ["relu"]}, {"max_depth": 2}])
 def test_lists_take_no_filters_of_trees(make, given, profile):
-    with pytest.raises(UsageError, match="are for trees"):
+    with pytest.raises(UsageError, match="apply to trees"):
         make(profile, parse_filters(**given))
 
 
 def test_a_step_that_was_not_traced_is_an_error_that_names_those_that_were(profile):
-    with pytest.raises(UsageError, match="no step 9; choose of 0, 1, 2"):
+    with pytest.raises(UsageError, match="no step 9; choose from 0, 1, 2"):
         operator_view(profile, parse_filters(step=9))
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"start_name_regex": ["("]}, "--start-name-regex: '(' is not a regular expression"),
-        ({"show_name_regex": ["a", "[z"]}, "--show-name-regex: '[z' is not a regular expression"),
-        ({"hide_name_regex": ["*"]}, "--hide-name-regex: '*' is not a regular expression"),
-        ({"device": "+"}, "--device: '+' is not a regular expression"),
-        ({"order_by": "size"}, "--order-by: there is no 'size'; choose of bytes, peak-bytes, count, name"),
-        ({"select": "bytes,peak"}, "--select: there is no 'peak'"),
+        ({"start_name_regex": ["("]}, "--start-name-regex: '(' is not a valid regular expression"),
+        ({"show_name_regex": ["a", "[z"]}, "--show-name-regex: '[z' is not a valid regular expression"),
+        ({"hide_name_regex": ["*"]}, "--hide-name-regex: '*' is not a valid regular expression"),
+        ({"device": "+"}, "--device: '+' is not a valid regular expression"),
+        ({"order_by": "size"}, "--order-by: unknown name 'size'; choose from bytes, peak-bytes, count, name"),
+        ({"select": "bytes,peak"}, "--select: unknown name 'peak'"),
         ({"category": "activations"}, "Did you mean activation?"),
         ({"min_bytes": "many"}, "--min-bytes: 'many' is not a size"),
     ],

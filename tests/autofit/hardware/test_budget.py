@@ -49,7 +49,7 @@ def test_the_context_is_taken_at_its_high_end_and_said_to_be_assumed() -> None:
     assert budget.context is not None
     assert budget.context_bytes == budget.context.high_bytes
     assert budget.assumptions == (
-        "CUDA context of 435 MiB assumed for sm_86 (315 MiB likely, 205 at least; 7 processes seen on "
+        "CUDA context: 435 MiB assumed for sm_86 (likely 315, at least 205; 7 processes observed on "
         "sm_86, 48 in all)",
     )
 
@@ -63,7 +63,7 @@ def test_a_card_with_few_multiprocessors_has_a_small_context() -> None:
 def test_without_a_card_sm_80_is_assumed_and_said() -> None:
     unnamed, named = make_budget(16 * GIB), make_budget(16 * GIB, architecture="sm_80")
     assert unnamed.usable_bytes == named.usable_bytes
-    assert "sm_80, as no card was named" in unnamed.assumptions[0]
+    assert "sm_80, as no card is named" in unnamed.assumptions[0]
 
 
 def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so() -> None:
@@ -71,7 +71,7 @@ def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so
     assert budget.context_bytes > max(
         make_budget(16 * GIB, architecture=gpu.architecture).context_bytes for gpu in catalogue().values()
     )
-    assert "none seen on sm_999: taken like the largest known" in budget.assumptions[0]
+    assert "none observed on sm_999: taken from the largest known card" in budget.assumptions[0]
 
 
 @pytest.mark.parametrize("gpu", catalogue().values(), ids=lambda gpu: gpu.key)
@@ -103,5 +103,5 @@ def test_exactly_nothing_left_is_refused_and_one_byte_is_not() -> None:
 
 @pytest.mark.parametrize("margin", [1, 3, -0.01, 1.5])
 def test_a_margin_that_is_no_share_is_refused(margin: float) -> None:
-    with pytest.raises(ValueError, match="margin is a share"):
+    with pytest.raises(ValueError, match="margin must be at least 0 and less than 1"):
         make_budget(16 * GIB, margin=margin)

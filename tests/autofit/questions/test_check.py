@@ -81,5 +81,5 @@ def test_the_public_check_takes_the_options_of_the_command() -> None:
     )
     assert result.calibration.model_class == "convolutional-dense"
     assert result.interval.low_bytes <= result.interval.likely_bytes <= result.interval.high_bytes
-    with pytest.raises(UsageError, match="takes no risk"):
+    with pytest.raises(UsageError, match="does not take risk"):
         autofit.check("davenet-audio", batch_size=4, gpu="a100-40g", risk="likely")

@@ -50,7 +50,7 @@ def test_every_required_package_is_listed_with_its_version(healthy):
 
 
 def test_no_card_is_no_failure(healthy):
-    assert healthy["gpus"].detail == "none here; predictions need none"
+    assert healthy["gpus"].detail == "none found; predictions do not need one"
 
 
 def test_a_pytorch_that_cannot_be_predicted_fails_and_says_what_to_do():

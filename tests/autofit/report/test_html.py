@@ -196,5 +196,5 @@ def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(sea
     unpredictable = local_predictor(refer(SMALL.replace(":small", ":picks_by_value")))
     content = report_on_search(result, unpredictable)
     assert (content.lane, content.curves) == (None, ())
-    assert any("nothing is predicted beside the answer" in note for note in content.notes)
+    assert any("the report has no prediction beside the answer" in note for note in content.notes)
     assert content.frontier is not None

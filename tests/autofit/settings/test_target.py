@@ -68,7 +68,7 @@ def test_the_memory_alone_spans_the_catalogue_and_makes_sm_80_likely() -> None:
     found = target(gpu_mem="16G")
     assert (found.device.name, found.card.architecture) == ("16.00 GiB card", "sm_80")
     assert found.budget.device_total_bytes == 16 * GIB
-    assert "no card was named" in found.budget.assumptions[0]
+    assert "no card is named" in found.budget.assumptions[0]
     assert found.card.may_be == catalogue_architectures()
     assert found.card.architectures[0] == "sm_80"  # the likely one, then all others
     assert set(found.card.architectures) == set(catalogue_architectures())

@@ -197,7 +197,7 @@ def test_what_cannot_be_checked_is_a_usage_error(autofit, options, said):
 
 
 def test_what_only_a_search_can_be_told_is_refused():
-    with pytest.raises(UsageError, match="takes no max_batch, risk"):
+    with pytest.raises(UsageError, match="a check does not take max_batch, risk"):
         resolve_one_configuration({"model": "davenet", "risk": "likely", "max_batch": 8}, "a check")
     assert resolve_one_configuration({"model": "davenet", "gpu": "t4"}, "a check").gpu is not None
 

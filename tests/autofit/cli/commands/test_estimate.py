@@ -72,8 +72,8 @@ def test_the_text_keeps_the_three_peaks_apart(autofit, asked):
     assert "at least 12.00 GiB" in text
     assert "at most 15.00 GiB" in text
     assert "device peak 14.50 GiB 15,569,256,448 bytes" in text
-    assert "an sm_80 card is likely, as none was named with --gpu; the interval spans sm_75, sm_80" in text
-    assert "sm_120: naming the card narrows it · predicted, not measured" in text
+    assert "no --gpu given: sm_80 is assumed, and the range covers sm_75, sm_80" in text
+    assert "sm_120; name the card to narrow it · predicted, not measured" in text
 
 
 def test_a_certain_prediction_has_no_interval(autofit, results):
@@ -88,8 +88,8 @@ def test_a_certain_prediction_has_no_interval(autofit, results):
 def test_a_card_is_named_with_its_assumptions(autofit, asked):
     text = " ".join(autofit(*ESTIMATE, "--gpu", "rtx-4090", estimate=asked[0]).out.split())
     assert "NVIDIA GeForce RTX 4090 (sm_89) · predicted" in text
-    assert "narrows it" not in text
-    assert "CUDA context of 585 MiB assumed for sm_89" in text
+    assert "narrow it" not in text
+    assert "CUDA context: 585 MiB assumed for sm_89" in text
 
 
 def test_what_the_interval_rests_on_is_told(autofit, asked):

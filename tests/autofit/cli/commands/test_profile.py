@@ -147,22 +147,22 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_traced(place
         (("--trace", "{saved}", "--view", "graph"), "'graph' is not one of"),
         (
             ("--trace", "{saved}", "--show-name-regex", "("),
-            "--show-name-regex: '(' is not a regular expression",
+            "--show-name-regex: '(' is not a valid regular expression",
         ),
         (
             ("--trace", "{saved}", "--show-name-regex", "nowhere"),
             "nothing matches --show-name-regex 'nowhere'",
         ),
         (("--trace", "{saved}", "--step", "7"), "no step 7"),
-        (("--trace", "{saved}", "--order-by", "bytes,name"), "rows have one order"),
+        (("--trace", "{saved}", "--order-by", "bytes,name"), "--order-by takes one column, got 'bytes,name'"),
         (("--trace", "{saved}", "--all", "--top", "3"), "--all and --top 3 contradict each other"),
         (
             ("--trace", "{saved}", "--view", "timeline", "--min-bytes", "1G", "--max-depth", "1"),
-            "--min-bytes and --max-depth mean nothing to --view timeline",
+            "--view timeline does not take --min-bytes and --max-depth",
         ),
         (
             ("--trace", "{saved}", "--view", "plan", "--category", "activation"),
-            "--category mean nothing to --view plan",
+            "--view plan does not take --category",
         ),
         (("--model", "davenet", "--batch-size", "4", "--conv-algo", "all"), "a profile takes one algorithm"),
     ],
@@ -176,8 +176,8 @@ def test_what_cannot_be_shown_is_a_usage_error(options, said, autofit, saved):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"no gzip", "is no profile"),
-        (PROFILE.to_bytes()[:-40], "is cut off"),
+        (b"no gzip", "is not a profile"),
+        (PROFILE.to_bytes()[:-40], "is truncated"),
         (gzip.compress(b'{"schema": "autofit.profile/9"}'), "got 'autofit.profile/9'"),
         (gzip.compress(b'{"schema": "autofit.estimate/1"}'), "got 'autofit.estimate/1'"),
     ],

@@ -146,8 +146,8 @@ def test_a_snapshot_is_of_the_moment_asked_for(options, num_entries, active_byte
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--view", "timeline", "--step", "9"), "no step 9; choose of 0, 1"),
-        (("--view", "plan", "--step", "9"), "no step 9; choose of 0, 1"),
+        (("--view", "timeline", "--step", "9"), "no step 9; choose from 0, 1"),
+        (("--view", "plan", "--step", "9"), "no step 9; choose from 0, 1"),
         (("--view", "timeline", "--device", "cuda:7"), "nothing matches --device 'cuda:7'"),
         (("--view", "plan", "--device", "cuda:7"), "nothing matches --device 'cuda:7'"),
         (("--view", "timeline", "--category", "input"), "nothing matches --category input"),
@@ -166,7 +166,7 @@ def test_a_plan_needs_a_profile_with_calls(autofit, tmp_path):
     finished = autofit("profile", "--trace", str(path), "--view", "plan")
 
     assert finished.code == 2
-    assert "a plan needs the calls of operators" in finished.err
+    assert "the plan needs operator calls" in finished.err
 
 
 def test_a_file_is_not_written_where_a_view_fails(profile, tmp_path):

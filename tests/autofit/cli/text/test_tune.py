@@ -152,7 +152,7 @@ def test_the_answer_is_one_sentence_that_says_how_it_is_known(rendered, results)
 def test_a_slow_best_is_set_beside_what_the_default_reaches(rendered, results):
     text = flat(rendered(results.answer()))
     assert (
-        "PyTorch's default, cudnn, reaches batch 94 and is usually far faster; --conv-algo cudnn keeps"
+        "PyTorch's default, cudnn, reaches batch 94 and is usually far faster; --conv-algo cudnn selects"
         in text
     )
 
@@ -175,7 +175,7 @@ def test_an_uncertain_prediction_says_likely_and_at_most(rendered, results):
     ("evidence", "said"),
     [
         (Evidence.MEASURED, "measured on NVIDIA L4."),
-        (Evidence.EMULATED, "measured on NVIDIA L4, a larger card, under a limit."),
+        (Evidence.EMULATED, "measured on NVIDIA L4, a larger card, under a memory limit."),
     ],
 )
 def test_a_measured_answer_names_the_card_and_the_speed(rendered, results, evidence, said):
@@ -248,10 +248,10 @@ def test_assumptions_and_notes_are_told(rendered, results):
 
 def test_where_no_card_is_named_it_says_what_is_spanned_and_how_to_narrow_it(rendered, results):
     result = results.answer()
-    assert "narrows it" not in flat(rendered(result))
+    assert "narrow it" not in flat(rendered(result))
     spanned = dataclasses.replace(result, architectures=("sm_80", "sm_120", "sm_75"))
-    said = "an sm_80 card is likely, as none was named with --gpu; the interval spans sm_75, sm_80, sm_120"
-    assert f"· {said}: naming the card narrows it" in flat(rendered(spanned))
+    said = "no --gpu given: sm_80 is assumed, and the range covers sm_75, sm_80, sm_120"
+    assert f"· {said}; name the card to narrow it" in flat(rendered(spanned))
     assert spanned.to_dict()["architectures"] == ["sm_80", "sm_120", "sm_75"]
 
 
@@ -400,7 +400,7 @@ def test_where_nothing_fits_the_smallest_size_and_its_need_are_told(rendered, re
 def test_what_ran_out_of_memory_is_not_said_to_need_what_it_had_reached(rendered, results):
     measured = results.outcome("cudnn", 1, 9 * GIB, Verdict.OOM, Evidence.MEASURED)
     text = flat(rendered(results.nothing_fits(trials=(measured,), estimate=None)))
-    assert "davenet needs more than there is; 15.02 GiB are usable" in text
+    assert "davenet needs more than is available; 15.02 GiB are usable" in text
     assert "a larger card (`autofit gpus` lists them)" in text
 
 

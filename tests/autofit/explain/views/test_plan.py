@@ -323,7 +323,7 @@ def test_a_folded_kernel_reads_what_it_would_have_read_at_its_own_time(program):
 
 
 def test_a_profile_without_calls_is_refused():
-    with pytest.raises(UsageError, match="does not list: make it again"):
+    with pytest.raises(UsageError, match="does not contain: save it again"):
         plan(profile_of([allocation(10)], [0]))
 
 

@@ -99,7 +99,7 @@ def test_categories_are_told_apart_without_changing_what_is_allocated():
 
 
 def test_a_step_that_is_not_there_is_refused():
-    with pytest.raises(UsageError, match="no step 7; choose of 0, 1, 2"):
+    with pytest.raises(UsageError, match="no step 7; choose from 0, 1, 2"):
         timeline(PROFILE, step=7)
 
 
