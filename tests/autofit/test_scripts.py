@@ -118,7 +118,7 @@ def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small)
         (("--script", "small.py", "--batch-arg", "-n", "--worst-case"), "by itself on --worst-case"),
         (("--script", "small.py", "--batch-arg", "-n", "--input", "3x8x8"), "makes its own batches"),
         (("--script", "small.py", "--batch-arg", "-n", "--conv-algo", "fft"), "not to be had from outside"),
-        (("--script", "small.py", "--batch-arg", "-n", "--what-if"), "leave them out of --script"),
+        (("--script", "small.py", "--batch-arg", "-n", "--what-if"), "leave them out with --script"),
     ],
 )
 def test_what_a_script_cannot_be_given_is_refused_before_it_runs(small, call, options, words):

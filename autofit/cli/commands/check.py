@@ -34,7 +34,7 @@ from workers.setup import WORST
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {
     Verdict.FITS: "it likely fits",
-    Verdict.THRASH: "it likely runs, but thrashing",
+    Verdict.THRASH: "it likely runs but thrashes",
     Verdict.OOM: "it likely runs out of memory",
 }
 
@@ -52,14 +52,14 @@ _LIKELY = {
 @JSON
 @click.pass_obj
 def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
-    """Say whether one configuration fits.
+    """Predict if one configuration fits.
 
-    Prints one line. No GPU is needed: the answer is predicted. Without --gpu-mem and --gpu it is about
-    the card of this machine.
+    Prints one line. No GPU is needed. Without --gpu and --gpu-mem the answer is for the card of this
+    machine.
 
-    Exits with 0 when it fits: the high end of the prediction is within the budget; with 3 when it does
-    not: the low end runs out of memory too; with 6 when that is unsure, thrashing included. Otherwise
-    with 2 for wrong options, 4 when the workload fails or cannot be predicted, 5 when the machine does.
+    Exit codes: 0 it fits (the high end of the prediction is within the budget); 3 it does not fit (even
+    the low end runs out of memory); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails
+    or cannot be predicted; 5 the machine or its driver fails.
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     settings = resolve_one_configuration(options, "a check")
@@ -81,9 +81,9 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     peak = low if low == high else f"{low} to {high}"
     where = f"{result.device.name} with {result.knobs.conv_algo}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
-    doubts = [] if result.calibration.num_rows else ["no real runs to go by"]
+    doubts = [] if result.calibration.num_rows else ["not compared with real runs"]
     if len(result.architectures) > 1:
-        doubts.append(f"over {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
+        doubts.append(f"covers {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
     known = f" ({'; '.join(doubts)})" if doubts else ""
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
@@ -93,7 +93,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 
 def _kind(result: CheckResult) -> str:
     """What batch and which process it is of, where there are several kinds."""
-    worst = ", the worst its data can make," if result.batch_kind == WORST else ""
+    worst = " and worst-case batches" if result.batch_kind == WORST else ""
     samples = result.knobs.samples_per_step(result.batch_size, result.num_ranks)
     ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
     return worst + ranks
@@ -102,12 +102,12 @@ def _kind(result: CheckResult) -> str:
 def _next_step(result: CheckResult, tune: str) -> str:
     match result.verdict:
         case Answer.FITS:
-            return f"{tune} finds how far it goes"
+            return f"{tune} finds the largest batch"
         case Answer.DOES_NOT_FIT:
             return f"{tune} finds the largest batch that fits"
         case Answer.UNSURE:
             likely = _LIKELY[result.likely_verdict]
-            return f"{likely}: measure it on the card, or take a batch that {tune} calls safe"
+            return f"{likely}: measure it on the card, or use the safe batch from {tune}"
 
 
 def _tune(options: Mapping[str, Any]) -> str:

@@ -32,14 +32,14 @@ def compare(  # noqa: PLR0917 - click passes them by name
     as_json: bool,
     **given: str | None,
 ) -> None:
-    """Compare the tensors and outputs of models.
+    """Compare the tensors and outputs of several models.
 
-    Lists every tensor in inference with its elements and its bytes, and which of them are views, which take
-    no memory of their own; predicts the peaks (no GPU is needed); and runs all models once on the CPU, with
-    the parameters of the first where names and shapes agree, to see whether their outputs are equal.
+    Lists every tensor of an inference pass with its elements and bytes, and which tensors are views, which
+    take no memory of their own. Predicts the peaks; no GPU is needed. Runs all models once on the CPU, with
+    the parameters of the first model where names and shapes match, to compare their outputs.
     """
     if len(models) < 2:
-        raise UsageError(f"a comparison is of two models or more, got {len(models)}: name another one")
+        raise UsageError(f"compare needs at least two models, got {len(models)}: name another one")
     settings = resolve_settings({**given, "model": models[0]}, {}, None)
     workloads = [refer(model, settings) for model in models]
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script for the shell's completion.
+    """Print a shell completion script.
 
     \b
     bash   eval "$(autofit completion bash)"                 in ~/.bashrc

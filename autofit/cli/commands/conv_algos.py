@@ -26,7 +26,7 @@ _OF_A_MODEL = combined(
     GPU,
     click.option(
         "--device", type=click.Choice(("cuda", "cpu")), metavar="cuda|cpu",
-        help="What the layers run on; neither is needed.  [default: cuda]",
+        help="Device to predict the layers for; it need not be present.  [default: cuda]",
     ),
     setting("mode"),
 )  # fmt: skip
@@ -49,8 +49,8 @@ def conv_algos(
 ) -> None:
     """List the convolution algorithms.
 
-    With --model also to how many of its layers each applies, and what it takes for every layer beside the
-    output, predicted.
+    With --model, also shows how many of its layers each algorithm applies to, and predicts the memory that
+    it takes for every layer besides the output.
     """
     if given["model"] is None:
         _require_model_for(batch_size=batch_size, device=device, **given)
@@ -68,7 +68,7 @@ def conv_algos(
 def _require_model_for(**given: object) -> None:
     misplaced = [name for name, value in given.items() if value is not None]
     if misplaced:
-        raise UsageError(f"--{misplaced[0].replace('_', '-')} is about a model: name it with --model")
+        raise UsageError(f"--{misplaced[0].replace('_', '-')} needs a model: name one with --model")
 
 
 def _of_model(
@@ -76,7 +76,7 @@ def _of_model(
 ) -> ConvLayers:
     settings = resolve_settings(given, {}, None)
     if device == "cpu" and settings.gpu is not None:
-        raise UsageError("--gpu names a card, and --device cpu uses none: leave out one of them")
+        raise UsageError("--gpu names a card, but --device cpu uses none: leave out one of them")
     workload = refer(settings.model, settings)
     gpu = None if settings.gpu is None else settings.gpu.key
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 @JSON
 @click.pass_obj
 def doctor(backend: Backend, as_json: bool) -> ExitCode:
-    """Check what autofit needs here.
+    """Check what autofit needs on this machine.
 
     Exits with 5 when a check failed.
     """

@@ -32,10 +32,12 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
     "--method",
     type=click.Choice((_SIMULATE, _SUMMARY)),
     default=_SIMULATE,
-    help="simulate: trace a step on a GPU that is not there, replay it through PyTorch's allocator. "
-    "summary: add up the layers' outputs as torchsummary does, and tell why a real step differs.",
+    help="simulate: trace a step on a simulated GPU and replay it through PyTorch's allocator. "
+    "summary: add up the layers' outputs as torchsummary does, and explain why a real step differs.",
 )
-@click.option("--what-if", "asks_what_if", is_flag=True, help="Rank what would save memory at this batch.")
+@click.option(
+    "--what-if", "asks_what_if", is_flag=True, help="Rank the changes that would save memory at this batch."
+)
 @REPORT
 @QUIET
 @JSON
@@ -54,14 +56,12 @@ def estimate(
 ) -> ExitCode | None:
     """Predict what one configuration needs.
 
-    No GPU is needed. Without --gpu an sm_80 card is likely, and the interval spans all architectures.
+    No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all architectures.
     """
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("an estimate")
     if settings.script is not None and (asks_what_if or method == _SUMMARY):
-        raise UsageError(
-            "--what-if and --method summary change or look into a Workload: leave them out of --script"
-        )
+        raise UsageError("--what-if and --method summary need --model: leave them out with --script")
     if report is not None:
         require_writable(report)
     workload = refer(settings.model, settings)

@@ -45,7 +45,7 @@ class NotOverError(InfrastructureError):
 @STORAGE
 @JSON
 def jobs(storage: str | None, as_json: bool) -> None:
-    """List the jobs of the storage, the oldest first."""
+    """List the jobs of the storage, oldest first."""
     with open_queue(storage) as queue:
         _print_jobs(queue.records(), as_json=as_json)
 
@@ -55,7 +55,7 @@ def jobs(storage: str | None, as_json: bool) -> None:
 @STORAGE
 @JSON
 def status(names: tuple[str, ...], storage: str | None, as_json: bool) -> None:
-    """Say how far jobs or the jobs of a fleet are."""
+    """Show how far jobs, or the jobs of a fleet, are."""
     with open_queue(storage) as queue:
         found = chosen(queue, names)
     if as_json or len(found) > 1:
@@ -68,13 +68,13 @@ def status(names: tuple[str, ...], storage: str | None, as_json: bool) -> None:
 
 @click.command()
 @_NAME
-@click.option("--follow", "-f", is_flag=True, help="Go on until the driver ends.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the driver ends.")
 @ADDRESS
 @STORAGE
 def logs(name: str, follow: bool, address: str | None, storage: str | None) -> None:
-    """Print what a job's driver wrote.
+    """Print the output of a job's driver.
 
-    The cluster keeps it as long as its head lives; the answer outlives it: `autofit result JOB`.
+    The cluster keeps it as long as its head lives. The answer is kept longer: `autofit result JOB`.
     """
     with open_queue(storage) as queue:
         job = only(queue, name)
@@ -84,7 +84,7 @@ def logs(name: str, follow: bool, address: str | None, storage: str | None) -> N
             time.sleep(_LOOK_SECONDS)
             job = only(queue, job.job_id)
     if not job.attempts:
-        raise NotOverError(f"{_known(job)}: no driver was started for it, and there are no logs")
+        raise NotOverError(f"{_known(job)}: no driver was started for it, so there are no logs")
     submission_id = job.attempts[-1].submission_id
     try:
         ray_jobs = _connect(address)
@@ -94,11 +94,11 @@ def logs(name: str, follow: bool, address: str | None, storage: str | None) -> N
             return
         text = ray_jobs.logs(submission_id)
     except DispatchError as error:
-        raise DispatchError(f"{error.message}. What the storage knows: {_known(job)}") from error
+        raise DispatchError(f"{error.message}. The storage says: {_known(job)}") from error
     if text is None:
         raise DispatchError(
-            f"the cluster knows driver {submission_id} no more, and its logs went with the head that ran it. "
-            f"What the storage knows: {_known(job)}"
+            f"the cluster no longer knows driver {submission_id}: its logs were lost with the head that ran "
+            f"it. The storage says: {_known(job)}"
         )
     click.echo(text, nl=False)
 
@@ -108,9 +108,9 @@ def logs(name: str, follow: bool, address: str | None, storage: str | None) -> N
 @ADDRESS
 @STORAGE
 def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> None:
-    """End jobs, or those of a fleet.
+    """Stop jobs, or all jobs of a fleet.
 
-    Their studies keep what was tried.
+    Their studies keep the trials that are done.
     """
     from autofit.jobs.admission import admit
     from autofit.jobs.admission import stop as stop_job
@@ -119,14 +119,14 @@ def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> No
         had_driver = False
         for job in chosen(queue, names):
             if job.state.is_over:
-                click.echo(f"{job.job_id} was over: {job.state}")
+                click.echo(f"{job.job_id} was over already: {job.state}")
                 continue
             had_driver = had_driver or bool(job.attempts)
             try:
                 stop_job(queue, job, lambda: _connect(address))
             except DispatchError as error:
                 raise DispatchError(
-                    f"{error.message}. {job.job_id} is marked to be stopped: no further driver is started"
+                    f"{error.message}. {job.job_id} is marked to be stopped: no further driver will start"
                 ) from error
             click.echo(f"{job.job_id} is {only(queue, job.job_id).state}")
         if had_driver:
@@ -140,7 +140,7 @@ def stop(names: tuple[str, ...], address: str | None, storage: str | None) -> No
 def result(name: str, storage: str | None, as_json: bool) -> int:
     """Print a job's answer, or a fleet's table.
 
-    It is read from the storage alone, so that it is there when the cluster is gone.
+    It is read from the storage alone, so it is there even when the cluster is gone.
 
     Exits as the job's own tune did, and with 5 while there is no answer yet.
     """
@@ -152,7 +152,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     (job,) = found
     answer = job.answer
     if answer is None:
-        raise NotOverError(f"{_known(job)}: `autofit wait {job.job_id}` waits for it")
+        raise NotOverError(f"{_known(job)}: wait for it with `autofit wait {job.job_id}`")
     if job.state is not JobState.SUCCEEDED:
         raise RecordedError(answer)
     if as_json:
@@ -168,7 +168,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give up waiting after so long; the jobs go on.",
+    help="Stop waiting after this many seconds; the jobs go on.",
 )
 @ADDRESS
 @STORAGE
@@ -183,11 +183,11 @@ def wait(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Wait until jobs, or those of a fleet, are over.
+    """Wait until jobs, or all jobs of a fleet, are over.
 
-    With --address it sees to it meanwhile that queued jobs are started.
+    With --address it also starts queued jobs meanwhile.
 
-    Exits as the first job that found nothing did, in their order; with 5 where the time was up.
+    Exits with the first exit code other than 0 of the jobs, in their order; with 5 when the time is up.
     """
     give_up = None if timeout is None else time.monotonic() + timeout
     with open_queue(storage) as queue, _progress(quiet=quiet) as show:
@@ -253,7 +253,8 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
         print_result(TuneResult.from_dict(answer), settings, asked_memory=options.get("gpu-mem"))
     except ValueError as error:
         raise InfrastructureError(
-            f"{job.job_id} was answered by another autofit, whose text is unknown here ({error}): add --json"
+            f"{job.job_id} was answered by another version of autofit, whose answer cannot be printed here "
+            f"({error}): add --json"
         ) from error
 
 

@@ -38,18 +38,18 @@ def models(as_json: bool) -> None:
         table.add_row("", "", styled(builtin.source, "dim"))
     console = listing()
     console.print(table)
-    console.print("\nOf installed libraries: torchvision:NAME, timm:NAME, hf:NAME-or-config")
+    console.print("\nFrom installed libraries: torchvision:NAME, timm:NAME, hf:NAME-or-config")
     console.print("Your own: package.module:attribute or path/file.py:attribute")
 
 
 @click.command()
-@click.option("--memory", metavar="SIZE", help="Only cards sold with so much, such as 16G.")
+@click.option("--memory", metavar="SIZE", help="Only cards sold with this much memory, such as 16G.")
 @JSON
 @click.pass_obj
 def gpus(backend: Backend, memory: str | None, as_json: bool) -> None:
     """List the cards and their memory.
 
-    The memory is the total that CUDA reports. A card of this machine is marked.
+    The memory is the total that CUDA reports. The cards of this machine are marked.
     """
     cards = tuple(catalogue().values()) if memory is None else _sold_as(memory)
     local = _local(backend)
@@ -101,7 +101,9 @@ def _print_cards(cards: Sequence[Gpu], local: Sequence[LocalGpu]) -> None:
     for column in table.columns[:-1]:
         column.no_wrap = True
     console.print(table)
-    console.print("\nA total is reported where a log showed it, and derived where a similar card did.")
+    console.print(
+        "\nA total is reported where a log shows it, and derived where it follows from a similar card."
+    )
     for card in local:
         driver = f"driver {card.driver_version}"
         console.print(f"◂ here: {card.name}, {format_bytes(card.total_bytes)}, {card.architecture}, {driver}")

@@ -41,21 +41,23 @@ _REGEX: dict[str, Any] = {"multiple": True, "metavar": "REGEX"}
 _FILTERS = combined(
     click.option("--select", metavar="A,B,…", help=f"Columns: {', '.join(SELECTABLE)}.  [default: all]"),
     click.option("--order-by", metavar="|".join(ORDERS), help="Largest first.  [default: bytes]"),
-    click.option("--min-bytes", metavar="SIZE", help="Hide what asks for less; of a tree, with all below."),
-    click.option("--max-depth", type=click.IntRange(min=0), metavar="N", help="Of a tree, below its root."),
-    click.option("--start-name-regex", **_REGEX, help="Start a tree at nodes with such names."),
-    click.option("--show-name-regex", **_REGEX, help="Show only such names."),
-    click.option("--hide-name-regex", **_REGEX, help="Hide such names; what is below them is shown."),
-    click.option("--category", metavar="A,B,…", help=f"Only what holds {', '.join(CATEGORIES)}."),
+    click.option("--min-bytes", metavar="SIZE", help="Hide what asks for less; in a tree with all below it."),
+    click.option("--max-depth", type=click.IntRange(min=0), metavar="N", help="Depth of a tree."),
+    click.option("--start-name-regex", **_REGEX, help="Start a tree at nodes of matching names. Repeatable."),
+    click.option("--show-name-regex", **_REGEX, help="Show only matching names. Repeatable."),
+    click.option("--hide-name-regex", **_REGEX,
+                 help="Hide matching names, but show what is below them. Repeatable."),
+    click.option("--category", metavar="A,B,…", help=f"Only these: {', '.join(CATEGORIES)}.  [default: all]"),
     click.option(
         "--step", type=click.IntRange(min=0), metavar="N",
-        help="Of the traced steps, 0 for building the model.  [default: the one that reaches the peak]",
+        help="One of the traced steps; 0 is building the model.  [default: the one that reaches the peak]",
     ),
-    click.option("--device", metavar="REGEX", help="Only devices of such names."),
-    click.option("--libraries", is_flag=True, help="In the tree of code, show the lines of PyTorch too."),
+    click.option("--device", metavar="REGEX", help="Only devices with matching names."),
+    click.option("--libraries", is_flag=True, help="In the tree of code, show PyTorch's own lines too."),
     click.option(
         "--top", type=click.IntRange(min=1), metavar="N",
-        help=f"So many rows; of a tree the largest by themselves.  [default: {_NUM_ROWS}, --json: all]",
+        help="Number of rows; in a tree, the nodes with the most of their own.  "
+        f"[default: {_NUM_ROWS}, --json: all]",
     ),
     click.option("--all", "show_all", is_flag=True, help="Show all rows."),
 )  # fmt: skip
@@ -63,7 +65,7 @@ _FILTERS = combined(
 _OUTPUTS = combined(
     *(
         click.option(f"--{name}", name.replace("-", "_"), type=_FILE, metavar="FILE",
-                     help=f"Write a file: {export.help}.")
+                     help=f"Write {export.help}.")
         for name, export in EXPORTS.items()
     )
 )  # fmt: skip
@@ -97,9 +99,9 @@ def profile(
 ) -> None:
     """Show where the memory of one configuration goes.
 
-    Bytes are what the allocations of one step asked for; those from before that are alive at its peak, such
-    as parameters, are among them. Bytes at the peak are of the blocks alive when the step first reaches it:
-    over all rows they add up to what is allocated then. No GPU is needed.
+    No GPU is needed. Bytes are what the allocations of one step asked for, and what earlier ones that are
+    alive at its peak asked for, such as parameters. Bytes at the peak belong to the blocks that are alive
+    when the step first reaches it: over all rows they add up to what is allocated then.
     """
     outputs = {name: path for name in EXPORTS if (path := given.pop(name.replace("-", "_"))) is not None}
     if show_all and top is not None:
@@ -139,7 +141,7 @@ def _predicted(
 ) -> Profile:
     if (given["model"] or given["script"]) is None or batch_size is None:
         raise UsageError(
-            "a profile is of --script FILE or --model M at --batch-size N, or of --trace FILE: name them"
+            "name what to profile: --model M or --script FILE with --batch-size N, or --trace FILE"
         )
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
@@ -157,7 +159,7 @@ def _require_nothing_beside_trace(**given: object) -> None:
     misplaced = [name for name, value in given.items() if value not in (None, ())]
     if misplaced:
         raise UsageError(
-            f"--trace is of a configuration already: leave out --{misplaced[0].replace('_', '-')}"
+            f"--trace FILE has its configuration already: leave out --{misplaced[0].replace('_', '-')}"
         )
 
 

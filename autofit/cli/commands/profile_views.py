@@ -100,15 +100,17 @@ def _page(profile: Profile, _filters: Filters, _path: Path) -> bytes:
 
 
 VIEWS: dict[str, ViewKind] = {
-    "ops": ViewKind(help="operators, forward and backward told apart", make=operator_view, show=_show_rows),
+    "ops": ViewKind(help="operators, forward and backward apart", make=operator_view, show=_show_rows),
     "scopes": ViewKind(help="the tree of modules", make=scope_view, show=_show_rows),
-    "code": ViewKind(help="the tree of the lines of code", make=code_view, show=_show_rows),
+    "code": ViewKind(help="the tree of your lines", make=code_view, show=_show_rows),
     "tensors": ViewKind(help="every allocation by itself", make=tensor_view, show=_show_rows),
     "timeline": ViewKind(
         help="memory over all steps, unless --step names one", make=timeline_view, show=_show_timeline
     ),
     "plan": ViewKind(
-        help="what the last step would need if its graph were known before", make=plan_view, show=_show_plan
+        help="what the last step would need if its graph were known in advance",
+        make=plan_view,
+        show=_show_plan,
     ),
 }
 
@@ -123,6 +125,6 @@ EXPORTS: dict[str, Export] = {
         "(of --step)",
         make=_snapshot,
     ),
-    "peak-snapshot": Export(help="the same, taken when the most is allocated", make=_peak_snapshot),
-    "report": Export(help="a page, one HTML file, with figures of all of it", make=_page),
+    "peak-snapshot": Export(help="the same snapshot, taken when the most is allocated", make=_peak_snapshot),
+    "report": Export(help="one HTML page with figures", make=_page),
 }

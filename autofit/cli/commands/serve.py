@@ -21,18 +21,18 @@ _SWITCH_SECONDS = 0.0005
 @click.command()
 @setting(
     "storage",
-    help_text="What searches and jobs share: an Optuna URL or a .journal file.  "
+    help_text="Where searches and jobs are kept: an Optuna URL or a .journal file.  "
     f"[default: {STORAGE_VARIABLE}, "
     "else the journals of the state directory]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to serve on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=9465,
     show_default=True,
     metavar="PORT",
-    help="Where to serve; 0 for any free port.",
+    help="Port to serve on; 0 for any free port.",
 )
 @click.option(
     "--interval",
@@ -40,22 +40,22 @@ _SWITCH_SECONDS = 0.0005
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two reads of the storage.",
+    help="Time between two reads of the storage.",
 )
 @click.option(
     "--address",
     metavar="URL",
-    help="Admit queued jobs too, to the cluster with this dashboard, such as http://head:8265.",
+    help="Also start queued jobs, on the cluster with this dashboard, such as http://head:8265.",
 )
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
-    """Serve the metrics of a storage.
+    """Serve the Prometheus metrics of a storage.
 
-    The storage is the only source, so that a restart shows the same counts. Until it has been read
-    once there are no counts; while it cannot be read it is tried again, and autofit_storage_up is 0.
+    The storage is the only source, so a restart shows the same counts. There are no counts until it has
+    been read once. While it cannot be read, autofit_storage_up is 0 and reading is tried again.
 
     \b
     /metrics   for Prometheus
-    /healthz   503 when the process should be started again
+    /healthz   503 when the process should be restarted
     /readyz    503 when the storage cannot be read
 
     Ends with 0 on SIGTERM or Ctrl-C, 2 for wrong options, 5 when the port is in use.

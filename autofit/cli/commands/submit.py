@@ -50,16 +50,16 @@ def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str
 @click.option(
     "--working-dir",
     metavar="DIR",
-    help="Folder with the workload's code, which every node gets; or the URI of a zip file.",
+    help="Folder with the workload's code, copied to every node; or the URI of a zip file.",
 )
-@click.option("--again", is_flag=True, help="Another job, where there is one of the same content.")
+@click.option("--again", is_flag=True, help="Make another job even if one of the same content exists.")
 @click.option(
     "--max-drivers",
     type=click.IntRange(min=1),
     default=DEFAULT_MAX_DRIVERS,
     show_default=True,
     metavar="NUM",
-    help="Let the job wait while so many run; the cluster's resource autofit_driver limits them too.",
+    help="Let the job wait while this many run; the cluster's resource autofit_driver limits them too.",
 )
 @ADDRESS
 @STORAGE
@@ -79,7 +79,7 @@ def submit(
     """Queue a tune on a Ray cluster, and print the job's id.
 
     The answer is kept in the storage, which survives the cluster: `autofit wait JOB` waits for it,
-    `autofit result JOB` prints it. The same content is the same job, whoever submits it.
+    `autofit result JOB` prints it. Submitting the same content again gives the same job.
     """
     _refuse_secret(working_dir)
     request = _Request.read(given, config, working_dir, max_drivers)
@@ -117,15 +117,15 @@ class _Request:
     ) -> _Request:
         cards = chosen_cards(given, os.environ, config) or (None,)
         if len(cards) > 1 and given["study"]:
-            raise UsageError("--study names one study, and each card of a fleet has its own: leave it out")
+            raise UsageError("--study names one study, but each card of a fleet has its own: leave it out")
         specs, codes = [], []
         for card in cards:
             single = {**given, "gpu": card}
             settings = resolve_settings(single, os.environ, config)
             if settings.gpu is None and settings.gpu_mem_bytes is None:
                 raise UsageError(
-                    "a job has no card of its own machine: say for which it is, with --gpu rtx-3090 or "
-                    "--gpu-mem 16G"
+                    "a job does not use this machine's card: name one with --gpu, such as rtx-3090, or give "
+                    "--gpu-mem, such as 16G"
                 )
             codes.append(locate(settings, working_dir))
             options = job_options(chosen_options(single, os.environ, config))
@@ -159,7 +159,7 @@ class _Request:
         folder = Path(self.working_dir).resolve()
         if not folder.is_dir():
             raise UsageError(
-                f"there is no folder {folder}: give the one that holds the code, or the URI of a zip"
+                f"there is no folder {folder}: give the folder with the code, or the URI of a zip file"
             )
         return packages.store(queue.storage, packages.pack(folder, working_dir_files(folder)))
 
@@ -167,8 +167,8 @@ class _Request:
 def _refuse_secret(working_dir: str | None) -> None:
     if working_dir is not None and has_password(working_dir):
         raise UsageError(
-            "the working directory's URI has a password or token in it, which Ray's dashboard would show: "
-            "give the cluster's nodes access to it instead"
+            "--working-dir contains a password or token, which Ray's dashboard would show: give the "
+            "cluster's nodes access to the URI instead"
         )
 
 

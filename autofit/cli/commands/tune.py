@@ -60,7 +60,7 @@ class SearchInterruptedError(AutofitError):
     "--conv-plan",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write there the algorithm of each layer, where mixed is the best.",
+    help="Write the algorithm of each layer to this file, if mixed is the best.",
 )
 @REPORT
 @click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
@@ -79,12 +79,12 @@ def tune(
 ) -> ExitCode:
     """Find the largest batch that fits.
 
-    Tries every convolution algorithm. Predicts without a GPU, measures where there is one. Without
-    --gpu-mem and --gpu it is about the card of this machine.
+    Tries the convolution algorithms of the device's backend. Measures where there is a GPU, predicts where
+    there is none. Without --gpu and --gpu-mem the answer is for the card of this machine.
 
-    Exits with 0 when a batch was found, 3 when nothing fits or --max-trials or --max-seconds ended
-    the search before anything was known to fit, 2 for wrong options, 4 when the
-    workload fails, 5 when storage, cluster or driver do, 130 when interrupted.
+    Exit codes: 0 a batch was found; 3 nothing fits, or --max-trials or --max-seconds ended the search before
+    anything was known to fit; 2 wrong options; 4 the workload fails; 5 storage, cluster or driver fail; 130
+    interrupted.
     """
     if report is not None:
         require_writable(report)
@@ -114,7 +114,7 @@ def _write_plan(result: TuneResult, path: Path) -> None:
             if result.best is None
             else f"the best is {result.setting_names[result.best.knobs]}"
         )
-        click.echo(f"no plan is written to {path}: {best}, name mixed with --conv-algo", err=True)
+        click.echo(f"no plan was written to {path}: {best}; only --conv-algo mixed has a plan", err=True)
         return
     write_atomically(path, result.conv_plan.to_json())
 
@@ -194,8 +194,8 @@ class _Watch:
             return "interrupted before the search began: nothing was kept"
         trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
         return (
-            f"interrupted after {trials}, which study {self.study} keeps: "
-            "the same command takes it up again, --fresh begins it anew"
+            f"interrupted after {trials}, kept in study {self.study}: "
+            "the same command continues it, --fresh starts over"
         )
 
 

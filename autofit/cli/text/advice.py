@@ -25,16 +25,16 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     budget, on_cpu = result.budget, result.device.kind == "cpu"
     kept_bytes = budget.margin_bytes + budget.other_bytes
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
-        yield f"a smaller --margin or --reserve, which keep {format_bytes(kept_bytes)} free"
+        yield f"a smaller --margin or --reserve: they keep {format_bytes(kept_bytes)} free"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if settings.script is None:
         yield from _settings_to_change(settings, _trains(result, settings), state_bytes, on_cpu=on_cpu)
     else:
         state = f" (its state is {format_bytes(state_bytes)} now)" if state_bytes else ""
-        yield f"another precision or optimizer{state} in the script, which decides on them"
-        yield "autofit.checkpoint_blocks(model) in the script, where the model repeats blocks"
+        yield f"another precision or optimizer{state}, set inside the script"
+        yield "autofit.checkpoint_blocks(model) inside the script, if the model repeats blocks"
     if not on_cpu and "native" not in (settings.conv_algos or conv.defaults("cuda")):
-        yield "--conv-algo native, whose workspace does not grow with the batch; it is slow"
+        yield "--conv-algo native: its workspace does not grow with the batch, but it is slow"
     if on_cpu:
         yield "a larger --gpu-mem"
     elif needed_bytes is None:
@@ -48,13 +48,13 @@ def _settings_to_change(
 ) -> Iterator[str]:
     searched = dict(settings.searched)
     if settings.knobs.precision in ("fp32", "ieee-fp32", "tf32") and "precision" not in searched:
-        yield "--precision amp-bf16, which keeps most activations in half the bytes"
+        yield "--precision amp-bf16: most activations take half the bytes"
     if state_bytes and settings.knobs.optimizer != "sgd" and "optimizer" not in searched:
-        yield f"--optimizer sgd, which keeps no state (now {format_bytes(state_bytes)})"
+        yield f"--optimizer sgd: it keeps no state (now {format_bytes(state_bytes)})"
     if trains and settings.knobs.checkpointing == "none" and "checkpointing" not in searched:
-        yield "--checkpointing blocks, where the model repeats blocks: they run again in backward"
+        yield "--checkpointing blocks, if the model repeats blocks: they run again in backward"
     if not on_cpu and settings.knobs.allocator == "default" and "allocator" not in searched:
-        yield "--allocator expandable_segments, which leaves fewer gaps between what is allocated"
+        yield "--allocator expandable_segments: it leaves fewer gaps between allocations"
 
 
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
@@ -70,7 +70,7 @@ def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
         key=lambda gpu: gpu.total_bytes,
     )
     if not cards:
-        return f"no card of the catalogue: none leaves {need}"
+        return f"no card: none in the catalogue leaves {need}"
     names = ", ".join(gpu.key for gpu in cards[:_NUM_CARDS])
     return f"a card that leaves {need}: {names}{', …' if len(cards) > _NUM_CARDS else ''}"
 

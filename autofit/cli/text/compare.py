@@ -35,11 +35,11 @@ def print_comparison(comparison: Comparison, *, show_all: bool) -> None:
     console.print(styled(names, "bold"), f"at batch {comparison.batch_size} · fp32 · infer")
     console.print()
     _tensors(listing(), comparison, show_all=show_all)
-    heading(console, "In all")
+    heading(console, "Totals")
     console.print(indented(_totals(comparison)))
-    heading(console, "Outputs, worked out on the CPU")
+    heading(console, "Outputs, computed on the CPU")
     bullets(console, (_outputs(comparison, one) for one in comparison.outputs))
-    heading(console, "What to make of it")
+    heading(console, "How to read this")
     bullets(console, _explained(comparison))
 
 
@@ -66,7 +66,7 @@ def _tensors(console: Console, comparison: Comparison, *, show_all: bool) -> Non
             format_bytes(row.num_bytes),
             format_bytes(row.storage_bytes)
             if row.view_of is None
-            else styled(f"that of {workload}/{row.view_of}", "dim"),
+            else styled(f"shared with {workload}/{row.view_of}", "dim"),
         )
     for column in table.columns[:-1]:
         column.no_wrap = True
@@ -81,11 +81,11 @@ def _totals(comparison: Comparison) -> Table:
     table.add_row("", *(styled(each.workload, "bold") for each in comparison.passes))
     for name, values in (
         ("tensors", [str(len(each.tensors)) for each in comparison.passes]),
-        ("  of them views", [str(len(each.views)) for each in comparison.passes]),
+        ("  which are views", [str(len(each.views)) for each in comparison.passes]),
         ("nominal bytes", [exact(each.nominal_bytes) for each in comparison.passes]),
         ("distinct storage", [exact(each.storage_bytes) for each in comparison.passes]),
         ("allocated peak", [exact(each.peak_allocated_bytes) for each in comparison.passes]),
-        ("  of it workspace", [exact(each.workspace_bytes) for each in comparison.passes]),
+        ("  which is workspace", [exact(each.workspace_bytes) for each in comparison.passes]),
         ("reserved peak", [exact(each.peak_reserved_bytes) for each in comparison.passes]),
     ):
         table.add_row(name, *values)
@@ -95,15 +95,15 @@ def _totals(comparison: Comparison) -> Table:
 def _outputs(comparison: Comparison, one: OutputComparison) -> str:
     first = comparison.passes[0].workload
     if one.equal is None:
-        return f"{first} equal to {one.workload}? Cannot be said: {one.reason}{_sharing(one)}"
+        return f"{first} equal to {one.workload}? Unknown: {one.reason}{_sharing(one)}"
     return f"{first} equal to {one.workload}? {one.equal} ({_distance(one)}){_sharing(one)}"
 
 
 def _distance(one: OutputComparison) -> str:
     if one.is_identical:
-        return "to the bit"
+        return "bit for bit"
     if one.largest_difference is None or one.largest_output is None:
-        return "not all of them are finite numbers"
+        return "some values are not finite"
     return f"largest difference {one.largest_difference:.2g}, of values up to {one.largest_output:.3g}"
 
 
@@ -112,8 +112,8 @@ def _sharing(one: OutputComparison) -> str:
     if not one.not_shared:
         return ""
     return (
-        f"; {one.num_shared} parameters and buffers have the same values in both, {len(one.not_shared)} "
-        f"({_first(one.not_shared)}) are not in both with one shape"
+        f"; {one.num_shared} parameters and buffers have the same values in both models, "
+        f"{len(one.not_shared)} ({_first(one.not_shared)}) have no counterpart of the same name and shape"
     )
 
 
@@ -126,13 +126,13 @@ def _explained(comparison: Comparison) -> Iterator[str]:
         if each.views:
             yield _about_views(each)
     yield (
-        "A view has a shape and strides of its own, and its memory is the tensor's that it is of: squeeze, "
-        "unsqueeze, transpose and expand move and copy nothing. So a longer list of tensors need not take "
-        "more memory: distinct storage counts, and the workspace that an operator takes while it runs."
+        "A view has its own shape and strides but uses the memory of another tensor: squeeze, unsqueeze, "
+        "transpose and expand copy nothing. So a longer list of tensors need not take more memory. What "
+        "counts is distinct storage, and the workspace that an operator takes while it runs."
     )
     yield (
-        f"Peaks are of the forward pass without the loss, predicted for {comparison.device.name}; what is no "
-        "longer used is freed on the way, so that a peak can be below the distinct storage."
+        f"Peaks are predicted for {comparison.device.name}, for the forward pass without the loss. Tensors "
+        "are freed after their last use, so a peak can be below the distinct storage."
     )
 
 
@@ -142,7 +142,7 @@ def _about_views(each: ForwardPass) -> str:
     seeming = sum(row.num_bytes for row in each.views)
     return (
         f"{each.workload}: {len(each.views)} of {len(each.tensors)} tensors ({names}) are views: "
-        f"{format_bytes(seeming)} by their shapes, no memory of their own."
+        f"{format_bytes(seeming)} by their shapes, but no memory of their own."
     )
 
 

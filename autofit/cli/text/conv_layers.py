@@ -23,10 +23,10 @@ def print_conv_layers(found: ConvLayers) -> None:
     )
     console.print()
     if not found.layers:
-        console.print("It has no convolution.")
+        console.print("The model has no convolution.")
         return
     console.print(indented(_applicable(found)))
-    heading(console, "Beside each layer's output, in the pass that takes most")
+    heading(console, "Memory besides each layer's output, in the pass that takes most")
     for layer in found.layers:
         console.print()
         console.print(f"  {_named(layer)}: {_described(layer.call)}", soft_wrap=True)
@@ -34,7 +34,7 @@ def print_conv_layers(found: ConvLayers) -> None:
 
 
 def _applicable(found: ConvLayers) -> Table:
-    table = headed(("--conv-algo", "left"), ("layers", "right"), ("others are left to the backend", "left"))
+    table = headed(("--conv-algo", "left"), ("layers", "right"), ("why not the other layers", "left"))
     for name in found.names:
         reasons = "; ".join(f"{count}: {why}" for why, count in found.reasons(name).items())
         table.add_row(name, f"{found.num_applicable(name)} of {found.num_layers}", styled(reasons, "dim"))

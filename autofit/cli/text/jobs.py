@@ -164,7 +164,7 @@ def print_job(job: JobRecord) -> None:
         console.print(remark)
     table = grid("left", "left")
     options = " ".join(f"--{option}={shlex.quote(text)}" for option, text in job.spec.options.items())
-    table.add_row("asks for", options)
+    table.add_row("options", options)
     if job.spec.working_dir is not None:
         table.add_row("working dir", job.spec.working_dir.where)
     if job.spec.fleet is not None:

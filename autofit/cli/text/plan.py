@@ -43,10 +43,10 @@ def print_plan(view: PlanView) -> None:
     bullets(
         console,
         (
-            f"{step}; {format_bytes(plan.resident_bytes)} live from before it to after it and are part of "
-            "every number",
-            f"{plan.num_unnamed:,} values have no name; at once they hold at most "
-            f"{format_bytes(plan.unnamed_bytes)}",
+            f"{step}; every number includes {format_bytes(plan.resident_bytes)} that stay allocated through "
+            "the whole step",
+            f"{plan.num_unnamed:,} values have no Python name; together they hold at most "
+            f"{format_bytes(plan.unnamed_bytes)} at once",
             *plan.notes,
         ),
     )

@@ -71,7 +71,7 @@ def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
 def _operator_columns(select: Container[str]) -> Iterator[_Column]:
     yield from (("operator", "left"), ("phase", "left"))
     if "bytes" in select:
-        yield from (("requested", "right"), ("from here on", "right"), ("share", "right"))
+        yield from (("requested", "right"), ("this and below", "right"), ("share", "right"))
     if "count" in select:
         yield "count", "right"
     if "peak-bytes" in select:

@@ -47,7 +47,7 @@ class ProgressLine:
             case TuneStarted():
                 self._line(
                     f"{event.workload}: {format_bytes(event.budget_bytes)} ({exact(event.budget_bytes)}) "
-                    f"to be used; study {event.study}"
+                    f"usable; study {event.study}"
                 )
             case Progress():
                 total = "" if event.total is None else f" {event.done + 1}/{event.total}"
@@ -78,6 +78,6 @@ class ProgressLine:
 def _told(outcome: TrialOutcome) -> str:
     peak_bytes = outcome.budgeted_bytes
     if not outcome.was_run and peak_bytes is not None:
-        return f"batch {outcome.batch_size} is not tried: predicted to need {format_bytes(peak_bytes)}"
+        return f"batch {outcome.batch_size} is skipped: predicted to need {format_bytes(peak_bytes)}"
     peak = "" if peak_bytes is None else f", peak {format_bytes(peak_bytes)}"
     return f"batch {outcome.batch_size}: {outcome.verdict}{peak}, {outcome.wall_seconds:.1f} s"

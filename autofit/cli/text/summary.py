@@ -13,7 +13,7 @@ from autofit.units import format_bytes
 
 _MIB = 1024**2
 _BY_TORCHSUMMARY = (
-    "as torchsummary counts: every output and its gradient kept, 4 bytes an element, MB of 1024² bytes"
+    "counted like torchsummary: every output and its gradient kept, 4 bytes per element, MB of 1024² bytes"
 )
 
 
@@ -33,7 +33,7 @@ def print_summary(answer: SummarizedEstimate) -> None:
     if len(summary.parts) > 1:
         heading(console, f"Together: {', '.join(part.name for part in summary.parts)}")
         _print_sizes(console, summary, summary.batch_size)
-    heading(console, f"Simulated instead: a {estimate.mode} step at batch {estimate.batch_size}")
+    heading(console, f"Simulated for comparison: a {estimate.mode} step at batch {estimate.batch_size}")
     _print_difference(console, answer.difference, num_ranks=estimate.num_ranks)
 
 
@@ -81,7 +81,7 @@ def _print_difference(console: Console, difference: Difference, *, num_ranks: in
     for term in difference.terms:
         row(f"{'−' if term.num_bytes < 0 else '+'} {term.name}", term.num_bytes, term.note)
     row("= allocated peak", difference.allocated_bytes, f"in {difference.peak_phase}", is_sum=True)
-    row("+ not in use", difference.unused_bytes, "held by the allocator: fragments, and blocks freed before")
+    row("+ not in use", difference.unused_bytes, "held by the allocator: fragments and blocks freed before")
     row("= reserved peak", difference.reserved_bytes, "PyTorch's segments, likely", is_sum=True)
     row(f"+ {outside_allocator(num_ranks)}", difference.context_bytes, "assumed")
     row("= device peak", difference.device_bytes, "what nvidia-smi would show", is_sum=True)

@@ -109,7 +109,7 @@ def _sums(lane: Lane, view: TimelineView) -> Iterator[str]:
     num_events = len(profile.trace.events)
     yield (
         f"▲ allocated peak {format_bytes(peak.allocated_bytes)} ({exact(peak.allocated_bytes)}): "
-        f"{peak.phase.label}, after {peak.position:,} of {num_events:,} events; a profile has no time in it"
+        f"{peak.phase.label}, after {peak.position:,} of {num_events:,} events; a profile records no times"
     )
     yield (
         f"on {profile.card}: reserved peak {format_bytes(lane.peak_reserved_bytes)} "

@@ -225,7 +225,7 @@ def _why_not_larger(console: Console, result: TuneResult) -> None:
     if any(entry.largest_thrashing_batch is not None for entry in result.frontier):
         console.print(
             indented(
-                styled("Thrashing: the allocator releases its cache and asks again, which is slow.", "dim")
+                styled("Thrashing: the allocator empties its cache and tries again, which is slow.", "dim")
             )
         )
 
@@ -239,7 +239,7 @@ def _why(entry: FrontierEntry) -> str:
     if last is None:
         return f"{entry.reason}."
     sizes = f"{last}" if last == first else f"{first} to {last}"
-    return f"{entry.reason}. Batch {sizes} would still run, thrashing."
+    return f"{entry.reason}. Batch {sizes} would still run, but thrash."
 
 
 def _cards(console: Console, result: TuneResult, best: Best) -> None:
@@ -293,7 +293,7 @@ def _record(console: Console, result: TuneResult) -> None:
     console.print(styled(f"study {result.study}", "dim"), soft_wrap=True)
     if result.cached:
         when = f"{dt.datetime.fromtimestamp(result.answered_seconds, dt.UTC):%Y-%m-%d %H:%M} UTC"
-        console.print(styled(f"An earlier answer, of {when}: nothing was run. --fresh runs it.", "dim"))
+        console.print(styled(f"Answer of {when}: nothing was run. --fresh runs it again.", "dim"))
         return
-    again = "answers from the study" if result.stopped_by is None else "goes on with the study"
-    console.print(styled(f"The same command {again}; --fresh begins it anew.", "dim"))
+    again = "answers from the study" if result.stopped_by is None else "continues the study"
+    console.print(styled(f"The same command {again}; --fresh starts over.", "dim"))

@@ -18,7 +18,7 @@ from autofit.units import format_bytes
 # had; benchmark mode, in `generate_and_filter_plans`, first makes the allocator release its cache.
 _CUDNN = (
     "cuDNN falls back to a smaller, slower plan instead of failing",
-    "cuDNN falls back to smaller, slower plans, and may run out of memory all the same",
+    "cuDNN falls back to smaller, slower plans, and may still run out of memory",
 )
 _BEYOND = {
     "cudnn": _CUDNN,
@@ -88,7 +88,7 @@ def print_risks(console: Console, result: TuneResult) -> None:
     heading(console, "At every --risk")
     table = by_setting(
         *((f"\n{risk}", "right") for risk in Risk),
-        ("if it needs more\nthan likely", "left"),
+        ("if it needs more\nthan is likely", "left"),
         is_of_product=result.is_of_product,
     )
     for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
@@ -118,13 +118,13 @@ def print_pruned(console: Console, result: TuneResult) -> None:
     if not result.is_of_product:
         return
     measured = any(entry.samples_per_second is not None for entry in result.frontier)
-    by = "measured samples a second" if measured else "what their knobs usually cost, as nothing was timed"
+    by = "measured samples a second" if measured else "the usual cost of its knobs, as nothing was timed"
     console.print()
-    console.print(f"◆ on the Pareto front of batch against time: none fits as much and is faster, by {by}.")
+    console.print(f"◆ on the Pareto front: no setting fits as much and is faster, judged by {by}.")
     if not result.pruned:
         return
     names = result.setting_names
-    heading(console, "Not searched to the end: another fits at least as much and is usually no slower")
+    heading(console, "Search cut short: another setting fits at least as much and is usually no slower")
     table = headed(
         ("setting", "left"),
         ("at most", "right"),
@@ -157,8 +157,8 @@ def print_plan(console: Console, result: TuneResult) -> None:
         )
     console.print(indented(table))
     console.print(
-        f"  Predicted, by a roofline: all convolutions take {plan.relative_cost:.2f} of the time that they "
-        "take by the backend's own choice."
+        "  Predicted with a roofline model: all convolutions together take "
+        f"{plan.relative_cost:.2f} of the time they take with the backend's own choice."
     )
 
 

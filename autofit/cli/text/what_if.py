@@ -15,7 +15,7 @@ def print_what_if(answer: WhatIf) -> None:
     console = stdout()
     base = answer.base
     peak = format_bytes(base.peak_reserved_bytes)
-    heading(console, f"What if: each lever alone, against {peak} reserved at batch {base.batch_size}")
+    heading(console, f"What if: each lever on its own, against {peak} reserved at batch {base.batch_size}")
     table = headed(("lever", "left"), ("saves", "right"), ("reserved", "right"), ("allocated", "right"))
     for result in answer.effective:
         estimate = result.estimate
@@ -40,12 +40,12 @@ def print_what_if(answer: WhatIf) -> None:
 
 
 def _remarks(answer: WhatIf) -> Iterator[str]:
-    yield "predicted; a minus takes more"
+    yield "predicted; a minus means more memory"
     saving = [result for result in answer.effective if result.saved_bytes > 0]
     if saving:
-        yield f"the first is {saving[0].lever.how}"
+        yield f"the largest saving: {saving[0].lever.how}"
     else:
-        yield "none of them saves anything here: the batch, or the model, has to be smaller"
+        yield "none of them saves memory here: use a smaller batch or a smaller model"
     if idle := [result for result in answer.applicable if not result.changes_something]:
         yield f"no change: {_grouped(idle)}"
 

@@ -68,9 +68,13 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_checked(autofit, che
 @pytest.mark.parametrize(
     ("verdict", "begins", "ends"),
     [
-        (Answer.FITS, "fits: davenet at batch 94", "finds how far it goes"),
+        (Answer.FITS, "fits: davenet at batch 94", "finds the largest batch"),
         (Answer.DOES_NOT_FIT, "does not fit: davenet", "finds the largest batch that fits"),
-        (Answer.UNSURE, "unsure: davenet", "calls safe"),
+        (
+            Answer.UNSURE,
+            "unsure: davenet",
+            "use the safe batch from `autofit tune --conv-algo cudnn --model davenet --gpu rtx-3090`",
+        ),
     ],
 )
 def test_the_answer_is_one_line_and_an_exit_code(autofit, checked, verdict, begins, ends):
@@ -97,7 +101,7 @@ def test_the_search_it_points_to_is_for_the_same_configuration(autofit, checked)
     ("likely", "said"),
     [
         (Verdict.FITS, "it likely fits: measure it"),
-        (Verdict.THRASH, "it likely runs, but thrashing: measure it"),
+        (Verdict.THRASH, "it likely runs but thrashes: measure it"),
         (Verdict.OOM, "it likely runs out of memory: measure it"),
     ],
 )
@@ -107,16 +111,16 @@ def test_what_is_unsure_says_what_is_likely(autofit, checked, likely, said):
 
 def test_a_prediction_without_real_runs_to_go_by_says_so(autofit, checked, results):
     unknown = dataclasses.replace(results.estimate().calibration, num_rows=0)
-    assert "(no real runs to go by)" in autofit(*CHECK, check=checked(calibration=unknown)).out
+    assert "(not compared with real runs)" in autofit(*CHECK, check=checked(calibration=unknown)).out
     assert "real runs" not in autofit(*CHECK, check=checked()).out
 
 
 def test_where_no_card_is_named_the_line_says_what_is_spanned_and_how_to_narrow_it(autofit, checked, results):
     spanned = {"architectures": ("sm_80", "sm_75", "sm_120")}
-    assert "(over sm_75, sm_80, sm_120: --gpu narrows it)" in autofit(*CHECK, check=checked(**spanned)).out
+    assert "(covers sm_75, sm_80, sm_120: --gpu narrows it)" in autofit(*CHECK, check=checked(**spanned)).out
     spanned["calibration"] = dataclasses.replace(results.estimate().calibration, num_rows=0)
     text = autofit(*CHECK, check=checked(**spanned)).out
-    assert "(no real runs to go by; over sm_75, sm_80, sm_120: --gpu narrows it)" in text
+    assert "(not compared with real runs; covers sm_75, sm_80, sm_120: --gpu narrows it)" in text
     assert "narrows" not in autofit(*CHECK, check=checked(architectures=("sm_75",))).out
 
 
@@ -124,8 +128,8 @@ def test_the_line_says_of_which_batch_and_of_how_many_ranks_it_is(autofit, check
     options = ("--worst-case", "--parallel", "ddp:4")
     result = checked(batch_kind="worst", num_ranks=4)
     line = autofit(*CHECK, *options, check=result).out
-    assert "with cudnn, the worst its data can make, on each of 4 ranks, 376 samples a step, is" in line
-    assert "--worst-case --parallel ddp:4` finds how far it goes" in line
+    assert "with cudnn and worst-case batches on each of 4 ranks, 376 samples a step, is" in line
+    assert "--worst-case --parallel ddp:4` finds the largest batch" in line
     assert "ranks" not in autofit(*CHECK, check=checked()).out
 
 

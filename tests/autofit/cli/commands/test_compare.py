@@ -62,12 +62,12 @@ def test_the_seed_s_comparison_is_reproduced(autofit, monkeypatch, tmp_path):
     lines = [line.split() for line in finished.out.splitlines()]
     for name, shape, elements, storage in (
         ("conv1x1/convolution:0", "[10, 512, 1, 1000]", 5_120_000, "19.53 MiB"),
-        ("conv1x1/squeeze:0", "[10, 512, 1000]", 5_120_000, "that of conv1x1/convolution:0"),
-        ("conv1x1/transpose_1:0", "[10, 1000, 512]", 5_120_000, "that of conv1x1/convolution:0"),
+        ("conv1x1/squeeze:0", "[10, 512, 1000]", 5_120_000, "shared with conv1x1/convolution:0"),
+        ("conv1x1/transpose_1:0", "[10, 1000, 512]", 5_120_000, "shared with conv1x1/convolution:0"),
         ("matmul1x1/bmm:0", "[10, 1000, 512]", 5_120_000, "19.53 MiB"),
         ("conv1x1/input:0", "[10, 1000, 32]", 320_000, "1.22 MiB"),
         ("matmul1x1/stack:0", "[10, 32, 512]", 163_840, "640.00 KiB"),
-        ("conv1x1/unsqueeze_2:0", "[512, 32, 1, 1]", 16_384, "that of conv1x1/filt"),
+        ("conv1x1/unsqueeze_2:0", "[512, 32, 1, 1]", 16_384, "shared with conv1x1/filt"),
         ("conv1x1/filt", "[32, 512]", 16_384, "64.00 KiB"),
     ):
         (line,) = [line for line in lines if line[:1] == [name]]
@@ -137,7 +137,7 @@ def test_a_comparison_that_takes_too_long_costs_only_the_outputs(file):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("conv1x1", "--batch-size", "10"), 2, "two models or more, got 1"),
+        (("conv1x1", "--batch-size", "10"), 2, "at least two models, got 1"),
         (("conv1x1", "matmul1", "--batch-size", "10"), 2, "Did you mean matmul1x1?"),
         (("conv1x1", "matmul1x1"), 2, "Missing option '--batch-size'"),
         (("conv1x1", "matmul1x1", "--batch-size", "10", "--gpu", "rtx-9"), 2, "--gpu"),

@@ -98,14 +98,14 @@ def test_on_the_cpu_the_backend_is_asked_and_rewrites_are_the_same(autofit, mode
 def test_a_model_without_convolutions_says_so(autofit, model):
     finished = autofit("conv-algos", "--model", model("none"), "-q")
     assert finished.code == 0
-    assert "It has no convolution." in finished.out
+    assert "The model has no convolution." in finished.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu", "t4"), "--gpu is about a model: name it with --model"),
-        (("--batch-size", "4"), "--batch-size is about a model"),
+        (("--gpu", "t4"), "--gpu needs a model: name one with --model"),
+        (("--batch-size", "4"), "--batch-size needs a model"),
         (("--model", "vgg16", "--gpu", "t4", "--device", "cpu"), "--device cpu uses none"),
         (("--model", "vgg61"), "Did you mean vgg16?"),
         (("--model", "vgg16", "--gpu", "t44"), "--gpu"),

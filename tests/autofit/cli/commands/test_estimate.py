@@ -167,12 +167,12 @@ def test_a_summary_and_the_levers_go_with_the_estimate_in_one_document(autofit, 
 def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, workload_file):
     command = ("estimate", "--model", f"{workload_file}:healthy", "--batch-size", "4", "--gpu", "t4")
     text = " ".join(autofit(*command, "--method", "summary", "--what-if", "--quiet").out.split())
-    assert "at batch 4, as torchsummary counts" in text
+    assert "at batch 4, counted like torchsummary" in text
     assert "Linear-1 [4, 8] 520" in text
     assert "batch 4 one sample total params 520 input size (MB) 0.00 0.00" in text
     assert "− gradients of all outputs at once" in text
     assert "= device peak" in text
-    assert "What if: each lever alone, against" in text
+    assert "What if: each lever on its own, against" in text
     assert "no change: " in text
     assert "Does not apply" in text
 

@@ -111,7 +111,7 @@ def test_a_failed_job_fails_as_its_tune_did(autofit: Autofit, add: Callable[...,
 def test_what_is_not_over_has_no_result(autofit: Autofit, add: Callable[..., None]) -> None:
     add("a")
     pending = autofit("result", "a")
-    assert (pending.code, pending.err) == (5, "error: a is queued: `autofit wait a` waits for it\n")
+    assert (pending.code, pending.err) == (5, "error: a is queued: wait for it with `autofit wait a`\n")
     timed_out = autofit("wait", "a", "--timeout", "0.01")
     assert (timed_out.code, "not over after 0.01 s: 1 queued" in timed_out.err) == (5, True)
     assert "no driver was started for it" in autofit("logs", "a").err
@@ -150,7 +150,7 @@ def test_a_job_that_does_not_exist_is_named_with_those_like_it(
 def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callable[..., None]) -> None:
     add("a")
     assert autofit("stop", "a").out == "a is stopped\n"
-    assert autofit("stop", "a").out == "a was over: stopped\n"
+    assert autofit("stop", "a").out == "a was over already: stopped\n"
     assert autofit("result", "a").code == 130
 
 
@@ -160,7 +160,7 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
         (("--gpu-mem=16G",), "which cluster?"),
         (("--gpu-mem=16G", "--address=http://127.0.0.1:1"), "nobody answers at http://127.0.0.1:1"),
         (("--gpu-mem=16G", "--address=head:x"), "is no address"),
-        (("--address=http://127.0.0.1:1",), "say for which it is, with --gpu rtx-3090 or --gpu-mem 16G"),
+        (("--address=http://127.0.0.1:1",), "name one with --gpu, such as rtx-3090, or give --gpu-mem"),
         (("--gpu=t4,h1000", "--address=http://127.0.0.1:1"), "Did you mean h100-80g?"),
         (
             ("--gpu=t4,h200", "--study=mine", "--address=http://127.0.0.1:1"),
@@ -172,7 +172,7 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
         ),
         (
             ("--gpu-mem=16G", "--address=http://127.0.0.1:1", "--working-dir=https://me:secret@host/x.zip"),
-            "has a password or token in it",
+            "contains a password or token",
         ),
     ],
 )

@@ -132,8 +132,8 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_traced(place
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--model M at --batch-size N, or of --trace FILE"),
-        (("--model", "davenet"), "--model M at --batch-size N, or of --trace FILE"),
+        ((), "--model M or --script FILE with --batch-size N, or --trace FILE"),
+        (("--model", "davenet"), "--model M or --script FILE with --batch-size N, or --trace FILE"),
         (("--trace", "{saved}", "--model", "davenet"), "leave out --model"),
         (("--trace", "{saved}", "--batch-size", "4"), "leave out --batch-size"),
         (("--trace", "{saved}", "--conv-algo", "native"), "leave out --conv-algo"),

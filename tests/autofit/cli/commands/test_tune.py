@@ -155,8 +155,8 @@ def test_ctrl_c_says_what_the_study_keeps_and_how_to_go_on(autofit, results, num
     finished = autofit(*TUNE, "--quiet", tune=interrupted_search(results, num_trials))
     assert (finished.code, finished.out) == (130, "")
     assert finished.err == (
-        f"error: interrupted after {said}, which study davenet-1 keeps: the same command takes it up again, "
-        "--fresh begins it anew\n"
+        f"error: interrupted after {said}, kept in study davenet-1: the same command continues it, "
+        "--fresh starts over\n"
     )
 
 

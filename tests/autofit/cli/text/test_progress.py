@@ -38,7 +38,7 @@ def shown(events, *, terminal: bool) -> str:
 
 def test_the_budget_and_the_study_are_told_when_the_search_begins():
     text = shown([STARTED], terminal=False)
-    assert text == "davenet: 1.00 GiB (1,073,741,824 bytes) to be used; study davenet-cpu-1\n"
+    assert text == "davenet: 1.00 GiB (1,073,741,824 bytes) usable; study davenet-cpu-1\n"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

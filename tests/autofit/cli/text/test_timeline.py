@@ -95,8 +95,8 @@ def test_the_plan_has_a_row_for_each_policy(profile):
     for policy in ("everything", "named", "eager", "in-place", "planned", "folded"):
         assert f" {policy} " in text
     assert "eager 32.00 MiB 33,554,432 bytes 100.0% – 1 2" in text
-    assert "step 1; 4.00 MiB live from before it to after it" in text
-    assert "1 values have no name; at once they hold at most 4.00 MiB" in text
+    assert "step 1; every number includes 4.00 MiB that stay allocated" in text
+    assert "1 values have no Python name; together they hold at most 4.00 MiB" in text
 
 
 def test_the_plan_as_a_document(profile):

@@ -215,8 +215,8 @@ def test_each_algorithm_says_why_not_one_larger_and_where_it_would_thrash(render
     assert "native batch 119 is predicted to reserve up to 15.05 GiB, 35.52 MiB over the budget." in text
     assert text.index("native batch 119") < text.index("cudnn batch 95") < text.index("cudnn-benchmark batch")
     assert text.count("would still run") == 1
-    assert "Batch 92 to 110 would still run, thrashing." in text
-    assert "Thrashing: the allocator releases its cache and asks again" in text
+    assert "Batch 92 to 110 would still run, but thrash." in text
+    assert "Thrashing: the allocator empties its cache and tries again" in text
 
 
 def test_what_would_not_thrash_is_not_explained(rendered, results):
@@ -275,7 +275,7 @@ def test_the_study_and_how_to_begin_it_anew_end_the_text(rendered, results):
     text = rendered(results.answer())
     assert text.rstrip().splitlines()[-2:] == [
         "study davenet-16.00-GiB-card-0123456789ab",
-        "The same command answers from the study; --fresh begins it anew.",
+        "The same command answers from the study; --fresh starts over.",
     ]
 
 
@@ -359,7 +359,7 @@ def test_every_risk_is_shown_with_what_happens_between_safe_and_likely(rendered,
 
 def test_where_smaller_plans_would_not_suffice_nothing_else_is_said(rendered, at_every_risk):
     text = risks_told(rendered(at_every_risk(still_runs=False)))
-    assert "cuDNN falls back to smaller, slower plans, and may run out of memory all the same" in text
+    assert "cuDNN falls back to smaller, slower plans, and may still run out of memory" in text
     assert "benchmark mode does not fall back quietly: it would thrash or run out of memory" in text
     assert "there is no smaller plan: it would run out of memory" in text
     assert "instead of failing" not in text
@@ -416,9 +416,9 @@ def test_the_advice_names_only_what_was_not_asked_for_already(results):
     nothing = results.nothing_fits()
     everything = advice(nothing, conv_algos=("cudnn",))
     assert "--precision amp-bf16" in everything
-    assert "--optimizer sgd, which keeps no state (now 1.00 GiB)" in everything
+    assert "--optimizer sgd: it keeps no state (now 1.00 GiB)" in everything
     assert "--conv-algo native" in everything
-    assert "--checkpointing blocks, where the model repeats blocks" in everything
+    assert "--checkpointing blocks, if the model repeats blocks" in everything
     assert "--allocator expandable_segments" in everything
     done = advice(
         nothing,
@@ -443,8 +443,8 @@ def test_the_advice_names_only_what_was_not_asked_for_already(results):
 
 def test_a_script_is_given_no_advice_that_it_refuses(results):
     text = advice(results.nothing_fits(), script="train.py", batch_argument="-n")
-    assert "another precision or optimizer (its state is 1.00 GiB now) in the script" in text
-    assert "autofit.checkpoint_blocks(model) in the script" in text
+    assert "another precision or optimizer (its state is 1.00 GiB now), set inside the script" in text
+    assert "autofit.checkpoint_blocks(model) inside the script" in text
     assert not any(option in text for option in OPTIONS if option != "--conv-algo")
 
 
@@ -475,13 +475,13 @@ def test_at_the_likely_risk_the_likely_peak_is_what_is_needed(results):
 def test_what_exceeds_every_card_is_said_to(results):
     huge = results.outcome("cudnn", 1, 900 * GIB, Verdict.OOM)
     text = advice(results.nothing_fits(trials=(huge,), estimate=None))
-    assert "no card of the catalogue: none leaves 900.00 GiB for the allocator" in text
+    assert "no card: none in the catalogue leaves 900.00 GiB for the allocator" in text
 
 
 def test_a_margin_that_would_hold_it_is_named(results):
     barely = results.outcome("cudnn", 1, 15 * GIB + GIB // 4, Verdict.OOM)
     text = advice(results.nothing_fits(trials=(barely,), estimate=None))
-    assert "a smaller --margin or --reserve, which keep 491.52 MiB free" in text
+    assert "a smaller --margin or --reserve: they keep 491.52 MiB free" in text
 
 
 def test_on_the_cpu_the_advice_is_more_memory(results):
@@ -539,7 +539,7 @@ def test_an_earlier_answer_reads_as_it_did_and_says_when_it_was_found(rendered, 
     again = dataclasses.replace(TuneResult.from_dict(json.loads(first.to_json())), cached=True)
     *said, last = rendered(again).splitlines()
     assert rendered(first).splitlines()[: len(said)] == said
-    assert last == "An earlier answer, of 2026-11-18 11:06 UTC: nothing was run. --fresh runs it."
+    assert last == "Answer of 2026-11-18 11:06 UTC: nothing was run. --fresh runs it again."
 
 
 def test_a_search_over_several_knobs_names_them_marks_the_front_and_tells_what_was_not_searched(
