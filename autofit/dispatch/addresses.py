@@ -41,7 +41,7 @@ def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> N
         ) from error
     if greeting[3:4] != _HTTP2_SETTINGS:
         raise DispatchError(
-            f"what answers at {host}:{port} is not Ray's head: give the port that `ray start --head` names, "
+            f"what answers at {host}:{port} is not Ray's head: give the port that `ray start --head` prints, "
             "usually 6379, or 10001 after ray://"
         )
 
@@ -54,7 +54,7 @@ def _endpoint(address: str) -> tuple[str, int]:
             return parts.hostname, parts.port
     except ValueError:  # a port that is no number
         pass
-    raise UsageError(f"{address!r} is no address of Ray: write local, auto, host:port or ray://host:port")
+    raise UsageError(f"{address!r} is not a Ray address: write local, auto, host:port or ray://host:port")
 
 
 def _found(address: str | None) -> str:

@@ -274,13 +274,13 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
         try:
             return TrialOutcome.from_json(answer.result())
         except (ValueError, KeyError, TypeError) as mismatch:
-            return DispatchError(f"a worker answered unreadably ({mismatch}): {_SAME_VERSION}")
+            return DispatchError(f"a worker's answer cannot be read ({mismatch}): {_SAME_VERSION}")
     if isinstance(error, exceptions.OutOfMemoryError):
         # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
         return _lost(
             spec,
             f"Ray killed the trial's worker because its node ran short of memory ({_first_line(error)}): "
-            "run fewer at once there, or give the node more",
+            "run fewer trials at once there, or give the node more memory",
         )
     lost = (
         exceptions.WorkerCrashedError,
@@ -343,7 +343,7 @@ def _connect(address: str) -> bool:
                 f"connect to {address}",
                 "use the cluster's version of Ray, and its token in RAY_AUTH_TOKEN if it has one",
             )
-        raise DispatchError(f"Ray does not {failed} ({_first_line(error)}): {advice}") from error
+        raise DispatchError(f"Ray cannot {failed} ({_first_line(error)}): {advice}") from error
     return True
 
 

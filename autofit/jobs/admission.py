@@ -30,7 +30,7 @@ from autofit.jobs.records import JobRecord, JobState
 from autofit.jobs.submission import entrypoint, storage_for_driver
 
 MAX_ATTEMPTS = 2
-STOPPED = "stopped; the study keeps the trials, and --again goes on with them"
+STOPPED = "stopped; the study keeps its trials, and submitting the job with --again continues it"
 
 # Who claimed a job starts its driver at once; after so long it was killed before it could.
 _CLAIM_SECONDS = 60.0
@@ -75,7 +75,9 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
         give_up = time.monotonic() + STOP_SECONDS + _KILL_SECONDS
         while (driver := ray_jobs.driver(submission_id)) is not None and not driver.has_ended:
             if time.monotonic() > give_up:
-                raise DispatchError(f"driver {submission_id} does not end: the head's log of it may say why")
+                raise DispatchError(
+                    f"driver {submission_id} does not stop: see its log on the cluster's head"
+                )
             time.sleep(_LOOK_SECONDS)
     queue.give_up(job, STOPPED)  # nothing where the driver has answered before it ended
 
@@ -133,8 +135,8 @@ class _Admission:
         if len(job.attempts) >= MAX_ATTEMPTS:
             self.queue.give_up(
                 job,
-                f"{reason}, as the one before it: see `autofit logs {job.job_id}`; the study keeps the "
-                "trials, and --again goes on with them",
+                f"{reason}, like the driver before it: see `autofit logs {job.job_id}`; the study keeps its "
+                "trials, and submitting the job with --again continues it",
             )
             return False
         self.queue.explain(job, f"{reason}: started again")
@@ -156,7 +158,7 @@ class _Admission:
 
 def _end_in_words(driver: Driver | None) -> str:
     if driver is None:
-        return "is not among the cluster's jobs any more"
+        return "is no longer among the cluster's jobs"
     if driver.status == "SUCCEEDED":
         return "ended without a result"
     return f"failed ({driver.message.rstrip(',:.')})"

@@ -85,4 +85,4 @@ def _admit_next(queue: JobQueue, warn: Callable[[str], None]) -> None:
     try:
         admit(queue, RayJobs(address))
     except AutofitError as error:
-        warn(f"no other job was admitted: {error.message}")
+        warn(f"no other job was started: {error.message}")

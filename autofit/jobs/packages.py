@@ -59,7 +59,7 @@ def pack(folder: Path, files: Iterable[Path]) -> bytes:
             except OSError as error:
                 raise UsageError(
                     f"cannot read {path} of the working directory ({error.strerror or error}): make it "
-                    "readable, or leave it out with a .rayignore"
+                    "readable, or exclude it with a .rayignore file"
                 ) from error
     package = packed.getvalue()
     if len(package) > MAX_PACKAGE_BYTES:
@@ -72,8 +72,8 @@ def _too_large(folder: Path, sized: list[tuple[Path, int]], how_large: str) -> U
     named = ", ".join(f"{path.relative_to(folder)} ({format_bytes(size)})" for path, size in largest)
     return UsageError(
         f"the working directory {folder} {how_large}, more than the {format_bytes(MAX_PACKAGE_BYTES)} that "
-        f"are kept with a job; its largest files are {named}: leave data out with a .rayignore or "
-        ".gitignore, or give the URI of a zip file that every node can fetch (https://…, s3://…)"
+        f"a job may bring; its largest files are {named}: exclude data with a .rayignore or .gitignore file, "
+        "or give the URI of a zip file that every node can fetch (https://…, s3://…)"
     )
 
 
@@ -117,6 +117,6 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
     package = base64.b64decode(trials[0].user_attrs[_CONTENT]) if trials else b""
     if hashlib.sha256(package).hexdigest() != working_dir.digest:
         raise PackageGoneError(
-            f"the job's working directory is not in {storage.where} any more: submit the job with --again"
+            f"the job's working directory is no longer in {storage.where}: submit the job with --again"
         )
     return package

@@ -185,8 +185,8 @@ def _dashboard(address: str) -> str:
         return get_address_for_submission_client(address)
     except Exception as error:  # Ray tells it in many ways
         raise DispatchError(
-            f"the Ray cluster at {address} names no dashboard ({error}): give its address, such as "
-            "http://head:8265"
+            f"the Ray cluster at {address} does not give its dashboard's address ({error}): give it "
+            "yourself, such as http://head:8265"
         ) from error
 
 
@@ -199,7 +199,7 @@ def _require_listener(address: str) -> None:
         endpoint = None, 0
     host, port = endpoint
     if not host:
-        raise UsageError(f"{address!r} is no address of a dashboard: write it as http://head:8265")
+        raise UsageError(f"{address!r} is not the address of a dashboard: write it as http://head:8265")
     try:
         socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
@@ -236,12 +236,11 @@ def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
     except AuthenticationError as error:
         has_token = "Authentication failed" in str(error)
         raise DispatchError(
-            f"the cluster at {address} refuses the token: use the one that its head was started with, in "
-            "RAY_AUTH_TOKEN or in the file that RAY_AUTH_TOKEN_PATH names"
+            f"the cluster at {address} refuses the token: put the token of its head into RAY_AUTH_TOKEN, or "
+            "into the file that RAY_AUTH_TOKEN_PATH names"
             if has_token
-            else f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and put the token "
-            "that its head was started with into RAY_AUTH_TOKEN, or the path of its file into "
-            "RAY_AUTH_TOKEN_PATH"
+            else f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and put the token of "
+            "its head into RAY_AUTH_TOKEN, or the path of its file into RAY_AUTH_TOKEN_PATH"
         ) from error
     except (requests.RequestException, aiohttp.ClientError, OSError, KeyError, TypeError) as error:
         raise (_no_dashboard(address) if connecting else _went_away(address, error)) from error
@@ -251,12 +250,14 @@ def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
         told = re.match(r"Request failed with status code (\d+): (.*)", str(error), re.DOTALL)
         status, text = (int(told[1]), told[2]) if told else (400, str(error))
         last_line = (text.strip().splitlines() or ["no reason given"])[-1].rstrip(".")
-        raise RefusedError(f"Ray's job server at {address} refuses: {last_line}", status=status) from error
+        raise RefusedError(
+            f"Ray's job server at {address} refuses the request: {last_line}", status=status
+        ) from error
 
 
 def _no_dashboard(address: str) -> DispatchError:
     return DispatchError(
-        f"what answers at {address} is no dashboard of Ray: give its address, usually port 8265 of the head; "
+        f"{address} is not a Ray dashboard: give the dashboard's address, usually port 8265 of the head; "
         "the head needs Ray with its dashboard, pip install 'ray[default]'"
     )
 
@@ -264,8 +265,8 @@ def _no_dashboard(address: str) -> DispatchError:
 def _went_away(address: str, error: BaseException) -> DispatchError:
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
     return DispatchError(
-        f"the cluster at {address} does not answer any more ({first_line}): what is queued stays in the "
-        "storage; try again when the head is back"
+        f"the cluster at {address} no longer answers ({first_line}): queued jobs stay in the storage; try "
+        "again when the head is back"
     )
 
 
@@ -273,6 +274,6 @@ def _require_version(address: str, version: str) -> None:
     numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
     if not _OLDEST_RAY <= numbers < _NEXT_RAY:
         raise DispatchError(
-            f"the cluster at {address} runs Ray {version}, and autofit's drivers there need Ray 2.60 or "
-            "later, below 3: install another Ray on the cluster"
+            f"the cluster at {address} runs Ray {version}, but autofit's drivers need at least Ray 2.60, "
+            "below 3: install such a Ray on the cluster"
         )

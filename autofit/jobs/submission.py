@@ -75,8 +75,8 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     """
     if settings.script is not None:
         raise UsageError(
-            "a script is not submitted as a job: call `autofit tune --script … --address ADDRESS`, or give "
-            "a Workload with --model"
+            "a script cannot be submitted as a job: run `autofit tune --script … --address ADDRESS`, or give "
+            "a workload with --model"
         )
     model = settings.model
     location, _, attribute = model.rpartition(":")
@@ -124,14 +124,14 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
 
 def _only_here(file: str) -> UsageError:
     return UsageError(
-        f"{file} is a file of this machine: give its folder with --working-dir, so that every node of the "
-        "cluster gets it, or its absolute path if that is the same on all of them"
+        f"{file} is a file of this machine: give its folder with --working-dir to copy it to every node, or "
+        "its absolute path if all nodes have it there"
     )
 
 
 def _outside(file: str | Path, root: Path) -> UsageError:
     return UsageError(
-        f"{file} is not in the working directory {root}: name a file below it, or give another folder"
+        f"{file} is not in the working directory {root}: name a file in it, or give another --working-dir"
     )
 
 
@@ -241,8 +241,8 @@ def refuse_secret_storage(url: str | None) -> None:
     """Raises `UsageError` for a storage on the command line that has a password in it."""
     if url is not None and has_password(url):
         raise UsageError(
-            "the storage URL has a password in it, which every user of this machine could read: set "
-            "AUTOFIT_STORAGE in the environment, here and on the cluster, and leave out --storage"
+            "the storage URL contains a password, which every user of this machine could read: set "
+            "AUTOFIT_STORAGE in the environment, here and on the cluster, instead of --storage"
         )
 
 

@@ -41,11 +41,11 @@ class Admitting:
         except (DispatchError, StorageError) as error:
             self._ray_jobs = None  # a head that comes back may be another one
             if self._failure != error.message:
-                self._log(f"no job is admitted for now: {error.message}")
+                self._log(f"no job can be started for now: {error.message}")
             self._failure = error.message
             return
         if self._failure is not None:
-            self._log("jobs are admitted again")
+            self._log("jobs can be started again")
         self._failure = None
         for job in started:
             self._log(f"started a driver of {job.job_id}")

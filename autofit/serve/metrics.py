@@ -205,15 +205,15 @@ class _Series:
             buckets=_DURATION_BUCKETS_SECONDS,
             registry=registry,
         )
-        self.in_flight = Gauge("autofit_trials_in_flight", "Trials under way.", ["probe"], registry=registry)
+        self.in_flight = Gauge("autofit_trials_in_flight", "Running trials.", ["probe"], registry=registry)
         self.oldest_start = Gauge(
             "autofit_oldest_trial_start_timestamp_seconds",
-            "When the oldest trial under way was started; 0 when none is.",
+            "When the oldest running trial was started; 0 when none is running.",
             registry=registry,
         )
         self.workers = Gauge(
             "autofit_workers",
-            "Workers of the searches that have trials under way: busy with one, or idle.",
+            "Workers of the searches that have running trials: busy with one, or idle.",
             ["state"],
             registry=registry,
         )
@@ -226,14 +226,14 @@ class _Series:
         )
         self.peak = Gauge(
             "autofit_peak_memory_bytes",
-            "Peak memory of the largest batch found to fit, of the workload's latest search: allocated, "
-            "reserved, device and (CPU) private; a prediction's at the level that has to fit.",
+            "Peak memory of the largest batch found to fit in the workload's latest search: allocated, "
+            "reserved, device and (on the CPU) private; of a prediction the level that has to fit.",
             ["workload", "kind", "evidence"],
             registry=registry,
         )
         self.budget = Gauge(
             "autofit_budget_bytes",
-            "What the allocator may reserve (on the CPU: what the process may use).",
+            "Bytes that PyTorch's allocator may reserve (on the CPU: that the process may use).",
             ["workload", "gpu"],
             registry=registry,
         )
@@ -245,15 +245,15 @@ class _Series:
         )
         self.prediction_error = Gauge(
             "autofit_prediction_error_ratio",
-            "Excess of the predicted over the measured peak, as a share of the measured one, of the newest "
-            "measured trial that fits.",
+            "How far the predicted peak exceeds the measured one, as a share of the measured one, for the "
+            "newest measured trial that fits.",
             ["workload", "gpu"],
             registry=registry,
         )
         self._begin_with_zeros()
         Gauge(
             "autofit_build_info",
-            "Always 1; its labels say what runs.",
+            "Always 1; the labels are the versions that run.",
             ["version", "python"],
             registry=registry,
         ).labels(importlib.metadata.version("autofit"), platform.python_version()).set(1)

@@ -149,7 +149,7 @@ class StorageReader:
         try:
             record = SearchRecord.of(attributes)
         except UNREADABLE as error:
-            self._log(f"another version of autofit wrote study {name}, which is not counted ({error!r})")
+            self._log(f"study {name} is not counted: another version of autofit wrote it ({error!r})")
             return
         study_id = backend.get_study_id_from_name(name)
         study = self._studies.get(name)
@@ -233,7 +233,7 @@ class DirectoryReader:
             reader.close()
             if self._unreadable.get(path) != error.message:
                 self._unreadable[path] = error.message
-                self._log(f"{error.message}; it is left aside")
+                self._log(f"{error.message}; it is skipped")
             return
         self._unreadable.pop(path, None)
         if not reader.has_unfinished:

@@ -113,7 +113,7 @@ def _application(registry: CollectorRegistry, checks: Mapping[str, Check]) -> WS
             status, text = ("200 OK", "ok") if wrong is None else ("503 Service Unavailable", wrong)
         else:
             known = ", ".join(["/metrics", *checks])
-            status, text = "404 Not Found", f"there is nothing here; try {known}"
+            status, text = "404 Not Found", f"not found; try {known}"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{text}\n".encode()]
 

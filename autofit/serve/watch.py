@@ -95,7 +95,7 @@ class StorageWatch:
     def _show_down(self, error: StorageError) -> None:
         self._up.set(0)
         if self._is_up is not False:
-            self._log(f"the storage cannot be read, and is tried again: {error.message}")
+            self._log(f"the storage cannot be read, trying again: {error.message}")
         self._is_up = False
 
     def _show_up(self, seconds: float) -> None:

@@ -62,7 +62,7 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise UsageError(
-            "the storage is no database URL that can be read: give one such as sqlite:///studies.db or "
+            "the storage is not a valid database URL: give one such as sqlite:///studies.db or "
             "postgresql://user@host:5432/studies"
         ) from error
     return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
@@ -88,8 +88,8 @@ def open_database(url: URL) -> RDBStorage:
             return _opened(url)
     except NoSuchModuleError as error:
         raise UsageError(
-            f"the storage is no database URL of a kind that SQLAlchemy knows ({url.drivername}): give one "
-            "such as sqlite:///studies.db or postgresql://user@host:5432/studies"
+            f"SQLAlchemy does not know the kind of database in the storage's URL ({url.drivername}): give "
+            "one such as sqlite:///studies.db or postgresql://user@host:5432/studies"
         ) from error
     except ImportError as error:
         missing = error.__cause__ or error

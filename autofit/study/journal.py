@@ -27,7 +27,7 @@ def open_journal(path: Path) -> JournalStorage:
         return JournalStorage(_JournalFile(path))
     except (ValueError, LookupError, TypeError) as error:
         raise StorageError(
-            f"{path} is no study journal, or damaged; move it away or choose another"
+            f"{path} is not a study journal, or it is damaged: move it away or choose another file"
         ) from error
 
 
@@ -52,7 +52,7 @@ def _require_journal(path: Path) -> None:
         with path.open("rb") as file:
             first_line = file.readline()
         if first_line.endswith(b"\n") and "op_code" not in json.loads(first_line):
-            raise ValueError("the first line is no operation of a journal")
+            raise ValueError("the first line is not an operation of a journal")
 
 
 def _drop_torn_line(path: Path) -> None:

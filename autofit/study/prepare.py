@@ -21,7 +21,8 @@ def require_name(name: str) -> None:
     """Raises `UsageError` for a name that a study cannot have."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(
-            f"a study cannot be named {name!r}: use letters, digits, dots, hyphens and underscores"
+            f"a study cannot be named {name!r}: use up to 128 letters, digits, dots, hyphens and "
+            "underscores; begin with a letter or digit"
         )
 
 
@@ -54,7 +55,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
         stored = earlier.user_attrs.get(SETTINGS)
         if stored is None and earlier.get_trials(deepcopy=False):
             raise StudyMismatchError(
-                f"study {name!r} in {storage.where} is not autofit's; choose another name with --study"
+                f"study {name!r} in {storage.where} was not made by autofit: choose another name with --study"
             )
         if stored is not None and fresh:
             optuna.delete_study(study_name=name, storage=backend)
@@ -62,8 +63,8 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
             return
         elif stored is not None:
             raise StudyMismatchError(
-                f"study {name!r} was begun with other settings ({_differences(stored, settings)}); "
-                "choose another name with --study, or begin it anew with --fresh"
+                f"study {name!r} was begun with other settings ({_differences(stored, settings)}): "
+                "choose another name with --study, or start it over with --fresh"
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
     with warnings.catch_warnings():

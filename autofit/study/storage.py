@@ -68,8 +68,8 @@ class Storage:
             if error.args != (_NOT_FOUND,):
                 raise
             raise StorageError(
-                f"what was being written in {self.where} is gone: the study was deleted meanwhile, or begun "
-                "anew with --fresh; start the same command again"
+                f"the study in {self.where} is gone: it was deleted, or started over with --fresh, in the "
+                "meantime; run the same command again"
             ) from error
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
@@ -139,8 +139,8 @@ class Storage:
         waited_seconds, self._wait_seconds = self._wait_seconds, 0.0
         return StorageError(
             f"{self.where} could not be reached for {waited_seconds:.0f} s: "
-            f"{_reason(error.__cause__ or error)}; what it holds is kept: see that it runs, and start the "
-            "same command again"
+            f"{_reason(error.__cause__ or error)}; nothing in it is lost: make sure that it runs, and run "
+            "the same command again"
         )
 
 
@@ -181,7 +181,7 @@ def journal_path(storage: str | None, study_name: str) -> Path:
     if storage.endswith(JOURNAL_SUFFIX):
         return Path(storage).expanduser()
     raise UsageError(
-        f"no study can be kept in {storage!r}: give a database URL such as sqlite:///studies.db or "
+        f"a study cannot be kept in {storage!r}: give a database URL such as sqlite:///studies.db or "
         f"postgresql://user@host:5432/studies, or a file whose name ends in {JOURNAL_SUFFIX}"
     )
 
@@ -208,8 +208,8 @@ def _open_database(storage: str, wait_seconds: float) -> Storage:
 
 def _unreachable(where: str, error: BaseException) -> StorageError:
     return StorageError(
-        f"{where} cannot be reached: {_reason(error)}; see that the server runs and that this machine may "
-        "connect to it, or choose another place with --storage"
+        f"{where} cannot be reached: {_reason(error)}; make sure that the server runs and that this machine "
+        "may connect to it, or choose another place with --storage"
     )
 
 
@@ -220,7 +220,7 @@ def _begin_immediately(connection: Any) -> None:
 def storage_error(where: str, error: BaseException) -> StorageError:
     """What a storage's failure means to the user."""
     return StorageError(
-        f"no study can be kept in {where}: {_reason(error)}; make it writable, or choose another place "
+        f"a study cannot be kept in {where}: {_reason(error)}; make it writable, or choose another place "
         "with --storage"
     )
 

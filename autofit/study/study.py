@@ -233,7 +233,7 @@ class TuningStudy:
                 for asked in self._asked.values():
                     self._records.end(asked.trial_id, "the coordinator stopped before the trial ended")
         except StorageError as error:
-            _log.warning("trials that were under way stay open in study %s: %s", self.name, error.message)
+            _log.warning("running trials stay open in study %s: %s", self.name, error.message)
         finally:
             self._asked.clear()
             self._storage.close()
@@ -385,7 +385,7 @@ class TuningStudy:
                 self._asked[number] = _Asked(trial_id=trial_id, ask=ask, owner=owner)
                 self._ledger.expect(number, (knobs, batch_size), owner)
                 return ask
-            self._records.end(trial_id, "another process has just asked for the same")
+            self._records.end(trial_id, "another process has just started the same trial")
         return None
 
     def _record_opening(self) -> None:
@@ -430,7 +430,7 @@ class TuningStudy:
         owner = owner_of(trial)
         is_own = owner is not None and owner.coordinator == self._coordinator
         if is_own and not trial.state.is_finished():
-            self._end(trial.number, "the connection was lost while it was asked for")
+            self._end(trial.number, "the connection was lost while the trial was created")
         else:
             self._ledger.take_in(trial)
 
@@ -448,8 +448,8 @@ class TuningStudy:
 
     def _is_over(self, trial_number: int) -> StorageError:
         return StorageError(
-            f"trial {trial_number} of study {self.name} is over: it was told before, or given up by "
-            "another coordinator of the same study; start the study again to repeat it"
+            f"trial {trial_number} of study {self.name} is over already: it was reported before, or another "
+            "process of the same study gave it up; run the same command again to repeat it"
         )
 
 

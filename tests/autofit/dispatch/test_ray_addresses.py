@@ -84,7 +84,7 @@ def test_a_local_cluster_that_cannot_start_says_why_and_leaves_the_process_as_it
     not_a_folder.touch()
     monkeypatch.setenv("RAY_TMPDIR", str(not_a_folder))
     environment = dict(os.environ)
-    with pytest.raises(DispatchError, match=r"Ray does not start on this machine \(NotADirectoryError"):
+    with pytest.raises(DispatchError, match=r"Ray cannot start on this machine \(NotADirectoryError"):
         RayDispatcher()
     assert dict(os.environ) == environment
     assert not ray.is_initialized()

@@ -14,4 +14,4 @@ def test_a_cluster_that_does_not_answer_is_said_once_and_asked_again() -> None:
         admitting.run()
     admitting.close()
     (line,) = said
-    assert line.startswith(f"no job is admitted for now: nobody answers at http://127.0.0.1:{port}")
+    assert line.startswith(f"no job can be started for now: nobody answers at http://127.0.0.1:{port}")

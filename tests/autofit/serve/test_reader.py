@@ -192,7 +192,7 @@ def test_a_study_of_another_version_is_said_once_and_the_others_are_counted(
         tell(study, study.ask())
     assert reading.read(2)[FITS] == 1
     (said,) = reading.said
-    assert said.startswith("another version of autofit wrote study newer, which is not counted")
+    assert said.startswith("study newer is not counted: another version of autofit wrote it")
 
 
 def test_an_outcome_of_another_version_is_said_once_and_not_counted(storage: str, reading: Reading) -> None:
@@ -285,7 +285,7 @@ def test_a_file_that_is_locked_for_long_is_an_error_and_what_was_read_stays(tmp_
 
 
 def test_what_can_be_no_storage_is_a_wrong_option() -> None:
-    with pytest.raises(UsageError, match=r"no study can be kept in 'studies\.csv'"):
+    with pytest.raises(UsageError, match=r"a study cannot be kept in 'studies\.csv'"):
         Reading("studies.csv").read()
 
 

@@ -68,7 +68,7 @@ def test_a_database_that_is_stopped_and_started_again(postgres: Postgres) -> Non
     assert (watched.sample("storage_up"), watched.sample("trials_total", **fits)) == (1, 2)
     assert watched.watch.why_not_ready() is None
     gone, back = watched.said
-    assert gone.startswith("the storage cannot be read, and is tried again: ")
+    assert gone.startswith("the storage cannot be read, trying again: ")
     assert "password" not in gone
     assert back == "the storage can be read again"
     assert said == []

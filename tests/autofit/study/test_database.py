@@ -179,7 +179,7 @@ def test_a_server_that_stays_away_ends_the_search_with_a_storage_error_and_nothi
     study.tell(first.trial_number, outcome_of(first, 100))
     ask = study.ask()
     server.kill()
-    with pytest.raises(StorageError, match=r"could not be reached for 0 s: .*start the same command") as gone:
+    with pytest.raises(StorageError, match=r"could not be reached for 0 s: .*run the same command") as gone:
         study.tell(ask.trial_number, outcome_of(ask, 100))
     assert gone.value.exit_code == 5
     study.close()
@@ -246,7 +246,7 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(url: str)
 
 
 def test_no_password_of_a_misspelt_url_is_repeated() -> None:
-    with pytest.raises(UsageError, match="no database URL") as refused:
+    with pytest.raises(UsageError, match="is not a valid database URL") as refused:
         open_storage("postgresql://me:secret/studies", "mine")
     assert "secret" not in str(refused.value)
 

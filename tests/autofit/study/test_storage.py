@@ -137,7 +137,7 @@ def test_a_torn_last_line_is_dropped(open_study: Any, outcome_of: Any, tmp_path:
 def test_a_file_that_is_no_journal_is_left_alone(open_study: Any, tmp_path: Path, content: str) -> None:
     path = tmp_path / "notes.journal"
     path.write_text(content)
-    with pytest.raises(StorageError, match="is no study journal, or damaged"):
+    with pytest.raises(StorageError, match="is not a study journal, or it is damaged"):
         open_study(storage=str(path))
     assert path.read_text() == content
 
@@ -146,8 +146,8 @@ def test_a_file_that_is_no_journal_is_left_alone(open_study: Any, tmp_path: Path
     ("storage", "error", "message"),
     [
         ("somewhere", UsageError, "database URL such as sqlite:///studies.db or .*, or a file"),
-        ("oracle-of-delphi://x", UsageError, "no database URL"),
-        ("postgresql://host:port/x", UsageError, "no database URL"),
+        ("oracle-of-delphi://x", UsageError, "is not a valid database URL"),
+        ("postgresql://host:port/x", UsageError, "is not a valid database URL"),
         ("sqlite:////nowhere/at/all.db", StorageError, "unable to open database file"),
     ],
 )
@@ -166,6 +166,6 @@ def test_a_study_that_is_deleted_meanwhile_is_a_storage_error(
     study = open_study(storage=storage)
     ask = study.ask()
     open_study(storage=storage, fresh=True)
-    with pytest.raises(StorageError, match="deleted meanwhile, or begun anew with --fresh"):
+    with pytest.raises(StorageError, match="deleted, or started over with --fresh"):
         study.tell(ask.trial_number, outcome_of(ask, 100))
         study.ask()

@@ -243,7 +243,7 @@ def test_a_study_of_somebody_else_is_neither_used_nor_deleted(
     backend = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     theirs = optuna.create_study(storage=backend, study_name="mine")
     theirs.add_trial(optuna.create_trial(value=1.0))
-    with pytest.raises(StudyMismatchError, match="is not autofit's"):
+    with pytest.raises(StudyMismatchError, match="was not made by autofit"):
         open_study(storage=str(path), fresh=fresh)
     assert len(theirs.trials) == 1
 

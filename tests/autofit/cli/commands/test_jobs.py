@@ -159,7 +159,7 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
     [
         (("--gpu-mem=16G",), "which cluster?"),
         (("--gpu-mem=16G", "--address=http://127.0.0.1:1"), "nobody answers at http://127.0.0.1:1"),
-        (("--gpu-mem=16G", "--address=head:x"), "is no address"),
+        (("--gpu-mem=16G", "--address=head:x"), "is not a Ray address"),
         (("--address=http://127.0.0.1:1",), "name one with --gpu, such as rtx-3090, or give --gpu-mem"),
         (("--gpu=t4,h1000", "--address=http://127.0.0.1:1"), "Did you mean h100-80g?"),
         (
@@ -168,7 +168,7 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
         ),
         (
             ("--gpu-mem=16G", "--address=http://127.0.0.1:1", "--storage=postgresql://me:secret@db/x"),
-            "has a password in it",
+            "contains a password",
         ),
         (
             ("--gpu-mem=16G", "--address=http://127.0.0.1:1", "--working-dir=https://me:secret@host/x.zip"),
@@ -236,8 +236,8 @@ class _AnotherServer(_OldHead):
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (_OldHead, "runs Ray 2.9.0, and autofit's drivers there need"),
-        (_AnotherServer, "no dashboard of Ray"),
+        (_OldHead, "runs Ray 2.9.0, but autofit's drivers need at least Ray 2.60"),
+        (_AnotherServer, "is not a Ray dashboard"),
     ],
 )
 def test_what_answers_has_to_be_the_dashboard_of_a_usable_ray(

@@ -100,7 +100,7 @@ def test_it_shows_searches_and_jobs_as_they_go_on_and_ends_on_sigterm(
     missing = os.strerror(errno.ENOENT)
     assert server.log.splitlines() == [
         f"metrics at http://127.0.0.1:{server.port}/metrics",
-        f"the storage cannot be read, and is tried again: {storage} cannot be read: {missing}",
+        f"the storage cannot be read, trying again: {storage} cannot be read: {missing}",
         "the storage can be read again",
     ]
 
@@ -132,7 +132,7 @@ def test_what_cannot_begin_is_a_sentence_and_an_exit_code(tmp_path: Path) -> Non
     )
     finished = run("--port", "0", "--storage", str(tmp_path / "studies.csv"))
     assert finished.returncode == 2
-    assert "no study can be kept in" in finished.stderr
+    assert "a study cannot be kept in" in finished.stderr
     finished = run("--port", "0", "--storage", "postgresql://me:secret@127.0.0.1/studies")
     assert finished.returncode == 2
     assert "secret" not in finished.stderr
