@@ -15,6 +15,7 @@ import pytest
 
 from tests.deploy.expressions import Expression, all_expressions
 from tests.deploy.places import DEPLOY, RULES, documents
+from tests.each import check_each
 from tests.prometheus import Prometheus, needs_prometheus
 
 FOLDER = DEPLOY / "prometheus"
@@ -77,14 +78,14 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 @needs_prometheus
-@pytest.mark.parametrize("expression", EXPRESSIONS, ids=[found.where for found in EXPRESSIONS])
-def test_the_live_server_takes_the_expression(prometheus: Prometheus, expression: Expression) -> None:
-    prometheus.query(expression.as_sent())
-    address = (
-        f"{prometheus.url}/api/v1/format_query?{urllib.parse.urlencode({'query': expression.as_sent()})}"
-    )
-    with urllib.request.urlopen(address, timeout=30) as response:
-        assert json.load(response)["status"] == "success"
+def test_the_live_server_takes_every_expression(prometheus: Prometheus) -> None:
+    def is_taken(expression: Expression) -> None:
+        prometheus.query(expression.as_sent())
+        sent = urllib.parse.urlencode({"query": expression.as_sent()})
+        with urllib.request.urlopen(f"{prometheus.url}/api/v1/format_query?{sent}", timeout=30) as response:
+            assert json.load(response)["status"] == "success"
+
+    check_each(EXPRESSIONS, is_taken, name=lambda expression: expression.where)
 
 
 @needs_prometheus

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autofit.errors import BudgetError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import Gpu, catalogue
+from tests.each import check_each
 
 MIB = 1024**2
 GIB = 1024**3
@@ -74,11 +75,13 @@ def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so
     assert "none observed on sm_999: taken from the largest known card" in budget.assumptions[0]
 
 
-@pytest.mark.parametrize("gpu", catalogue().values(), ids=lambda gpu: gpu.key)
-def test_every_card_of_the_catalogue_has_a_budget_for_its_own_architecture(gpu: Gpu) -> None:
-    budget = make_budget(gpu.total_bytes, architecture=gpu.architecture)
-    assert 0 < budget.usable_bytes < gpu.total_bytes
-    assert "none seen" not in budget.assumptions[0]
+def test_every_card_of_the_catalogue_has_a_budget_for_its_own_architecture() -> None:
+    def has_a_budget(gpu: Gpu) -> None:
+        budget = make_budget(gpu.total_bytes, architecture=gpu.architecture)
+        assert 0 < budget.usable_bytes < gpu.total_bytes
+        assert "none seen" not in budget.assumptions[0]
+
+    check_each(catalogue().values(), has_a_budget, name=lambda gpu: gpu.key)
 
 
 def test_the_cpu_has_no_context_and_nothing_to_assume() -> None:

@@ -25,6 +25,7 @@ from autofit.hardware.gpus import (
     gpus_sold_as,
     local_gpus,
 )
+from tests.each import check_each
 
 MIB = 1024**2
 GIB = 1024**3
@@ -32,7 +33,10 @@ CARDS = list(catalogue().values())
 WHOLE_CARDS = [gpu for gpu in CARDS if not gpu.is_mig_slice]
 SLICES = [gpu for gpu in CARDS if gpu.is_mig_slice]
 
-each_card = pytest.mark.parametrize("gpu", CARDS, ids=lambda gpu: gpu.key)
+
+def check_each_card(check: Callable[[Gpu], object], cards: list[Gpu] = CARDS) -> None:
+    """Fails with the key of every card that is wrong."""
+    check_each(cards, check, name=lambda gpu: gpu.key)
 
 
 # ── the catalogue ───────────────────────────────────────────────────────────────────────────────
@@ -61,48 +65,58 @@ def test_no_key_of_the_file_is_lost_to_a_second_one_of_another_architecture() ->
     assert sum(map(len, tomllib.loads(text).values())) == len(catalogue())
 
 
-@each_card
-def test_a_key_is_lower_case_words_with_hyphens(gpu: Gpu) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*(-mig-[1-7]g\.[0-9]+gb)?", gpu.key)
+def test_a_key_is_lower_case_words_with_hyphens() -> None:
+    words = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(-mig-[1-7]g\.[0-9]+gb)?")
+    assert [gpu.key for gpu in CARDS if not words.fullmatch(gpu.key)] == []
 
 
-@each_card
-def test_a_card_reports_a_little_less_than_it_is_sold_with(gpu: Gpu) -> None:
-    # ECC takes up to a sixteenth, the driver up to 750 MiB; of a small card that is a tenth.
-    assert 0.875 * gpu.sold_gb * GIB < gpu.total_bytes < gpu.sold_gb * GIB
+def test_a_card_reports_a_little_less_than_it_is_sold_with() -> None:
+    def reports_a_little_less(gpu: Gpu) -> None:
+        # ECC takes up to a sixteenth, the driver up to 750 MiB; of a small card that is a tenth.
+        assert 0.875 * gpu.sold_gb * GIB < gpu.total_bytes < gpu.sold_gb * GIB
+
+    check_each_card(reports_a_little_less)
 
 
-@each_card
-def test_a_total_names_the_log_or_the_card_it_comes_from(gpu: Gpu) -> None:
-    assert gpu.provenance in ("reported", "derived")
-    assert len(gpu.source) >= 5
-    if like := re.match(r"as ([a-z0-9.-]+)", gpu.source):
-        model = find_gpu(like[1])
-        assert (model.architecture, model.total_bytes, model.sold_gb) == (
-            gpu.architecture,
-            gpu.total_bytes,
-            gpu.sold_gb,
-        )
+def test_a_total_names_the_log_or_the_card_it_comes_from() -> None:
+    def names_its_source(gpu: Gpu) -> None:
+        assert gpu.provenance in ("reported", "derived")
+        assert len(gpu.source) >= 5
+        if like := re.match(r"as ([a-z0-9.-]+)", gpu.source):
+            model = find_gpu(like[1])
+            assert (model.architecture, model.total_bytes, model.sold_gb) == (
+                gpu.architecture,
+                gpu.total_bytes,
+                gpu.sold_gb,
+            )
+
+    check_each_card(names_its_source)
 
 
-@each_card
-def test_an_entry_has_exactly_the_fields_that_are_documented(gpu: Gpu) -> None:
+def test_an_entry_has_exactly_the_fields_that_are_documented() -> None:
     text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
-    entry = tomllib.loads(text)[gpu.architecture][gpu.key]
-    assert entry.keys() == {"name", "sold_gb", "total_mib", "num_sms", gpu.provenance}
-    assert type(entry["total_mib"]) is int
+    entries = tomllib.loads(text)
+
+    def has_those_fields(gpu: Gpu) -> None:
+        entry = entries[gpu.architecture][gpu.key]
+        assert entry.keys() == {"name", "sold_gb", "total_mib", "num_sms", gpu.provenance}
+        assert type(entry["total_mib"]) is int
+
+    check_each_card(has_those_fields)
 
 
-@pytest.mark.parametrize("gpu", SLICES, ids=lambda gpu: gpu.key)
-def test_a_slice_is_a_part_of_its_card(gpu: Gpu) -> None:
-    card = find_gpu(gpu.key.split("-mig-")[0])
-    profile = re.search(r"([1-7])g\.([0-9]+)gb$", gpu.key)
-    assert profile is not None
-    assert gpu.architecture == card.architecture
-    assert gpu.name == f"{card.name} MIG {profile[0]}"
-    assert gpu.sold_gb == int(profile[2])
-    assert gpu.num_sms < card.num_sms
-    assert gpu.total_bytes <= card.total_bytes * gpu.sold_gb // card.sold_gb + GIB
+def test_a_slice_is_a_part_of_its_card() -> None:
+    def is_a_part(gpu: Gpu) -> None:
+        card = find_gpu(gpu.key.split("-mig-")[0])
+        profile = re.search(r"([1-7])g\.([0-9]+)gb$", gpu.key)
+        assert profile is not None
+        assert gpu.architecture == card.architecture
+        assert gpu.name == f"{card.name} MIG {profile[0]}"
+        assert gpu.sold_gb == int(profile[2])
+        assert gpu.num_sms < card.num_sms
+        assert gpu.total_bytes <= card.total_bytes * gpu.sold_gb // card.sold_gb + GIB
+
+    check_each_card(is_a_part, SLICES)
 
 
 # Facts of NVIDIA's white papers and data sheets, and totals that many public logs agree on.
@@ -131,10 +145,12 @@ def test_well_known_cards_are_right(key: str, architecture: str, num_sms: int, t
 # ── finding a card ──────────────────────────────────────────────────────────────────────────────
 
 
-@each_card
-def test_a_card_is_found_by_its_key_and_by_the_name_cuda_gives_it(gpu: Gpu) -> None:
-    assert find_gpu(gpu.key) is gpu
-    assert find_gpu(gpu.name) is gpu
+def test_a_card_is_found_by_its_key_and_by_the_name_cuda_gives_it() -> None:
+    def is_found(gpu: Gpu) -> None:
+        assert find_gpu(gpu.key) is gpu
+        assert find_gpu(gpu.name) is gpu
+
+    check_each_card(is_found)
 
 
 @pytest.mark.parametrize("spelling", ["RTX-3090", "rtx 3090", "rtx3090", " RTX_3090 "])
@@ -187,10 +203,12 @@ def test_16g_means_every_card_sold_as_16_gb_the_smallest_first(total_bytes: int)
     assert {"t4", "v100-16g", "rtx-4080"} <= {gpu.key for gpu in found}
 
 
-@pytest.mark.parametrize("gpu", WHOLE_CARDS, ids=lambda gpu: gpu.key)
-def test_a_card_is_meant_by_what_it_reports_and_by_what_it_is_sold_as(gpu: Gpu) -> None:
-    for total_bytes in (gpu.total_bytes, gpu.sold_gb * GIB, gpu.sold_gb * 10**9):
-        assert gpu in gpus_sold_as(total_bytes)
+def test_a_card_is_meant_by_what_it_reports_and_by_what_it_is_sold_as() -> None:
+    def is_meant(gpu: Gpu) -> None:
+        for total_bytes in (gpu.total_bytes, gpu.sold_gb * GIB, gpu.sold_gb * 10**9):
+            assert gpu in gpus_sold_as(total_bytes)
+
+    check_each_card(is_meant, WHOLE_CARDS)
 
 
 def test_slices_are_not_sold() -> None:
