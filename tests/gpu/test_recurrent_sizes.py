@@ -10,10 +10,7 @@ from torch import nn
 
 from workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 NUM_STEPS, BATCH_SIZE, INPUT_SIZE = 35, 20, 96
 
