@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
+import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 pytest.register_assert_rewrite("tests.conformance.dispatcher")
 
@@ -19,13 +23,41 @@ if "AUTOFIT_CRD_DIR" in os.environ:
     os.environ[CRD_FOLDER_VARIABLE] = os.environ.pop("AUTOFIT_CRD_DIR")
 
 
-# Files that start clusters wait longer than they compute, some for minutes: the last to begin would be
-# waited for by itself. They come first, where tests run side by side.
-_SLOW = ("tests/service/", "tests/autofit/service/", "tests/faults/", "tests/conformance/")
+# Files that take minutes, the longest first: the last to begin would be waited for by itself where tests
+# run side by side, and these wait more than they compute.
+_SLOW = (
+    "tests/service/",
+    "tests/autofit/jobs/test_ray_jobs.py",
+    "tests/faults/",
+    "tests/conformance/",
+    "tests/autofit/dispatch/",
+    "tests/autofit/test_api.py",
+    "tests/workers/predict/curve/",
+    "tests/workers/scripts/",
+)
+
+
+def _place(item: pytest.Item) -> int:
+    return next((place for place, path in enumerate(_SLOW) if item.nodeid.startswith(path)), len(_SLOW))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_SLOW))
+    items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: who looks for garbage later looks at what came since."""
+    import hypothesis  # noqa: F401 - it warns where it is imported later, and finds no referrers
+
+    gc.collect()
+    gc.freeze()
+
+
+@event.listens_for(Engine, "connect")
+def _leave_writing_to_the_system(connection: object, _record: object) -> None:
+    """What a crash of the machine would lose does not matter here; a killed process loses nothing."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 @pytest.fixture(autouse=True)

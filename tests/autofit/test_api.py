@@ -307,6 +307,7 @@ def test_a_step_that_depends_on_values_is_refused_with_its_line_and_the_advice_t
     assert (raised.value.kind, raised.value.exit_code) == ("data-dependent", 4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("workload", "why"),
     [
@@ -337,6 +338,7 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
     assert [outcome.verdict for outcome in result.trials] == [Verdict.FITS]
 
 
+@pytest.mark.process
 def test_two_workers_measure_on_the_cpu_and_the_winner_is_soaked_in_a_fresh_process(
     state_dir: Path,
 ) -> None:
@@ -524,6 +526,7 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
     assert autofit.TuneResult.from_dict(json.loads(result.to_json())).frontier == result.frontier
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler for C++ on the CPU")
 def test_of_settings_that_are_compiled_alone_the_search_has_no_prediction() -> None:
     options = {

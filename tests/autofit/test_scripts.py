@@ -65,6 +65,7 @@ def test_a_search_predicts_a_script_and_says_how_to_call_it(small, call):
     assert "python small.py x -n 64" in finished.out
 
 
+@pytest.mark.process
 def test_a_search_measures_a_script_on_the_cpu(small):
     options = {"script": str(small), "batch_arg": "-n", "device": "cpu", "gpu_mem": "4G", "max_batch": "1"}
     settings = resolve_settings({**options, "soak_steps": "0"}, {}, None)

@@ -96,6 +96,7 @@ def test_the_image_serves_as_a_user_without_rights_and_is_watched() -> None:
     assert any("install" in run and "wget" in run for run in of("RUN"))
 
 
+@pytest.mark.process
 def test_what_is_copied_is_enough_to_install(tmp_path: Path) -> None:
     tree, environment = tmp_path / "tree", tmp_path / "venv"
     tree.mkdir()

@@ -77,6 +77,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield server
 
 
+@pytest.mark.process
 @needs_prometheus
 def test_the_live_server_takes_every_expression(prometheus: Prometheus) -> None:
     def is_taken(expression: Expression) -> None:
@@ -88,12 +89,14 @@ def test_the_live_server_takes_every_expression(prometheus: Prometheus) -> None:
     check_each(EXPRESSIONS, is_taken, name=lambda expression: expression.where)
 
 
+@pytest.mark.process
 @needs_prometheus
 def test_the_live_server_refuses_a_misspelt_expression(prometheus: Prometheus) -> None:
     with pytest.raises(AssertionError, match="parse error"):
         prometheus.query("sum by (job (up)")
 
 
+@pytest.mark.process
 @needs_prometheus
 def test_the_live_server_has_taken_the_rules(prometheus: Prometheus) -> None:
     with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=30) as response:

@@ -21,6 +21,8 @@ from tests.daemons import free_ports
 from tests.deploy.places import DEPLOY
 from tests.ray_cluster import RayNode
 
+pytestmark = pytest.mark.process
+
 HEAD, WORKER = DEPLOY / "ray" / "head.sh", DEPLOY / "ray" / "worker.sh"
 STORAGE = "postgresql+psycopg://autofit:a-secret@db/autofit"
 TOKEN = uuid.uuid4().hex

@@ -16,12 +16,14 @@ SCRIPTS = sorted([*DEPLOY.glob("*/*.sh"), *DEPLOY.glob("*/*.sbatch")])
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 
+@pytest.mark.process
 @every_script
 def test_bash_reads_the_script(script: Path) -> None:
     checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@pytest.mark.process
 @every_script
 @pytest.mark.skipif(
     shutil.which("shellcheck") is None, reason="shellcheck is not installed (Debian: shellcheck)"

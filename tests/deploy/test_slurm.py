@@ -14,6 +14,8 @@ import pytest
 
 from tests.deploy.places import DEPLOY, ROOT
 
+pytestmark = pytest.mark.process
+
 PROLOG, BATCH = DEPLOY / "slurm" / "task_prolog.sh", DEPLOY / "slurm" / "tune.sbatch"
 
 MODEL = """

@@ -39,7 +39,7 @@ from tests.service.stack import (
 )
 from workers.protocol import Verdict
 
-pytestmark = [needs_prometheus, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, needs_prometheus, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 CARDS = ("t4", "v100-16g", "a100-40g", "h100-80g", "rtx-3060", "rtx-3090")

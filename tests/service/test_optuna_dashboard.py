@@ -19,7 +19,7 @@ from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon, free_ports
 
-pytestmark = needs_browser
+pytestmark = [pytest.mark.process, needs_browser]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
 from workers.knobs import Knobs
 
-pytestmark = needs_browser
+pytestmark = [pytest.mark.process, needs_browser]
 
 SMALL = f"{ROOT / 'tests' / 'autofit' / 'tiny_workloads.py'}:small"
 _MARKS = ".scatterlayer .trace, .barlayer .trace, g.slice"

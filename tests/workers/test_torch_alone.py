@@ -59,6 +59,7 @@ def python(tmp_path_factory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.process
 def test_a_trial_runs_where_torch_alone_is_installed(python, tmp_path):
     workload = WorkloadRef(kind="file", target=f"{shutil.copy(FAULTY, tmp_path)}:healthy")
     spec = TrialSpec(workload=workload, batch_size=2, probe=Probe.CPU, num_threads=1, budget_bytes=2**31)

@@ -39,6 +39,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.process
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_or_a_batch_systems_signal_during_a_trial_ends_the_command_with_130(

@@ -33,7 +33,7 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgres"])
+@pytest.fixture(params=["journal", "sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty storage of each kind."""
     if request.param == "postgres":
@@ -168,6 +168,7 @@ def _enqueue_and_claim(storage: str, worker: int, start: Barrier, claimed: Any) 
             queue.finish(job, ANSWER)
 
 
+@pytest.mark.process
 def test_processes_that_claim_at_once_share_the_jobs_within_the_limit(storage: str) -> None:
     with JobQueue.open(storage) as queue:
         queue.enqueue("first", SPEC)

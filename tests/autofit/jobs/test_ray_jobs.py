@@ -19,7 +19,8 @@ from tests.conformance.dispatcher import ROOT
 from tests.postgres import running_postgres
 from tests.ray_cluster import RayCluster
 
-pytestmark = pytest.mark.timeout(600)  # a busy machine starts a dozen Python processes a test slowly
+# A busy machine starts a dozen Python processes a test slowly.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 TOKEN = "a-token-that-nobody-may-see-0123456789"
 PASSWORD = "a-password-that-nobody-may-see"

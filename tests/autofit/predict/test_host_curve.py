@@ -62,6 +62,7 @@ def measured_process() -> HostProcess:
     return HostProcess.of(outcome)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["perceptron", "images", "adversaries"])
 def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")

@@ -63,6 +63,7 @@ def reading(storage: str) -> Iterator[Reading]:
     reading.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["journal", "sqlite", "postgresql"])
 def test_a_search_of_another_process_shows_as_it_goes_on_and_after_a_restart(
     kind: str, storage_of: Callable[[str], str]
@@ -94,6 +95,7 @@ def test_a_search_of_another_process_shows_as_it_goes_on_and_after_a_restart(
     again.close()
 
 
+@pytest.mark.process
 def test_a_trial_whose_coordinator_was_killed_is_not_under_way(storage: str, reading: Reading) -> None:
     search = search_elsewhere(storage)
     assert search.stdout is not None

@@ -44,6 +44,7 @@ class Watched:
         return self.registry.get_sample_value(f"autofit_{name}", labels)
 
 
+@pytest.mark.process
 def test_a_database_that_is_stopped_and_started_again(postgres: Postgres) -> None:
     storage = postgres.new_database("autofit")
     counted = CollectorRegistry()

@@ -75,6 +75,7 @@ def told(study: Any) -> list[tuple[int, TrialState, bool]]:
     ]
 
 
+@pytest.mark.process
 def test_postgresql_holds_a_study(open_study: Any, run_study: Any) -> None:
     study = open_study()
     assert run_study(study, lambda _, batch: batch * 100)
@@ -84,6 +85,7 @@ def test_postgresql_holds_a_study(open_study: Any, run_study: Any) -> None:
     assert {boundary.largest_fitting for boundary in again.boundaries().values()} == {100}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("leave", ["kill", "immediate", "fast"])
 def test_a_server_that_goes_away_between_two_trials_costs_nothing(
     open_study: Any, outcome_of: Any, server: Postgres, away: Any, leave: str
@@ -138,6 +140,7 @@ class Losing:
 NUM_WRITES = 6  # of a trial that fits: asked, outcome, verdict, peak, constraint, state
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_connection_lost_at_any_write_loses_no_outcome_and_tells_none_twice(
     open_study: Any, outcome_of: Any, server: Postgres, away: Any, committed: bool
@@ -160,6 +163,7 @@ def test_a_connection_lost_at_any_write_loses_no_outcome_and_tells_none_twice(
     assert all(trial.state.is_finished() for trial in study._study.trials)
 
 
+@pytest.mark.process
 def test_a_trial_that_was_told_is_not_told_again_after_the_connection_was_lost(
     open_study: Any, outcome_of: Any
 ) -> None:
@@ -171,6 +175,7 @@ def test_a_trial_that_was_told_is_not_told_again_after_the_connection_was_lost(
         study.tell(ask.trial_number, outcome_of(ask, 100))
 
 
+@pytest.mark.process
 def test_a_server_that_stays_away_ends_the_search_with_a_storage_error_and_nothing_is_lost(
     open_study: Any, outcome_of: Any, server: Postgres
 ) -> None:
@@ -190,6 +195,7 @@ def test_a_server_that_stays_away_ends_the_search_with_a_storage_error_and_nothi
     assert again.ask().batch_size != ask.batch_size
 
 
+@pytest.mark.process
 def test_two_coordinators_on_a_server_try_nothing_twice(
     open_study: Any, outcome_of: Any, server: Postgres
 ) -> None:
@@ -212,6 +218,7 @@ def test_two_coordinators_on_a_server_try_nothing_twice(
     assert {boundary.largest_fitting for boundary in studies[0].boundaries().values()} == {100}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_many_that_open_a_new_database_at_once_make_its_tables_once(
     server: Postgres, tmp_path: Path, kind: str

@@ -73,6 +73,7 @@ def killed_coordinator(storage: str, moment: str) -> tuple[int, Knobs, int]:
     return number, Knobs(conv_algo=conv_algo), batch_size
 
 
+@pytest.mark.process
 def test_a_trial_in_flight_is_given_up_and_asked_for_again(
     open_study: Any, run_study: Any, storage: str
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_trial_in_flight_is_given_up_and_asked_for_again(
     assert study.is_settled
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["outcome written", "constraint written"])
 def test_an_outcome_that_was_written_is_told_to_its_end(
     open_study: Any, run_study: Any, storage: str, moment: str

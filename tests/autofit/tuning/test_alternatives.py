@@ -98,6 +98,7 @@ def test_one_configuration_is_predicted_and_checked_with_either_kind(state_dir: 
     assert autofit.peak_curve(ALIKE, worst_case=True)(256).peak_reserved_bytes == worst
 
 
+@pytest.mark.process
 def test_the_worst_batch_is_what_a_measured_trial_runs(state_dir: Path) -> None:
     """On the CPU, with real children; the other kind beside the answer is a prediction."""
     options = {"model": ALIKE, "device": "cpu", "gpu_mem": "2G", "threads": 1, "max_batch": 8}

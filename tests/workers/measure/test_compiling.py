@@ -29,6 +29,7 @@ def measured(attribute: str) -> TrialOutcome:
     return run(spec)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler for C++ on the CPU")
 def test_a_model_of_pytorchs_own_modules_is_compiled_into_one_graph():
     """`Module.compile` would do nothing for it."""
@@ -39,6 +40,7 @@ def test_a_model_of_pytorchs_own_modules_is_compiled_into_one_graph():
     assert outcome.steady.allocated_bytes is not None, outcome.environment
 
 
+@pytest.mark.process
 def test_a_step_of_which_nothing_is_compiled_is_no_measurement_of_a_compiled_one():
     outcome = measured("past_the_model")
     assert outcome.verdict is Verdict.FAILED

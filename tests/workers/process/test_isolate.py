@@ -39,6 +39,7 @@ def child(others):
     assert children() <= others
 
 
+@pytest.mark.process
 def test_a_process_is_given_its_environment_and_no_gpu(child):
     outcome = child.run(spec_of("chatty"))
     assert outcome.verdict is Verdict.FITS
@@ -46,10 +47,12 @@ def test_a_process_is_given_its_environment_and_no_gpu(child):
     assert outcome.environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.process
 def test_nothing_is_put_in_front_of_the_import_path(child):
     assert str(Path.cwd()) not in child.run(spec_of("chatty")).log_tail.split(";")[0]
 
 
+@pytest.mark.process
 def test_a_warm_process_runs_trial_after_trial_and_each_log_is_its_own(child, others):
     chatty, healthy = child.run(spec_of("chatty")), child.run(spec_of("healthy"))
     assert chatty.log_tail
@@ -57,17 +60,20 @@ def test_a_warm_process_runs_trial_after_trial_and_each_log_is_its_own(child, ot
     assert len(children() - others) == 1
 
 
+@pytest.mark.process
 def test_a_spec_larger_than_a_pipe_arrives_whole(child):
     spec = spec_of("healthy")
     padded = dataclasses.replace(spec.workload, payload_base64="A" * 300_000)  # a pipe holds 65536
     assert child.run(dataclasses.replace(spec, workload=padded)).verdict is Verdict.FITS
 
 
+@pytest.mark.process
 def test_a_trial_that_failed_leaves_a_process_that_can_go_on(child):
     assert child.run(spec_of("mistaken")).verdict is Verdict.FAILED
     assert child.run(spec_of("healthy")).verdict is Verdict.FITS
 
 
+@pytest.mark.process
 def test_what_cannot_be_read_as_an_outcome_is_a_lost_trial(child):
     outcome = child.run(spec_of("garbled"))
     assert outcome.verdict is Verdict.LOST
@@ -75,6 +81,7 @@ def test_what_cannot_be_read_as_an_outcome_is_a_lost_trial(child):
     assert child.run(spec_of("healthy")).verdict is Verdict.FITS
 
 
+@pytest.mark.process
 def test_a_process_that_dies_between_trials_is_replaced(child, others):
     (process,) = children() - others
     process.kill()

@@ -55,6 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.process
 def test_a_script_is_measured_over_its_steps_and_leaves_its_folder_as_it_was(folder):
     """Four steps of two batches an epoch pass two checkpoints of the script's own."""
     before = contents(folder)
@@ -68,11 +69,13 @@ def test_a_script_is_measured_over_its_steps_and_leaves_its_folder_as_it_was(fol
     assert not (folder / "new").exists()
 
 
+@pytest.mark.process
 def test_a_budget_that_the_script_passes_is_out_of_memory(folder):
     outcome = measured(Script(path="train.py", batch_argument="--batch-size="), budget_bytes=GIB // 5)
     assert outcome.verdict is Verdict.OOM, outcome.error
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("does", ["sys.exit('no memory left')", "batch_size //= 2"])
 def test_a_script_that_catches_that_memory_ran_out_is_out_of_memory_still(folder, does):
     (folder / "careful.py").write_text(_CAREFUL.replace("DOES", does))
@@ -81,6 +84,7 @@ def test_a_script_that_catches_that_memory_ran_out_is_out_of_memory_still(folder
     assert "without the limit the same size completes " in outcome.environment["out_of_memory"]
 
 
+@pytest.mark.process
 def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
     outcome = measured(Script(path="train.py", batch_argument="--bs"))
     assert outcome.verdict is Verdict.FAILED

@@ -54,6 +54,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.process
 def test_the_seed_s_comparison_is_reproduced(autofit, monkeypatch, tmp_path):
     """A TensorFlow listing of 2017: a 1×1 convolution against a product by a stacked filter."""
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
@@ -80,6 +81,7 @@ def test_the_seed_s_comparison_is_reproduced(autofit, monkeypatch, tmp_path):
     assert "7 of 10 tensors (squeeze, transpose, unsqueeze, …) are views" in finished.out
 
 
+@pytest.mark.process
 def test_the_document_says_whose_storage_a_view_has(autofit, monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path))
     document = autofit("compare", "conv1x1", "matmul1x1", "--batch-size", "10", "--json", "-q").document
@@ -101,6 +103,7 @@ def references(file, *names):
     return [parse_reference(f"{file}:{name}", cwd=file.parent) for name in names]
 
 
+@pytest.mark.process
 def test_parameters_are_the_first_one_s_where_names_and_shapes_agree(file):
     same, wider, linear = compare_outputs(
         references(file, "plain", "deeper", "wider", "linear"), batch_size=2, deadline_seconds=300
@@ -113,6 +116,7 @@ def test_parameters_are_the_first_one_s_where_names_and_shapes_agree(file):
     assert len(linear.not_shared) == 6
 
 
+@pytest.mark.process
 def test_a_difference_is_told_and_other_batches_are_not_compared(file):
     doubled, other = compare_outputs(
         references(file, "linear", "doubled", "other_batch"), batch_size=2, deadline_seconds=300
@@ -123,6 +127,7 @@ def test_a_difference_is_told_and_other_batches_are_not_compared(file):
     assert other.reason == "their batches differ: [2, 6] float32 and [2, 7] float32"
 
 
+@pytest.mark.process
 def test_what_fails_for_real_alone_is_the_workload_s_failure(file):
     with pytest.raises(ComparisonFailedError, match=r"ValueError: no such thing \(.*models.py:\d+"):
         compare_outputs(references(file, "linear", "fails"), batch_size=2, deadline_seconds=300)

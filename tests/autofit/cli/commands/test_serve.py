@@ -20,6 +20,8 @@ from autofit.jobs.records import JobSpec
 from tests.autofit.serve.searches import open_search, tell
 from tests.daemons import Daemon
 
+pytestmark = pytest.mark.process
+
 FITS = 'autofit_trials_total{probe="cuda",verdict="FITS"} '
 
 

@@ -53,6 +53,7 @@ def large(sizes: list[int]) -> list[int]:
     return canonical([size for size in sizes if abs(size) >= SMALLEST_BYTES])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["layers", "of_two_types", "accumulating"])
 def test_allocations_and_frees_are_those_of_a_real_rank(name):
     command = [sys.executable, "-m", "tests.workers.predict.distributed_workloads", name]
