@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial
 
+import autofit
 from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon, free_ports
@@ -41,15 +39,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     folder = tmp_path_factory.mktemp("tuned")
     storage = f"sqlite:///{folder / 'studies.db'}"
     model = ROOT / "tests" / "autofit" / "tiny_workloads.py"
-    command = ["tune", f"--model={model}:small", "--gpu=rtx-3090", "--conv-algo=cudnn,native", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "autofit.cli", *command, f"--storage={storage}"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STATE_DIR": str(folder / "state")},
-    )
-    answer = json.loads(done.stdout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOFIT_STATE_DIR", str(folder / "state"))
+        result = autofit.tune(f"{model}:small", gpu="rtx-3090", conv_algo="cudnn,native", storage=storage)
+    answer = result.to_dict()
     trials = optuna.load_study(study_name=answer["study"], storage=storage).trials
     return Tuned(answer, trials, storage)
 

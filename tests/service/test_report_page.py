@@ -81,19 +81,24 @@ def test_the_answer_is_read_from_the_page_and_every_figure_is_drawn(
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1400, "light"), (1400, "dark"), (500, "light"), (500, "dark")]
+    "looks",
+    [[(1400, "light"), (1400, "dark")], [(500, "dark"), (500, "light")]],
+    ids=["wide", "narrow"],
 )
 @pytest.mark.parametrize("name", ["tune", "estimate"])
 def test_the_page_keeps_within_the_window_and_to_the_system_s_colours(
-    name: str, width: int, scheme: str, *, browser: Browser, pages: dict[str, str], tmp_path: Path
+    name: str, looks: list[tuple[int, str]], *, browser: Browser, pages: dict[str, str], tmp_path: Path
 ):
+    """From the first look on, and where the system changes its colours while the page is open."""
+    width, scheme = looks[0]
     browser.show(width=width, scheme=scheme)
     browser.text(pages[name], once_it_says="Assumed and noted")
-    browser.show(width=width, scheme=scheme)
-    browser.await_true("return document.documentElement.scrollWidth <= window.innerWidth")
-    browser.await_true(f"return document.documentElement.dataset.theme === '{scheme}'")
-    browser.await_true(_WITHIN_THEIR_SECTIONS)
-    browser.save(tmp_path / f"{name}-{width}-{scheme}.png")
+    for width, scheme in looks:
+        browser.show(width=width, scheme=scheme)
+        browser.await_true("return document.documentElement.scrollWidth <= window.innerWidth")
+        browser.await_true(f"return document.documentElement.dataset.theme === '{scheme}'")
+        browser.await_true(_WITHIN_THEIR_SECTIONS)
+        browser.save(tmp_path / f"{name}-{width}-{scheme}.png")
 
 
 def test_the_switch_goes_against_the_system(browser: Browser, pages: dict[str, str]):

@@ -150,24 +150,6 @@ def test_a_job_brings_its_folder_and_leaves_its_answer_in_the_storage(
         assert secret not in logs.out + shown.out + waited.out + kept
 
 
-def test_a_fleet_is_one_table(cluster: Cluster, project: Path) -> None:
-    """Cards that no node of the cluster has are predicted."""
-    fleet = cluster.submit(
-        "--model=train.py:workload",
-        f"--working-dir={project}",
-        "--gpu=t4,a100-40g",
-        "--conv-algo=cudnn",
-        "--max-batch=64",
-    )
-    waited = cluster.autofit("wait", fleet, "--json")
-    assert waited.code == 0, waited.err
-    assert waited.document["fleet"] == fleet
-    cards = [(card["gpu"], card["best_batch"], card["evidence"]) for card in waited.document["cards"]]
-    assert cards == [("t4", 64, "predicted"), ("a100-40g", 64, "predicted")]
-    table = cluster.autofit("result", fleet).out.splitlines()
-    assert [line.split()[:2] for line in table[1:]] == [["t4", "64"], ["a100-40g", "64"]]
-
-
 def test_a_driver_is_killed_and_jobs_are_stopped(
     cluster: Cluster, queue: JobQueue, project: Path, tmp_path: Path
 ) -> None:
