@@ -12,6 +12,10 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+# Threads that wait for work give their core to others: files run side by side, and so do their children.
+# Read when PyTorch is imported, so set before.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 pytest.register_assert_rewrite("tests.conformance.dispatcher")
 
 from tests.marks import CRD_FOLDER_VARIABLE  # noqa: E402 - what is asserted in is rewritten first

@@ -53,13 +53,21 @@ def large(sizes: list[int]) -> list[int]:
     return canonical([size for size in sizes if abs(size) >= SMALLEST_BYTES])
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["layers", "of_two_types", "accumulating"])
-def test_allocations_and_frees_are_those_of_a_real_rank(name):
-    command = [sys.executable, "-m", "tests.workers.predict.distributed_workloads", name]
+TRAINED = ("layers", "of_two_types", "accumulating")
+
+
+@pytest.fixture(scope="module")
+def real_ranks() -> dict[str, list[int]]:
+    """What a real rank allocates and frees of each workload that is trained."""
+    command = [sys.executable, "-m", "tests.workers.predict.distributed_workloads", *TRAINED]
     done = subprocess.run(command, capture_output=True, text=True, cwd=FILE.parents[3], check=False)
     assert done.returncode == 0, done.stderr
-    real = large(json.loads(done.stdout))
+    return {name: large(sizes) for name, sizes in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_allocations_and_frees_are_those_of_a_real_rank(name, real_ranks):
+    real = real_ranks[name]
     assert real
     for architecture in ARCHITECTURES:
         assert large(sizes_from_the_wrapper_on(trace_of(name, architecture))) == real
