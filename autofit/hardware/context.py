@@ -120,11 +120,11 @@ def context_interval(
         properties = properties_for(architecture, name)
         below, above = _BELOW_MIB, _ABOVE_MIB
         num_seen = sum(seen.architecture == architecture for seen in counted())
-        evidence = f"{num_seen} processes observed on {architecture}, {len(counted())} in all"
+        evidence = f"{num_seen} processes seen on {architecture}, {len(counted())} in all"
     else:
         properties = max(map(properties_for, TYPICAL_CARDS), key=_num_threads)
         below, above = 2 * _BELOW_MIB, 2 * _ABOVE_MIB
-        evidence = f"none observed on {architecture}: taken from the largest known card, twice as uncertain"
+        evidence = f"none seen on {architecture}: taken from the largest known card, twice as uncertain"
     likely = _SAME_EVERYWHERE_MIB + _KIB_PER_THREAD * _num_threads(properties) / _KIB
     more_low, more_likely, more_high = (0, 0, 0) if loading == "lazy" else _EAGER_MIB
     low, likely, high = likely - below + more_low, likely + more_likely, likely + above + more_high

@@ -50,7 +50,7 @@ def test_the_context_is_taken_at_its_high_end_and_said_to_be_assumed() -> None:
     assert budget.context is not None
     assert budget.context_bytes == budget.context.high_bytes
     assert budget.assumptions == (
-        "CUDA context: 435 MiB assumed for sm_86 (likely 315, at least 205; 7 processes observed on "
+        "CUDA context: 435 MiB assumed for sm_86 (likely 315, at least 205; 7 processes seen on "
         "sm_86, 48 in all)",
     )
 
@@ -72,7 +72,7 @@ def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so
     assert budget.context_bytes > max(
         make_budget(16 * GIB, architecture=gpu.architecture).context_bytes for gpu in catalogue().values()
     )
-    assert "none observed on sm_999: taken from the largest known card" in budget.assumptions[0]
+    assert "none seen on sm_999: taken from the largest known card" in budget.assumptions[0]
 
 
 def test_every_card_of_the_catalogue_has_a_budget_for_its_own_architecture() -> None:

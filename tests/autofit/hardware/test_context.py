@@ -85,7 +85,7 @@ def test_an_architecture_that_nobody_saw_is_wider_and_says_so() -> None:
     known, unknown = context_interval("sm_100"), context_interval("sm_999")
     assert unknown.high_bytes - unknown.low_bytes == 2 * (known.high_bytes - known.low_bytes)
     assert unknown.high_bytes > known.high_bytes
-    assert "none observed on sm_999" in unknown.basis
+    assert "none seen on sm_999" in unknown.basis
 
 
 def test_loading_all_kernels_at_once_takes_more() -> None:
