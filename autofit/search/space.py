@@ -13,7 +13,7 @@ from optuna.trial import Trial
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
 from autofit.search.sizes import sizes_for
-from workers.knobs import Knobs
+from workers.knobs import KNOBS, Knobs
 
 BATCH_SIZE = "batch_size"
 
@@ -86,8 +86,11 @@ class SearchSpace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The space that `to_dict` gave; other keys of `data` are left aside."""
-        knobs = {knob.name: data[knob.name] for knob in dataclasses.fields(Knobs)}
+        """The space that `to_dict` gave; other keys of `data` are left aside.
+
+        A knob that an earlier version did not have is at its default.
+        """
+        knobs = {name: data[name] for name in KNOBS if name in data}
         searched = {name: tuple(value) for name, value in knobs.items() if isinstance(value, list)}
         return cls(
             choices=searched,

@@ -56,6 +56,7 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "grad_accumulation": 1,
         "global_batch": None,
         "compile": False,
+        "attention": "default",
         "min_batch": 1,
         "max_batch": 64,
     }
@@ -86,3 +87,9 @@ def test_any_knob_may_be_searched() -> None:
     )
     for setting in space.settings:
         assert space.to_knobs(space.to_params(setting)) == setting
+
+
+def test_a_space_of_a_version_with_fewer_knobs_is_read_with_their_defaults() -> None:
+    space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=8)
+    before = {name: value for name, value in space.to_dict().items() if name != "attention"}
+    assert SearchSpace.from_dict(before) == space
