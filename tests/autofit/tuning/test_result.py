@@ -92,6 +92,7 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "grad_accumulation": 1,
         "global_batch": None,
         "compile": False,
+        "attention": "default",
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)
