@@ -4,17 +4,17 @@
     ├── UsageError                 2   the call or its settings are wrong
     │   ├── UnknownGpuError        2   no such card in the catalogue
     │   ├── UnknownModelError      2   no such model
-    │   ├── InapplicableError      2   a knob has nothing in the workload to be applied to
-    │   ├── BudgetError            2   nothing is left of the device's memory
+    │   ├── InapplicableError      2   a knob does not apply to the workload
+    │   ├── BudgetError            2   nothing of the device's memory is left for PyTorch
     │   └── StudyMismatchError     2   the study was begun with other settings
-    ├── WorkloadFailedError        4   the user's own code fails, whatever the batch
-    └── InfrastructureError        5   what autofit runs on fails
+    ├── WorkloadFailedError        4   the user's own code fails at every batch size
+    └── InfrastructureError        5   storage, cluster, driver or this machine fail
         ├── StorageError           5   the study, a trace or a report cannot be read or written
-        ├── DispatchError          5   no worker can be reached, or it was lost or hung again
-        └── DriverError            5   the NVIDIA driver refuses to answer
+        ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
+        └── DriverError            5   the NVIDIA driver does not answer
 
-That nothing fits is a result, not an exception: `tune` and `check` exit with 3. So is a check that is
-unsure, with 6, and an interrupted study, with 130.
+When nothing fits there is a result and no exception: `tune` and `check` exit with 3. A check that is
+unsure exits with 6, an interrupted search with 130.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ERROR_SCHEMA = "autofit.error/1"
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says."""
+    """The exit codes of the commands."""
 
     FOUND = 0
     USAGE = 2
@@ -46,8 +46,9 @@ class AutofitError(Exception):
         message: one sentence for the user, with the next step in it.
 
     Attributes:
+        message: that sentence.
         kind: a stable word for programs that read the error.
-        exit_code: what a command that fails with it exits with.
+        exit_code: the exit code of a command that fails with this error.
     """
 
     kind: str = "error"
@@ -83,33 +84,34 @@ class UnknownGpuError(UsageError):
 
 
 class UnknownModelError(UsageError):
-    """No built-in workload has that name, and it is no import reference either."""
+    """No built-in workload has that name, and it is not an import reference either."""
 
     kind = "unknown-model"
 
 
 class BudgetError(UsageError):
-    """Context, other processes and margin leave nothing of the device's memory."""
+    """CUDA context, other processes and margin leave nothing of the device's memory for PyTorch."""
 
     kind = "budget"
 
 
 class StudyMismatchError(UsageError):
-    """A study of that name exists and was begun with other settings."""
+    """A study of that name exists, but it was begun with other settings."""
 
     kind = "study-mismatch"
 
 
 class InapplicableError(UsageError):
-    """A knob has nothing in the workload that it could be applied to."""
+    """A knob does not apply to the workload, such as checkpointing of a model without repeated blocks."""
 
 
 class WorkloadFailedError(AutofitError):
-    """The user's code fails for a reason that no smaller batch would cure.
+    """The user's code fails for a reason that a smaller batch does not cure.
 
     Args:
-        kind: why, where it is known more closely (such as `data-dependent`).
-        traceback: the traceback of the user's code, as text.
+        message: one sentence for the user, with the next step in it.
+        kind: the reason as a stable word, such as `data-dependent`; `workload` if none is known.
+        traceback: the traceback of the user's code, as text; empty if there is none.
     """
 
     kind = "workload"
@@ -122,7 +124,7 @@ class WorkloadFailedError(AutofitError):
 
 
 class InfrastructureError(AutofitError):
-    """What autofit runs on fails: storage, cluster, driver."""
+    """Something that autofit runs on fails: storage, cluster, driver."""
 
     kind = "infrastructure"
     exit_code = ExitCode.INFRASTRUCTURE
@@ -141,7 +143,7 @@ class DispatchError(InfrastructureError):
 
 
 class DriverError(InfrastructureError):
-    """The NVIDIA driver is there but refuses to answer."""
+    """The NVIDIA driver is installed but does not answer."""
 
     kind = "driver"
 

@@ -144,10 +144,10 @@ class Calibration:
         what = f"{self.model_class} models on {self.cards} cards"
         if self.num_rows:
             return (
-                f"95% interval: the span of the workspaces, and {span} for what {self.num_rows} real runs of "
-                f"{what} left over ({', '.join(self.sources)})"
+                f"95% range: from the smallest to the largest workspaces, widened by {span}, the errors of "
+                f"{self.num_rows} real runs of {what} ({', '.join(self.sources)})"
             )
-        return f"no real runs of {what} are known: the interval is wider, by {span}, which is an assumption"
+        return f"no measurements of {what} exist: the range is widened by {span} (assumed)"
 
     def low_end(self, num_bytes: int) -> int:
         """The low end of the interval whose workspaces make a peak of so many bytes."""

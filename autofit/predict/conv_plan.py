@@ -86,7 +86,7 @@ class ConvPlan:
             raise StorageError(f"cannot read the plan {path}: {error.strerror}; check the path") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
-                f"{path} holds no plan of convolutions: give a file that --conv-plan wrote"
+                f"{path} is not a convolution plan: give a file that --conv-plan wrote"
             ) from error
 
 

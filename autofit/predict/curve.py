@@ -38,13 +38,15 @@ _NUM_LARGEST = 8
 
 
 class PredictedCurve:
-    """Predicted peaks of one knob setting on one card; call it with a batch size.
+    """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
-    After the traces each size costs milliseconds, unless `needs_traces`. An estimate has the whole
-    interval; peaks, verdicts and outcomes are those of one level of it.
+    `autofit.peak_curve` makes one. After its traces each batch size costs milliseconds, unless
+    `needs_traces`. An estimate has the whole interval; `peak_reserved_bytes` and `verdict` are those of
+    one level of it, the `risk`.
 
     Attributes:
-        risk: that level.
+        risk: `safe` (the high end of the interval), `likely`, or `worst` (the largest workspace of every
+            convolution).
     """
 
     def __init__(
@@ -81,11 +83,21 @@ class PredictedCurve:
 
     @property
     def needs_traces(self) -> bool:
-        """Whether the step allocates differently at every size, so that each costs a trace."""
+        """True if the step allocates differently at every batch size, so that each size costs a trace."""
         return isinstance(self._curve, TracedCurve)
 
     def __call__(self, batch_size: int) -> Estimate:
-        """The estimate at a batch size; `UsageError` for one below 1."""
+        """Predicts one batch size.
+
+        Args:
+            batch_size: 1 or more.
+
+        Returns:
+            The estimate, with all sizes in bytes.
+
+        Raises:
+            UsageError: the batch size is below 1.
+        """
         curve = self._at(batch_size)
         peak = curve.estimate(batch_size, self._conditions)
         calibration = self._calibration(curve)
@@ -126,7 +138,7 @@ class PredictedCurve:
         curve = self._at(batch_size)
         if curve.trace.batch_size != batch_size:
             raise UsageError(
-                f"a profile is of a trace at its own batch size: this curve's is at {curve.trace.batch_size}"
+                f"a profile needs a trace at its own batch size: this one is at {curve.trace.batch_size}"
             )
         sizes, found_bytes, likely = curve.likely(batch_size, self._conditions)
         settings = self._conditions.settings
@@ -178,12 +190,12 @@ class PredictedCurve:
         )
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """What the peak at the curve's risk cannot be below: live bytes, without any workspace."""
+        """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
         curve = self._at(batch_size)
         return self._widened(curve, curve.lower_bound_bytes(batch_size))
 
     def live_bytes(self, batch_size: int) -> int:
-        """Live bytes at their peak, without any workspace."""
+        """The peak of live bytes, without any workspace."""
         return self._at(batch_size).lower_bound_bytes(batch_size)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
@@ -208,7 +220,7 @@ class PredictedCurve:
         )
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
-        """Whether the peak at the curve's risk is within the budget, or it would run thrashing."""
+        """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
         curve = self._at(batch_size)
         within_bytes = self._before_widening(curve, budget_bytes)
         return curve.verdict(batch_size, self._conditions, within_bytes, _LEVELS[self.risk])
@@ -281,7 +293,7 @@ class PredictedCurve:
 
     def _at(self, batch_size: int) -> PeakCurve:
         if batch_size < 1:
-            raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")
+            raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         return self._curve.at(batch_size)
 
     def _widened(self, curve: PeakCurve, num_bytes: int) -> int:

@@ -16,7 +16,12 @@ ESTIMATE_SCHEMA = "autofit.estimate/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The reserved peak with 95 % confidence: low, likely, high; see `autofit.predict.confidence`."""
+    """The reserved peak with 95 % confidence, in bytes.
+
+    Attributes:
+        low_bytes, high_bytes: the ends of the interval.
+        likely_bytes: the likely peak within it.
+    """
 
     low_bytes: int
     likely_bytes: int
@@ -37,15 +42,17 @@ class WorkspaceSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Bytes alive at the allocated peak, by what they hold; they add up to it.
+    """Bytes alive at the allocated peak, by what they hold; they add up to that peak.
 
     Attributes:
         parameters: parameters and buffers.
-        gradients: of parameters, and the buckets that ranks reduce them in; those of activations pass by
-            and count as `other`.
-        activations: what forward and loss allocated.
-        workspace: what convolutions use beside their outputs.
-        other: temporaries, and the part of blocks that no request fills.
+        gradients: gradients of parameters, and the buckets in which ranks reduce them. Gradients of
+            activations are short-lived and count as `other`.
+        optimizer_state: what the optimizer keeps between steps, such as Adam's moments.
+        activations: what forward pass and loss allocated.
+        inputs: the batch.
+        workspace: what convolutions use besides their outputs while they run.
+        other: temporaries, and the unused part of blocks.
     """
 
     parameters: int
@@ -74,24 +81,32 @@ class LargeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What one configuration is predicted to need on the GPU.
+    """What one configuration is predicted to need on the GPU. All sizes are in bytes.
 
     Attributes:
+        workload: the workload's name.
+        batch_size: samples a batch; with several ranks, of one rank.
+        knobs: the setting that was predicted.
+        mode: `train` or `infer`.
         peak_allocated_bytes: live blocks at their peak.
-        peak_reserved_bytes: the allocator's segments, the likely one of `interval`.
-        device_peak_bytes: what nvidia-smi would show for the process: reserved and context.
-        interval: the reserved peak over what convolution workspaces may come to and what real runs
-            of such models left over.
-        workspace_bytes: what convolution workspaces may come to; None where they have one size.
-        calibration: the real runs that the interval rests on, or that there are none.
+        peak_reserved_bytes: segments of PyTorch's allocator at their peak; the likely value of `interval`.
+        device_peak_bytes: what nvidia-smi would show for the process: reserved memory and CUDA context.
+        context_bytes: the CUDA context that was assumed; with several ranks, with NCCL.
+        breakdown: what the allocated peak holds.
+        interval: the reserved peak, from the smallest to the largest convolution workspaces, widened by
+            the errors that predictions of such models had against real runs.
+        evidence: `predicted`.
         device: the card that was assumed.
-        architectures: those that the interval spans, the likely one first; of a named card its own.
-        batch_kind: `typical` or `worst`, where the workload makes both.
-        num_ranks: it is one of so many ranks of `DistributedDataParallel`, each of which takes a batch; 1 for
-            none.
-        workspace_source: where the workspaces of convolutions are from.
+        calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
+        workspace_bytes: the range of the convolution workspaces; None where they have one size.
+        batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
+        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        workspace_source: how the workspaces of convolutions are known.
         largest: the largest holders of memory at the allocated peak.
-        trace_digest: names the trace the estimate was made from.
+        architectures: the architectures that the interval covers, the likely one first; for a named card
+            its own.
+        trace_digest: identifies the trace that the estimate was made from.
+        versions: the versions of autofit and PyTorch.
     """
 
     workload: str

@@ -96,7 +96,7 @@ def _asked(architecture: str) -> AskedPlans | None:
     try:
         asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")
     except (UnknownGpuError, StorageError) as error:
-        _log.warning("convolution workspaces are not planned by libcudnn: %s", error)
+        _log.warning("libcudnn cannot plan convolution workspaces: %s", error)
         return None
     return AskedPlans(asked, offline_plan_source(architecture))
 

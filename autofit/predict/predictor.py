@@ -303,7 +303,7 @@ def _require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
     own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
     if own is not None and own not in (default, knobs.conv_algo):
         raise UsageError(
-            f"{trace.workload} sets flags of PyTorch that make its convolutions {own}: say --conv-algo {own}"
+            f"{trace.workload} sets PyTorch flags that select {own} convolutions: add --conv-algo {own}"
         )
 
 

@@ -76,8 +76,8 @@ def require_prediction(run: Runner) -> None:
     result = run_self_test(run)
     if result.findings:
         raise InfrastructureError(
-            f"PyTorch {result.torch_version} cannot be predicted: {'; '.join(result.findings)}. Install "
-            f"{SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
+            f"memory cannot be predicted with PyTorch {result.torch_version}: {'; '.join(result.findings)}. "
+            f"Install {SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
         )
     paths.write_atomically(remembered, json.dumps({"torch": result.torch_version}))
 
@@ -91,8 +91,8 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
     if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
         return
     raise InfrastructureError(
-        f"predictions were not tried with PyTorch {version}: install {SUPPORTED}, or measure instead "
-        f"(--probe measure, or --device cpu). {UNVERIFIED_VARIABLE}=1 predicts all the same, unverified"
+        f"predictions are untested with PyTorch {version}: install {SUPPORTED}, or measure instead "
+        f"(--probe measure, or --device cpu). Set {UNVERIFIED_VARIABLE}=1 to predict anyway, unverified"
     )
 
 

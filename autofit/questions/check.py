@@ -52,17 +52,28 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Whether a configuration fits, and what that rests on.
+    """The answer of `check`: does one configuration fit? `to_json()` is the document `autofit.check/1`.
 
     Attributes:
-        verdict: `fits`, `does-not-fit` or `unsure`.
-        budget: what the peak is held against.
-        interval: the predicted reserved peak.
-        device_peak_bytes: what nvidia-smi would likely show: the likely peak and the context.
-        likely_verdict: how the likely peak would end: `FITS`, `THRASH` or `OOM`.
-        calibration: the real runs that the interval rests on, or that there are none.
-        workspace_bytes: what convolution workspaces may come to; None where they have one size.
-        architectures: those that the interval spans, the likely one first; of a named card its own.
+        workload: the workload's name.
+        mode: `train` or `infer`.
+        batch_size: samples a batch; with several ranks, of one rank.
+        knobs: the setting that was predicted.
+        verdict: `fits` (the high end of the interval is within the budget), `does-not-fit` (even the low
+            end runs out of memory) or `unsure`.
+        budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
+        interval: the predicted reserved peak, in bytes.
+        device_peak_bytes: what nvidia-smi would likely show: the likely reserved peak and the CUDA context.
+        device: the card.
+        evidence: `predicted`.
+        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`.
+        calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
+        workspace_bytes: the range of the convolution workspaces; None where they have one size.
+        architectures: the architectures that the interval covers, the likely one first; for a named card
+            its own.
+        batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
+        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        versions: the versions of autofit and PyTorch.
     """
 
     workload: str
@@ -85,7 +96,7 @@ class CheckResult:
 
     @property
     def would_thrash(self) -> bool:
-        """Whether it likely runs, but only with the allocator releasing its cache and asking again."""
+        """True if it likely runs, but only with the allocator emptying its cache and trying again."""
         return self.likely_verdict is Verdict.THRASH
 
     def to_dict(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class SearchSpace:
         known = [knob.name for knob in dataclasses.fields(Knobs)]
         for name, values in self.choices.items():
             if name not in known:
-                raise ValueError(f"{name!r} is no knob; the knobs are {', '.join(known)}")
+                raise ValueError(f"{name!r} is not a knob; the knobs are {', '.join(known)}")
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} needs values to choose from, each once; got {values}")
         if not 1 <= self.min_batch <= self.max_batch:

@@ -1,4 +1,4 @@
-"""Convolution algorithms and checkpoints for the user's own training: what `autofit tune` answers, in use."""
+"""Convolution algorithms and checkpoints for the user's own training, as `autofit tune` recommends them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from workers.errors import InapplicableError, UnsupportedError
 def apply_conv_algo(
     model: Any, conv_algo: str, *, plan: ConvPlan | str | Path | None = None
 ) -> Iterator[Mapping[str, str]]:
-    """Works out a model's convolutions by an algorithm, forward and backward, for the length of a block.
+    """A context manager that computes a model's convolutions with an algorithm, forward and backward.
 
-    A rewrite (`im2col`, `fft`, `chunked:8`, …) concerns this model alone, in this thread, and runs the
-    backward pass of what ran forward in the block wherever that is called. A backend's policy (`native`,
-    `cudnn-benchmark`, …) is a switch of the whole process. Afterwards everything is as before.
+    A rewrite (`im2col`, `fft`, `chunked:8`, …) changes this model only, in this thread; the backward pass
+    of what ran in the block uses it too, even after the block. A backend's policy (`native`,
+    `cudnn-benchmark`, …) is switched for the whole process. After the block everything is as before.
 
         >>> with autofit.apply_conv_algo(model, "fft"):
         ...     loss = criterion(model(images), labels)
         >>> loss.backward()
 
     Args:
-        model: an `nn.Module`, where it is to run.
-        conv_algo: one of those that `autofit conv-algos` lists.
-        plan: of `mixed`, the algorithm of each layer: a `TuneResult.conv_plan`, or the file that
+        model: an `nn.Module`, on the device that it will run on.
+        conv_algo: an algorithm that `autofit conv-algos` lists.
+        plan: for `mixed`, the algorithm of each layer: `TuneResult.conv_plan`, or the file that
             `autofit tune --conv-plan` wrote.
 
     Returns:
-        A context manager; it gives the layers that the algorithm cannot work out, which are left to
-        the backend, each with the reason, as they are met.
+        A context manager. `with … as left` gives a mapping from layer names to reasons: the layers that
+        the algorithm cannot compute and leaves to the backend. It fills as layers run.
 
     Raises:
         StorageError: the plan cannot be read.
-        UsageError: there is no such algorithm or plan, it means nothing on the model's device, or it
-            works out none of the model's convolutions; the last is raised by the model's first forward
-            pass.
+        UsageError: the algorithm or the plan does not exist, it does not apply to the model's device, or
+            it applies to none of the model's convolutions; the last is raised by the first forward pass.
     """
     from workers.apply.own_model import algorithm_in_use  # imports torch
 
@@ -55,20 +54,20 @@ def apply_conv_algo(
 
 
 def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
-    """Lets the repeated blocks of a model keep less than they would, and run again in backward.
+    """Applies activation checkpointing to the repeated blocks of a model, in place.
 
-    Repeated blocks are modules with children that stand beside one of their class in an `nn.Sequential`
-    or an `nn.ModuleList`. Their random numbers are the same both times; a batch norm in them updates its
-    running statistics twice.
+    Repeated blocks are modules with children that follow one of the same class in an `nn.Sequential` or
+    an `nn.ModuleList`. They keep less for the backward pass and run again in it. Random numbers are the
+    same both times; a batch norm inside a block updates its running statistics twice.
 
     Args:
-        model: an `nn.Module`.
-        checkpointing: `blocks` keeps of each block its inputs alone, `every:4` of each four that follow
-            each other those of the first; `selective` also keeps what products, convolutions and
-            attention put out, `selective:50` at most half of that.
+        model: an `nn.Module`; it is changed.
+        checkpointing: `blocks` keeps only the inputs of each block; `every:4` only those of each first of
+            four blocks in a row; `selective` also keeps the outputs of matrix products, convolutions and
+            attention; `selective:50` at most 50 percent of those bytes.
 
     Raises:
-        UsageError: the model has no such blocks, or there is no such checkpointing.
+        UsageError: the model has no repeated blocks, or `checkpointing` is none of these.
     """
     from workers.apply.checkpointing import checkpoint_blocks as apply  # imports torch
 
@@ -83,7 +82,7 @@ def _assignment(conv_algo: str, plan: ConvPlan | str | Path | None) -> tuple[tup
         raise UsageError(
             "mixed needs a plan: give plan=result.conv_plan, or a file that --conv-plan wrote"
             if plan is None
-            else f"a plan is for mixed, not for {conv_algo}: leave one of them out"
+            else f"plan= is for mixed, not for {conv_algo}: leave one of them out"
         )
     if plan is None:
         return None

@@ -22,26 +22,29 @@ def find_executable_batch_size(
 ) -> Any:
     """Decorates a function so that it is called with a batch size that does not run out of memory.
 
-    Code written for Accelerate's decorator of that name runs unchanged: the first parameter of the
-    function is the batch size, which callers leave out; where PyTorch runs out of memory it is called
-    again with a tenth less. With a workload the first try is the predicted size, instead of a guess:
+    It can replace Accelerate's decorator of the same name: the first parameter of the function is the
+    batch size, which callers leave out. When PyTorch runs out of memory, the function is called again with
+    a batch that is a tenth smaller. With a workload the first try is the predicted size, not a guess:
 
         >>> @autofit.find_executable_batch_size(workload="train.py:workload")
         ... def train(batch_size, epochs): ...
         >>> train(epochs=3)
 
     Args:
-        function: whose first parameter is the batch size.
+        function: the function to decorate; its first parameter is the batch size.
         starting_batch_size: the first try, without a workload.
-        reduce_batch_size_fn: gives the next size, without arguments; a tenth less unless given.
+        reduce_batch_size_fn: called without arguments, returns the next size; by default a tenth less.
         workload: what the function trains: a `Workload`, a `Script`, or what `Workload.load` takes.
-        options: those of `autofit.tune` for the prediction: `gpu_mem`, `gpu`, `conv_algo` (`cudnn` unless
-            given), `precision`, `risk` (`likely`: a size too large costs one try more), …; the card is
-            this machine's unless named.
+        options: options of `autofit.tune` for the prediction: `gpu_mem`, `gpu`, `conv_algo` (default
+            `cudnn`), `precision`, `risk` (default `likely`, as too large a size only costs another try),
+            …. Without `gpu` and `gpu_mem` the card is this machine's.
+
+    Returns:
+        The decorated function, or the decorator when called without `function`.
 
     Raises:
-        UsageError: options without a workload; at the first call, no card is at hand and none is named, or
-            not even the smallest batch is predicted to fit.
+        UsageError: there are options but no workload; or, when the function is called, no card is named
+            and this machine has none, or no batch is predicted to fit.
     """
     if function is None:
         return functools.partial(
@@ -53,7 +56,7 @@ def find_executable_batch_size(
         )
     if workload is None and options:
         raise UsageError(
-            f"{', '.join(sorted(options))} are for a prediction: give workload= too, or leave them out"
+            f"{', '.join(sorted(options))} can only be used with workload=: give it too, or leave them out"
         )
     from workers.measure.executable_batch_size import with_executable_batch_size  # imports torch
 
@@ -67,7 +70,7 @@ def _predicted(workload: Workload | Script | str, options: dict[str, Any]) -> in
     best = api.tune(workload, **{"probe": "predict", "conv_algo": "cudnn", "risk": "likely"} | options).best
     if best is None:
         raise UsageError(
-            "not even the smallest batch is predicted to fit: leave out workload= to try all the same, or "
-            "see what `autofit tune` says of it"
+            "not even the smallest batch is predicted to fit: leave out workload= to try anyway, or run "
+            "`autofit tune` to see why"
         )
     return best.batch_size

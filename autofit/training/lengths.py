@@ -1,4 +1,4 @@
-"""How long batches of variable-length data become: at worst, and typically."""
+"""How long batches of variable-length data are: at worst, and typically."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _PROGRESS_SAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLengths:
-    """To what length the batches of a dataset are padded; made by `worst_case_lengths`.
+    """The lengths that the batches of a dataset are padded to; made by `worst_case_lengths`.
 
     Lengths are in the dataset's own unit: tokens, frames, points.
 
     Attributes:
         lengths: the different lengths that occur, ascending.
-        num_up_to: how many samples are of each of these lengths or shorter.
-        num_left_out: samples that the quantile left out, all longer than the longest here.
-        multiple: what batches are padded to a multiple of.
+        num_up_to: for each of these lengths, the number of samples that are not longer.
+        num_left_out: the number of samples that the quantile left out; all are at least as long as the
+            longest here.
+        multiple: batches are padded to a multiple of this.
     """
 
     lengths: tuple[int, ...]
@@ -38,23 +39,30 @@ class BatchLengths:
 
     @property
     def num_samples(self) -> int:
-        """The samples that batches are made of."""
+        """The number of samples that batches are made of."""
         return self.num_up_to[-1]
 
     def worst(self, batch_size: int) -> int:
-        """The padded length of a batch that has the longest sample in it, whatever its size.
+        """The padded length of a batch that contains the longest sample.
 
-        Such a batch comes in every epoch, and takes `batch_size` times this length.
+        It is the same for every batch size. Such a batch occurs in every epoch, and has `batch_size`
+        times this length.
+
+        Raises:
+            UsageError: the batch size is below 1.
         """
         _require_batch_size(batch_size)
         return self._padded(self.lengths[-1])
 
     def typical(self, batch_size: int) -> int:
-        """The padded length that a batch of so many samples has on average, in a shuffled epoch.
+        """The padded length that a batch of this size has on average, in a shuffled epoch.
 
-        The expected maximum of draws without replacement, from the order statistics of the lengths
-        themselves (David and Nagaraja 2003, Order Statistics, section 3.7): no random numbers, and
-        the same answer every time. A batch larger than the dataset has all of it.
+        It is the expected maximum of draws without replacement, from the order statistics of the lengths
+        (David and Nagaraja 2003, Order Statistics, section 3.7): no random numbers, and the same answer
+        every time. A batch larger than the dataset holds all of it.
+
+        Raises:
+            UsageError: the batch size is below 1.
         """
         _require_batch_size(batch_size)
         num_drawn = min(batch_size, self.num_samples)
@@ -64,14 +72,14 @@ class BatchLengths:
         return self._padded(math.ceil(round(expected, 6)))  # before a rounding error adds one
 
     def of(self, kind: str, batch_size: int) -> int:
-        """`worst` or `typical`, by the `kind` that a `make_batch` is given.
+        """The padded length for the `kind` that a `make_batch` is given: `"worst"` or `"typical"`.
 
         Raises:
-            UsageError: there is no such kind.
+            UsageError: there is no such kind, or the batch size is below 1.
         """
         if kind not in _KINDS:
             raise UsageError(
-                f"kind is one of {', '.join(_KINDS)}; got {kind!r}.{did_you_mean(str(kind), _KINDS)}"
+                f"kind must be one of {', '.join(_KINDS)}; got {kind!r}.{did_you_mean(str(kind), _KINDS)}"
             )
         return self.worst(batch_size) if kind == WORST else self.typical(batch_size)
 
@@ -87,7 +95,7 @@ def worst_case_lengths(
     multiple: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> BatchLengths:
-    """Reads how long the samples of a dataset are, for a `make_batch` of typical and of worst batches.
+    """Reads the lengths of a dataset's samples, for a `make_batch` of typical and of worst batches.
 
         >>> import autofit
         >>> lengths = autofit.worst_case_lengths([12, 7, 7, 9, 31, 8, 10, 11])
@@ -96,35 +104,39 @@ def worst_case_lengths(
         >>> lengths.typical(1), lengths.typical(8)
         (12, 31)
 
-    Four samples of these eight have a longest of 22 on average, rounded up, and of 31 at worst. A
-    workload pads to them:
+    The longest of four of these eight samples is 22 on average (rounded up), and 31 at worst. A workload
+    pads its batches to these lengths:
 
         >>> def make_batch(batch_size, device, *, kind="typical"):
         ...     num_tokens = lengths.of(kind, batch_size)
         ...     return torch.randint(50_000, (batch_size, num_tokens), device=device)
 
-    Trials import the workload anew: where reading the dataset takes long, read it once, and write the
-    lengths that matter into the workload. The dataset is read once, from its beginning, and no sample is
-    kept; a column of a dataset of Hugging Face is `dataset["input_ids"]`, or
-    `length=lambda sample: len(sample["input_ids"])` of its samples.
+    Every trial imports the workload again. If reading the dataset takes long, read it once, and write the
+    lengths into the workload. The dataset is read once, from its beginning, and no sample is kept. For a
+    dataset of Hugging Face pass its column `dataset["input_ids"]`, or the dataset with
+    `length=lambda sample: len(sample["input_ids"])`.
 
     Args:
-        dataset: samples, or their lengths; any iterable that ends, or anything with `__len__` and
+        dataset: samples, or their lengths: any finite iterable, or anything with `__len__` and
             `__getitem__`.
-        length: of a sample; a number is its own length, and a list or tensor of tokens has that of its
-            first dimension, unless this says otherwise.
-        quantile: the share of the samples, the shortest first, that batches are made of, where the
-            longest are dropped: 0.99 leaves out one in a hundred.
-        multiple: what batches are padded to a multiple of, as collators do for tensor cores.
-        on_progress: is told after every ten thousand samples how many were read.
+        length: a function from a sample to its length. By default a number is its own length, and a list
+            or tensor has the length of its first dimension.
+        quantile: the share of the samples that is kept, above 0 and up to 1, the shortest first: 0.99
+            drops the longest one percent.
+        multiple: batches are padded to a multiple of this, as collators do for tensor cores.
+        on_progress: called after every ten thousand samples with the number that were read.
+
+    Returns:
+        The lengths; `worst(batch_size)` and `typical(batch_size)` give those of a batch.
 
     Raises:
-        UsageError: the dataset is empty, a length is no whole number, or an argument makes no sense.
+        UsageError: the dataset is empty, a length is not a whole number of 0 or more, or an argument is
+            out of range.
     """
     if not 0 < quantile <= 1:
-        raise UsageError(f"quantile is a share of the samples above 0 and up to 1; got {quantile}")
+        raise UsageError(f"quantile must be above 0 and up to 1; got {quantile}")
     if multiple < 1:
-        raise UsageError(f"multiple is a whole number of 1 or more; got {multiple}")
+        raise UsageError(f"multiple must be a whole number, 1 or more; got {multiple}")
     measure = _own_length if length is None else length
     counts: Counter[int] = Counter()
     for number, sample in enumerate(_samples(dataset)):
@@ -154,14 +166,14 @@ def _samples(dataset: Any) -> Iterator[Any]:
     """The samples; datasets of PyTorch need have no iterator, and raise no `IndexError` at their end."""
     if isinstance(dataset, Mapping):
         raise UsageError(
-            f"a dataset is a sequence of samples, got a {type(dataset).__name__} of "
+            f"expected a sequence of samples, got a {type(dataset).__name__} of "
             f"{', '.join(map(str, dataset))}: give one of them"
         )
     if hasattr(dataset, "__iter__"):
         return iter(dataset)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return (dataset[index] for index in range(len(dataset)))
-    raise UsageError(f"a dataset is a sequence of samples or of lengths; got {type(dataset).__name__}")
+    raise UsageError(f"expected a sequence of samples or of lengths; got {type(dataset).__name__}")
 
 
 def _own_length(sample: Any) -> Any:
@@ -171,8 +183,8 @@ def _own_length(sample: Any) -> Any:
         pass
     if isinstance(sample, str | bytes | tuple | Mapping) or not isinstance(sample, Sized):
         raise UsageError(
-            f"a sample is a {type(sample).__name__}, whose length says nothing of its size on the GPU: say "
-            'what does, such as length=lambda sample: len(sample["input_ids"])'
+            f"the length of a {type(sample).__name__} does not tell its size on the GPU: give a function "
+            'that does, such as length=lambda sample: len(sample["input_ids"])'
         )
     return len(sample)
 
@@ -183,7 +195,9 @@ def _whole(length: Any, number: int) -> int:
     except TypeError:
         whole = -1
     if whole < 0:
-        raise UsageError(f"sample {number} has the length {length!r}: lengths are whole numbers of 0 or more")
+        raise UsageError(
+            f"sample {number} has the length {length!r}: lengths must be whole numbers, 0 or more"
+        )
     return whole
 
 
@@ -204,4 +218,4 @@ def _share_within(num_within: int, num_samples: int, num_drawn: int) -> float:
 
 def _require_batch_size(batch_size: int) -> None:
     if batch_size < 1:
-        raise UsageError(f"a batch size is a whole number of 1 or more; got {batch_size}")
+        raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")

@@ -1,4 +1,4 @@
-"""The peak of one step of a model that is alive in this process, as in a notebook."""
+"""The peak memory of one step of a live model in this process, such as in a notebook."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from workers.protocol import Device, Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeak:
-    """What one step took.
+    """The measured memory of one step, in bytes.
 
     Attributes:
-        device: what it ran on.
-        evidence: `measured` on a card, `measured-cpu` elsewhere.
-        before_bytes: live blocks of PyTorch's allocator when the step began; on the CPU those of the
-            tensors that Python knows.
-        peak_allocated_bytes: the same at their peak, those from before included.
-        peak_reserved_bytes: of the allocator's segments; None on the CPU, whose allocator has none.
+        device: the device that it ran on.
+        evidence: `measured` on a card, `measured-cpu` on the CPU.
+        before_bytes: live blocks of PyTorch's allocator when the step began; on the CPU the storage of
+            all tensors that Python holds.
+        peak_allocated_bytes: live blocks at their peak during the step, including `before_bytes`.
+        peak_reserved_bytes: segments of PyTorch's allocator at their peak; None on the CPU.
     """
 
     device: Device
@@ -30,7 +30,7 @@ class StepPeak:
 
 
 def probe_step(step: Callable[[], object]) -> StepPeak:
-    """Takes one step of a live model, in this process, and says what it took at its peak.
+    """Runs one step of a live model in this process, and measures its peak memory.
 
         >>> def step():
         ...     optimizer.zero_grad()
@@ -38,17 +38,19 @@ def probe_step(step: Callable[[], object]) -> StepPeak:
         ...     optimizer.step()
         >>> step(); autofit.probe_step(step).peak_allocated_bytes
 
-    The first step of a training has no optimizer state yet, so take one before. The card is the current
-    one where this process uses CUDA; its peak statistics start anew with the step, for PyTorch cannot
-    put them back. On the CPU the profiler watches, and what the step writes to the terminal is not shown.
-    Whatever else changes, the step itself changes.
+    The first step has no optimizer state yet, so run one step before. If this process uses CUDA, the
+    current card is measured, and PyTorch's peak statistics of it are reset. On the CPU PyTorch's profiler
+    measures, and what the step prints is not shown. The step itself really runs: it changes the model.
 
     Args:
-        step: does one step, without arguments.
+        step: a function without arguments that does one step.
+
+    Returns:
+        The peaks of the step, in bytes.
 
     Raises:
-        UsageError: it cannot be called.
-        Exception: whatever the step raises, out of memory too.
+        UsageError: `step` is not a function.
+        Exception: whatever the step raises, running out of memory included.
     """
     if not callable(step):
         raise UsageError(f"probe_step takes a function that does one step, not {type(step).__name__}")

@@ -58,14 +58,14 @@ def compare_kinds(
         own, others = curves.guide(knobs), predict_other(knobs)
         other = others.guide(knobs)
         if own is None or other is None:
-            return None, (f"nothing is known of the {other_name} batches: they were not predicted",)
+            return None, (f"the largest {other_name} batch is unknown: it was not predicted",)
         largest = _largest(others.prior(knobs), other, space.sizes(knobs), budget_bytes)
         answers = [
             _answer(own, batch_size, entry.largest_batch, entry.evidence),
             _answer(other, batch_size, largest, Evidence.PREDICTED),
         ]
     except AutofitError as error:
-        return None, (f"nothing is known of the {other_name} batches: {error.message}",)
+        return None, (f"the largest {other_name} batch is unknown: {error.message}",)
     typical, worst = reversed(answers) if tuned_kind == WORST else answers
     return BatchKinds(tuned=tuned_kind, batch_size=batch_size, typical=typical, worst=worst), ()
 

@@ -168,7 +168,7 @@ def _on_a_card(
     if target.probe is not None:
         return curves, (*notes, _UNGUIDED_STEP)
     return curves, (
-        f"{_DIFFERS}, so each size tried was traced; sizes beyond the first that fails were not looked at",
+        f"{_DIFFERS}, so each size tried was traced; sizes beyond the first that fails were not tried",
     )
 
 

@@ -192,7 +192,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
             finally:
                 storage.close()
     except StorageError as error:
-        _log.warning("the answer is not kept for the next time: %s", error.message)
+        _log.warning("the answer cannot be kept for the next time: %s", error.message)
 
 
 # ── the entry ───────────────────────────────────────────────────────────────────────────────────
@@ -206,7 +206,7 @@ def _read(backend: Any, name: str) -> dict[str, Any] | None:
     except KeyError:
         return None
     if not backend.get_study_user_attrs(study_id).get(_IS_ANSWER):
-        raise ValueError("it is not autofit's")
+        raise ValueError("it was not made by autofit")
     trials = backend.get_all_trials(study_id, deepcopy=False, states=(TrialState.COMPLETE,))
     return dict(trials[-1].user_attrs) if trials else None
 
@@ -218,7 +218,7 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
     is_ours = study.user_attrs.get(_IS_ANSWER)
     if not is_ours and study.get_trials(deepcopy=False):
-        raise StorageError(f"study {name} is not autofit's: choose another --storage")
+        raise StorageError(f"study {name} was not made by autofit: choose another --storage")
     if is_ours:
         optuna.delete_study(storage=backend, study_name=name)
         study = optuna.create_study(
@@ -233,7 +233,7 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
     """The answer of an entry; None where a file of its workload has changed."""
     if entry[_QUESTION] != asked.parts:
-        raise ValueError("it is to another question")
+        raise ValueError("it answers another question")
     for source in entry[_SOURCES]:
         root = source["root"]
         path = Path(source["path"]) if root is None else Path(asked.roots[root], source["path"])

@@ -109,14 +109,12 @@ class Frontier:
             return ()
         names = setting_names(self._boundaries)
         untried = [name for knobs, name in names.items() if knobs not in self._tried]
-        notes = [
-            f"{self.stopped_by} ended the search before its end: with more of it the same command goes on"
-        ]
+        notes = [f"{self.stopped_by} ended the search early: the same command with a larger one continues it"]
         if untried:
             notes.append(f"not tried: {', '.join(untried)}")
         best = self.best()
         if best is not None and best.evidence is not Evidence.PREDICTED and best.soak_steps is None:
-            notes.append(f"batch {best.batch_size} fitted, and was not verified by a soak")
+            notes.append(f"batch {best.batch_size} fits, but was not verified by a soak")
         return tuple(notes)
 
     def knee(self) -> Knee | None:
@@ -193,11 +191,11 @@ class Frontier:
         low = boundary.largest_fitting
         what = f"stopped by {self.stopped_by} before the boundary was known: "
         if fails is None:
-            return f"{what}larger sizes than {low} were not tried"
+            return f"{what}batches above {low} were not tried"
         if low is None:
-            return f"{what}{self._reason(fails)}, and sizes below it were not tried"
+            return f"{what}{self._reason(fails)}, and smaller batches were not tried"
         if fails.batch_size == low + 1:
-            return f"{self._reason(fails)}; stopped by {self.stopped_by} before a size beyond it was tried"
+            return f"{self._reason(fails)}; stopped by {self.stopped_by} before a larger batch was tried"
         return f"{what}it lies between {low} and {fails.batch_size}; {self._reason(fails)}"
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
@@ -212,8 +210,8 @@ class Frontier:
         if peak_bytes is not None and NOT_TRIED in fails.environment:
             what_takes_it = fails.environment[NOT_TRIED]
             return (
-                f"{size} is predicted to need {format_bytes(peak_bytes)} "
-                f"of the {format_bytes(self._budget_bytes)}: not tried"
+                f"{size} is predicted to need {format_bytes(peak_bytes)}, "
+                f"over the budget of {format_bytes(self._budget_bytes)}: not tried"
                 f"{what_takes_it and f'; {what_takes_it}'}"
             )
         what = "memory" if fails.device.kind == "cpu" else "reserved memory"
@@ -225,7 +223,7 @@ class Frontier:
                 f"{format_bytes(peak_bytes - self._budget_bytes)} over the budget"
             )
         if fails.verdict is Verdict.THRASH:
-            return f"{size} ran only with {fails.num_alloc_retries} retries of the allocator"
+            return f"{size} ran only after {fails.num_alloc_retries} retries of the allocator"
         if peak_bytes is not None and peak_bytes > self._budget_bytes:
             return (
                 f"{size} ran with {format_bytes(peak_bytes)} of {what}, "
@@ -251,7 +249,7 @@ class Frontier:
 def _cap(knobs: Knobs, boundary: Boundary) -> str:
     if knobs.global_batch is not None and boundary.largest_fitting == knobs.global_batch:
         return f"batch {knobs.global_batch} is the whole global batch"
-    return "the cap of --max-batch was reached"
+    return "it is the largest that --max-batch allows"
 
 
 def _named(outcome: TrialOutcome) -> str:

@@ -24,7 +24,7 @@ def from_plain(kind: type[_Made], value: Any) -> _Made:
     try:
         made: _Made = _made(kind, value)
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"no {kind.__name__} can be made of this: {error}") from error
+        raise ValueError(f"this is not a valid {kind.__name__}: {error}") from error
     return made
 
 
@@ -47,7 +47,7 @@ def _made(kind: Any, value: Any) -> Any:  # noqa: PLR0911 - one return a kind of
     if kind is float and isinstance(value, int):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value
 
 

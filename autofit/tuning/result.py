@@ -25,19 +25,22 @@ TUNE_SCHEMA = "autofit.tune/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best configuration that fits: the largest, or where that was asked for the fastest.
+    """The best configuration that fits: the largest batch, or with `objective="throughput"` the fastest.
 
     Attributes:
-        peak_allocated_bytes, peak_reserved_bytes: None where the CPU, which has no caching
-            allocator, was measured.
-        device_peak_bytes: on CUDA reserved and context; on the CPU the peak resident set.
-        interval: of the prediction; None where the CPU was measured.
-        workspace_bytes: of the prediction, where convolution workspaces have more than one size.
-        step_seconds, samples_per_second: of measured steps, which two batches make where more do in a
-            training.
-        soak_steps: so many steps it ran for in one fresh process, as its verification; None where it
-            was not verified, such as a prediction.
-        grad_accumulation: so many batches make an optimizer step.
+        batch_size: samples a batch; with several ranks, of one rank.
+        knobs: the setting, such as `knobs.conv_algo`.
+        peak_allocated_bytes, peak_reserved_bytes: live blocks and segments of PyTorch's allocator at
+            their peaks, in bytes; None when measured on the CPU, which has no caching allocator.
+        device_peak_bytes: on CUDA reserved memory and context; on the CPU the peak resident set.
+        evidence: `predicted`, `measured`, `emulated` (on a larger card under a limit) or `measured-cpu`.
+        interval: the predicted interval; None when measured on the CPU.
+        workspace_bytes: the predicted range of the convolution workspaces; None where they have one size.
+        step_seconds, samples_per_second: of measured steps; None when predicted. A step that accumulates
+            more than two batches is measured with two.
+        soak_steps: how many steps it ran for in a fresh process as its verification; None if it was not
+            verified, as for a prediction.
+        grad_accumulation: batches that make an optimizer step.
     """
 
     batch_size: int
@@ -59,24 +62,27 @@ class FrontierEntry:
     """One knob setting with its largest batch.
 
     Attributes:
-        largest_batch: the largest size that is known to fit; None when none tried does.
-        peak_reserved_bytes: at the largest batch (None on the CPU, see `device_peak_bytes`).
-        first_failing_batch: the next larger size, known to fail; None where the cap was reached.
-            Where the search was stopped, the smallest size beyond that failed, if any did.
-        reason: why the next size fails, and how that is known; or why it is not known.
-        is_settled: whether all between the two is known.
-        step_seconds, samples_per_second: of measured steps at the largest batch.
-        predicted_bytes: the likely peak that was predicted where the largest batch was measured, of
-            what is held against the budget.
-        prediction_error: its excess over the measured peak, as a share of that.
-        largest_thrashing_batch: the largest size beyond that would still run, with the allocator
-            releasing and asking again; None where there is none or it is not known.
-        largest_by_risk: of a prediction, the largest batch at each `Risk`; None where it was measured
-            or a size costs a trace.
-        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or
-            else by what is known without them; None on the Pareto front.
-        likely_still_runs: whether the largest batch at the likely risk would run with the smallest
-            plans of its convolutions, should the rest take as much as the high end has it.
+        knobs: the setting.
+        largest_batch: the largest batch that is known to fit; None if none that was tried fits.
+        peak_reserved_bytes: the reserved peak at the largest batch; None on the CPU.
+        device_peak_bytes: on CUDA reserved memory and context at the largest batch; on the CPU the peak
+            resident set.
+        first_failing_batch: the next larger batch, known to fail; None where the cap was reached. Where
+            the search was stopped, the smallest larger batch that failed, if any did.
+        reason: why the next batch fails, and how that is known; or why it is not known.
+        evidence: how the largest batch is known, see `Best.evidence`.
+        largest_thrashing_batch: the largest batch beyond `largest_batch` that would still run, with the
+            allocator emptying its cache and trying again; None if there is none or it is not known.
+        largest_by_risk: for predictions, the largest batch at each `Risk`; None if it was measured or
+            each size costs a trace.
+        likely_still_runs: True if the largest batch at the likely risk would run with the smallest
+            workspaces even if everything else takes as much as at the high end; None if not predicted.
+        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or,
+            without them, by the usual cost of its knobs; None on the Pareto front.
+        is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
+        step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
+        predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
+        prediction_error: (predicted − measured) / measured peak.
     """
 
     knobs: Knobs
@@ -99,7 +105,7 @@ class FrontierEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardAnswer:
-    """The answer for one catalogue card of the class that `--gpu-mem` names."""
+    """The answer for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
 
     gpu: str
     total_bytes: int
@@ -108,28 +114,35 @@ class CardAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """What a search found, with the evidence.
+    """What a search found, with the evidence. `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
-        best: None when nothing fits.
-        frontier: one entry per knob setting, in the order of the search space.
-        pruned: the settings that were not searched to their end, because one of the frontier fits all that
-            they could and is no slower.
+        workload: the workload's name.
+        budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
+        device: the device that was measured or assumed.
+        best: the best configuration that fits; None when nothing fits.
+        frontier: one entry for each knob setting, in the order of the search space.
         trials: the outcomes in the study, in their order.
-        estimate: the prediction of the best (or, where nothing fits, of the smallest) size.
-        cards: with `--gpu-mem`, the same question for the cards sold with so much memory.
-        batch_kinds: what typical batches take and what the worst do, where the workload makes both.
-        num_ranks: the answer is of each of so many ranks of `DistributedDataParallel`; 1 for none.
-        conv_plan: the algorithm of every layer, where the best has one for each.
-        notes: what to know beside the answer, one sentence each.
-        risk: the level of the predicted peak that had to be within the budget.
-        architectures: those that predictions span, the likely one first; of a named card its own.
-        objective: what the best has most of.
-        knee: the throughput knee of all that was measured; None where nothing was.
-        stopped_by: the option whose limit ended the search before its end; None where none did.
-        fingerprint: of all that decides the answer; equal fingerprints have equal answers.
-        answered_seconds: when it was found; epoch.
-        cached: whether it was found earlier, and nothing was run for it now.
+        wall_seconds: how long the search took.
+        study: the name of the study.
+        fingerprint: identifies all that decides the answer; equal fingerprints have equal answers.
+        pruned: the settings whose search was cut short, because another one fits at least as much and is
+            no slower.
+        versions: the versions of autofit, PyTorch and others.
+        estimate: the prediction for the best batch or, when nothing fits, for the smallest.
+        cards: with `gpu_mem`, the answer for each card that is sold with this memory.
+        batch_kinds: how far typical and worst batches get, where the workload makes both.
+        num_ranks: the ranks of `DistributedDataParallel`, of which the answer is for one; 1 without it.
+        conv_plan: the algorithm of every layer, where `mixed` is the best.
+        notes: what else to know about the answer, one sentence each.
+        risk: the level of the predicted peak that has to be within the budget.
+        architectures: the architectures that predictions cover, the likely one first; for a named card
+            its own.
+        objective: what makes the best one the best: `batch` or `throughput`.
+        knee: the throughput knee of all that was measured; None if nothing was.
+        stopped_by: the option that ended the search early, such as `--max-trials`; None if none did.
+        answered_seconds: when the answer was found, in seconds since the epoch.
+        cached: True if it is an earlier answer, and nothing was run for it now.
     """
 
     workload: str
@@ -258,12 +271,12 @@ class BatchKinds:
 
     def in_words(self) -> str:
         """The difference in one sentence."""
-        peaks = f"{format_bytes(self.worst.peak_bytes)} against {format_bytes(self.typical.peak_bytes)}"
+        peaks = f"{format_bytes(self.worst.peak_bytes)} instead of {format_bytes(self.typical.peak_bytes)}"
         typical, worst = _reach(self.typical), _reach(self.worst)
-        advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on those"
+        advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on them"
         return (
-            f"{TYPICAL.capitalize()} batches {typical}; the worst need {peaks} at batch {self.batch_size}, "
-            f"predicted, and {worst}{advice}."
+            f"{TYPICAL.capitalize()} batches {typical}; the worst batches {worst}, as they are predicted to "
+            f"need {peaks} at batch {self.batch_size}{advice}."
         )
 
     @property
@@ -275,4 +288,4 @@ def _reach(answer: KindAnswer) -> str:
     how = "" if answer.evidence is Evidence.PREDICTED else ", measured"
     if answer.largest_batch is None:
         return f"do not fit at all{how}"
-    return f"fit to {answer.largest_batch}{how}"
+    return f"fit up to batch {answer.largest_batch}{how}"

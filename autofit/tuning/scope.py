@@ -44,8 +44,8 @@ def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = Fals
     rewriting = [name for name in settings.conv_algos if not isinstance(conv.find(name), ConvPolicy)]
     if rewriting and settings.may_compile:
         raise UsageError(
-            f"--conv-algo {', '.join(rewriting)} rewrites operators, and a compiled model has kernels of its "
-            f"own: leave --compile out, or choose from {', '.join(compilable)}"
+            f"--conv-algo {', '.join(rewriting)} rewrites operators, but a compiled model has its own "
+            f"kernels: leave --compile out, or choose from {', '.join(compilable)}"
         )
     return settings.conv_algos
 

@@ -232,7 +232,7 @@ def _require_measurement(settings: TuneSettings, target: Target) -> None:
     """Throughput is measured or not known: a prediction has no times."""
     if settings.objective is Objective.THROUGHPUT and target.probe is None:
         raise UsageError(
-            "--objective throughput needs measured steps, and there is no GPU to measure on: leave it out, "
+            "--objective throughput needs measured steps, but there is no GPU to measure on: leave it out, "
             "name a cluster with --address, or measure the CPU with --device cpu"
         )
 
@@ -332,8 +332,8 @@ def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
         return ()
     return (
         f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
-        "DistributedDataParallel: gradient_as_bucket_view=True would save its buckets; a trial here would "
-        "run one rank alone, and none was made",
+        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. Nothing "
+        "was measured, as a trial here would run one rank alone",
     )
 
 

@@ -232,7 +232,7 @@ class Tuner:
 
     def _wait_for_others(self) -> None:
         """Another process shares the study and runs its last trials; what it leaves behind is ours."""
-        self._emit(Progress(stage=f"waiting for another process to end its trials of {self._study.name}"))
+        self._emit(Progress(stage=f"waiting for another process to finish trials of {self._study.name}"))
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
 

@@ -164,9 +164,11 @@ RESIDUALS = Residuals(
 def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
     known = RESIDUALS.of(DENSE, "sm_86")
     assert (known.low_share, known.high_share) == (-0.02, 0.04)
-    assert "95% interval" in known.note
+    assert "95% range" in known.note
     assert "-2.0% and +4.0%" in known.note
-    assert "40 real runs of convolutional-dense models on ampere-ada cards left over (a-table)" in known.note
+    assert (
+        "the errors of 40 real runs of convolutional-dense models on ampere-ada cards (a-table)" in known.note
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,8 @@ def test_what_no_real_runs_are_known_of_is_wider_and_says_so(
     unknown = RESIDUALS.of(model_class, architecture)
     assert (unknown.low_share, unknown.high_share) == shares
     assert (unknown.num_rows, unknown.sources) == (0, ())
-    assert f"no real runs of {said} are known" in unknown.note
-    assert "an assumption" in unknown.note
+    assert f"no measurements of {said} exist" in unknown.note
+    assert "(assumed)" in unknown.note
 
 
 def test_where_the_card_may_be_of_several_generations_the_widest_interval_counts() -> None:
@@ -194,7 +196,7 @@ def test_where_the_card_may_be_of_several_generations_the_widest_interval_counts
     assert spanned.low_share == min(one.low_share for one in each)
     assert spanned.high_share == max(one.high_share for one in each)
     assert spanned.num_rows == 0  # as soon as one of them rests on an assumption
-    assert "on volta-turing or hopper cards are known" in spanned.note
+    assert "on volta-turing or hopper cards exist" in spanned.note
     assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == residuals.of(DENSE, "sm_80")
 
 

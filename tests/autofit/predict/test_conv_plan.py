@@ -101,7 +101,7 @@ def test_a_plan_survives_its_file(planner: ConvPlanner, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "autofit.conv-plan/2", "layers": []}'])
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(UsageError, match="holds no plan of convolutions"):
+    with pytest.raises(UsageError, match="is not a convolution plan"):
         ConvPlan.load(tmp_path / "plan.json")
     with pytest.raises(StorageError, match="cannot read the plan"):
         ConvPlan.load(tmp_path / "missing.json")

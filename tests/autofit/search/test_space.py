@@ -65,7 +65,7 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
 @pytest.mark.parametrize(
     ("choices", "batches", "message"),
     [
-        ({"conv": ("cudnn",)}, {}, "'conv' is no knob; the knobs are conv_algo"),
+        ({"conv": ("cudnn",)}, {}, "'conv' is not a knob; the knobs are conv_algo"),
         ({"conv_algo": ()}, {}, "needs values"),
         ({"conv_algo": ("cudnn", "cudnn")}, {}, "each once"),
         ({"conv_algo": ("magic",)}, {}, "conv_algo: 'magic' is not one of cudnn"),

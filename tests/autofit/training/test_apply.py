@@ -152,8 +152,8 @@ def test_a_plan_of_another_model_or_none_is_refused(net: Net, tmp_path: Path) ->
     refused = [
         ("mixed", plan, UsageError, "of another model: this one has no layer 'elsewhere'"),
         ("mixed", None, UsageError, "mixed needs a plan"),
-        ("fft", plan, UsageError, "a plan is for mixed, not for fft"),
-        ("mixed", tmp_path / "other.json", UsageError, "holds no plan of convolutions"),
+        ("fft", plan, UsageError, "plan= is for mixed, not for fft"),
+        ("mixed", tmp_path / "other.json", UsageError, "is not a convolution plan"),
         ("mixed", tmp_path / "missing.json", StorageError, "cannot read the plan"),
     ]
     for name, given, kind, said in refused:

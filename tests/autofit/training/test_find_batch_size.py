@@ -108,5 +108,5 @@ def test_with_a_workload_the_first_try_is_the_predicted_batch():
 
 def test_a_prediction_is_made_at_the_first_call_and_for_a_workload_alone():
     autofit.find_executable_batch_size(training(8, []), workload="there/is/no.py:such")
-    with pytest.raises(UsageError, match="gpu are for a prediction: give workload= too"):
+    with pytest.raises(UsageError, match="gpu can only be used with workload=: give it too"):
         autofit.find_executable_batch_size(training(8, []), gpu="rtx-3090")

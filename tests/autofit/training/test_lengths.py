@@ -39,7 +39,9 @@ def test_of_many_samples_a_batch_is_far_below_the_worst() -> None:
 def test_the_kind_chooses_between_the_two() -> None:
     found = autofit.worst_case_lengths(LENGTHS)
     assert (found.of("typical", 4), found.of("worst", 4)) == (22, 31)
-    with pytest.raises(UsageError, match=r"kind is one of typical, worst; got 'wurst'. Did you mean worst"):
+    with pytest.raises(
+        UsageError, match=r"kind must be one of typical, worst; got 'wurst'. Did you mean worst"
+    ):
         found.of("wurst", 4)
 
 
@@ -93,17 +95,17 @@ def test_a_function_says_the_length_of_samples_of_another_kind() -> None:
     ("dataset", "options", "message"),
     [
         ([], {}, "the dataset is empty: give samples, or their lengths"),
-        ([3, -1], {}, "sample 1 has the length -1: lengths are whole numbers"),
-        ([1, 2], {"length": lambda each: each / 2}, r"sample 0 has the length 0\.5: lengths are whole"),
+        ([3, -1], {}, "sample 1 has the length -1: lengths must be whole numbers"),
+        ([1, 2], {"length": lambda each: each / 2}, r"sample 0 has the length 0\.5: lengths must be whole"),
         ([True], {"length": lambda each: each}, "sample 0 has the length True"),
-        ([{"input_ids": [1]}], {}, r"a sample is a dict, .* such as length=lambda sample: len"),
-        (["a text"], {}, "a sample is a str, whose length says nothing"),
-        ([([1, 2], 0)], {}, "a sample is a tuple, whose length says nothing"),
-        ([1.5], {}, "a sample is a float, whose length says nothing"),
+        ([{"input_ids": [1]}], {}, r"the length of a dict does not .* such as length=lambda sample: len"),
+        (["a text"], {}, "the length of a str does not tell its size"),
+        ([([1, 2], 0)], {}, "the length of a tuple does not tell its size"),
+        ([1.5], {}, "the length of a float does not tell its size"),
         ({"input_ids": [[1]]}, {}, "a sequence of samples, got a dict of input_ids: give one of them"),
-        (5, {}, "a dataset is a sequence of samples or of lengths; got int"),
-        ([1], {"quantile": 0.0}, "quantile is a share of the samples above 0 and up to 1; got 0"),
-        ([1], {"multiple": 0}, "multiple is a whole number of 1 or more; got 0"),
+        (5, {}, "expected a sequence of samples or of lengths; got int"),
+        ([1], {"quantile": 0.0}, "quantile must be above 0 and up to 1; got 0"),
+        ([1], {"multiple": 0}, "multiple must be a whole number, 1 or more; got 0"),
     ],
 )
 def test_what_says_no_length_is_refused_with_the_next_step(
@@ -114,7 +116,7 @@ def test_what_says_no_length_is_refused_with_the_next_step(
 
 
 def test_there_is_no_batch_of_no_samples() -> None:
-    with pytest.raises(UsageError, match="a batch size is a whole number of 1 or more; got 0"):
+    with pytest.raises(UsageError, match="the batch size must be a whole number, 1 or more; got 0"):
         autofit.worst_case_lengths(LENGTHS).worst(0)
 
 

@@ -61,10 +61,11 @@ def test_the_difference_is_said_in_one_sentence_and_in_the_document(tuned: Any) 
     typical, worst = tuned(ALIKE, False), tuned(ALIKE, True)
     _, sentence = answer_in_words(typical)
     largest = typical.best.batch_size
-    assert sentence.startswith(f"Typical batches fit to {largest}; the worst need ")
-    assert sentence.endswith(
-        f" at batch {largest}, predicted, and fit to {worst.best.batch_size}; --worst-case tunes on those."
+    assert sentence.startswith(
+        f"Typical batches fit up to batch {largest}; the worst batches fit up to batch "
+        f"{worst.best.batch_size}, as they are predicted to need "
     )
+    assert sentence.endswith(f" at batch {largest}; --worst-case tunes on them.")
     assert "--worst-case" not in answer_in_words(worst)[1]
     document = json.loads(typical.to_json())
     assert document["batch_kinds"]["worst"]["largest_batch"] == worst.best.batch_size

@@ -312,7 +312,7 @@ def test_an_entry_of_somebody_else_is_ignored_and_left_alone(
     opened.close()
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [message.split(":")[-1].strip() for message in warnings] == [
-        "it is not autofit's",
+        "it was not made by autofit",
         "choose another --storage",
     ]
 
@@ -340,7 +340,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     asked = asking.question(storage="/proc/nobody/writes/here.journal")
     assert earlier_answers.find(asked) is None
     earlier_answers.keep(asked, result(), asking.sources)
-    assert "the answer is not kept for the next time" in caplog.text
+    assert "the answer cannot be kept for the next time" in caplog.text
 
 
 def test_a_database_that_cannot_be_reached_ends_the_search_before_it_began(asking: Asking) -> None:
@@ -360,7 +360,7 @@ def test_a_result_is_read_back_from_its_json() -> None:
     [{}, {"schema": "autofit.error/1"}, {"schema": TUNE_SCHEMA}, {"schema": TUNE_SCHEMA, "best": 3}],
 )
 def test_a_document_that_is_no_result_is_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"expected a document|no TuneResult"):
+    with pytest.raises(ValueError, match=r"expected a document|not a valid TuneResult"):
         TuneResult.from_dict(document)
 
 
@@ -368,5 +368,5 @@ def test_plain_values_become_what_their_types_say() -> None:
     made = from_plain(FrontierEntry, json.loads(json.dumps(dataclasses.asdict(result().frontier[0]))))
     assert made == result().frontier[0]
     for wrong in ("20", 2.5, True, [20]):
-        with pytest.raises(ValueError, match="no Best can be made"):
+        with pytest.raises(ValueError, match="not a valid Best"):
             from_plain(Best, {**dataclasses.asdict(result().best), "batch_size": wrong})  # type: ignore[arg-type]

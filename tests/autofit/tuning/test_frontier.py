@@ -104,7 +104,7 @@ def test_the_next_larger_size_is_known_to_fail_whatever_the_peaks_do(seed: int) 
 def test_a_cap_that_fits_has_no_failing_size_and_says_so() -> None:
     (entry,) = frontier_of(measured(8, FITS, 260), max_batch=8).entries()
     assert (entry.largest_batch, entry.first_failing_batch) == (8, None)
-    assert entry.reason == "the cap of --max-batch was reached"
+    assert entry.reason == "it is the largest that --max-batch allows"
 
 
 def test_a_setting_whose_boundary_is_still_open_has_no_entry() -> None:
@@ -122,12 +122,12 @@ def test_a_setting_whose_boundary_is_still_open_has_no_entry() -> None:
         ),
         (
             [measured(8, FITS, 260)],
-            "stopped by --max-trials before the boundary was known: larger sizes than 8 were not tried",
+            "stopped by --max-trials before the boundary was known: batches above 8 were not tried",
         ),
         (
             [measured(16, OOM)],
             "stopped by --max-trials before the boundary was known: batch 16 was run and ran out of memory, "
-            "and sizes below it were not tried",
+            "and smaller batches were not tried",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_where_not_even_the_smallest_size_fits_there_is_no_best_and_the_reason_i
         (measured(9, OOM, 600), "batch 9 ran with 600.00 MiB of reserved memory, 88.00 MiB over the budget"),
         (
             measured(9, THRASH, 600, num_alloc_retries=3),
-            "batch 9 ran only with 3 retries of the allocator",
+            "batch 9 ran only after 3 retries of the allocator",
         ),
         (
             measured(9, OOM, device=Device(kind="cpu", name="a cpu"), steady=Peaks(device_bytes=513 * MIB)),

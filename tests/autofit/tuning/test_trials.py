@@ -73,7 +73,9 @@ def test_what_cannot_fit_is_predicted_not_tried(
     refused = entries[NATIVE]
     assert (refused.largest_batch, refused.first_failing_batch) == (None, 1)
     assert (refused.evidence, refused.is_settled) == (Evidence.PREDICTED, True)
-    assert refused.reason == "batch 1 is predicted to need 800.00 MiB of the 512.00 MiB: not tried"
+    assert (
+        refused.reason == "batch 1 is predicted to need 800.00 MiB, over the budget of 512.00 MiB: not tried"
+    )
 
 
 def test_a_prediction_that_may_be_wrong_is_tried(open_study: Any, make_curves: Any, make_card: Any) -> None:

@@ -536,7 +536,7 @@ def test_the_last_trials_of_another_process_are_waited_for(
     assert answers(frontier) == {"cudnn": (2, None)}
     assert mine.tried == []
     assert {event.stage for event in events if isinstance(event, Progress)} == {
-        "waiting for another process to end its trials of mine"
+        "waiting for another process to finish trials of mine"
     }
 
 

@@ -94,7 +94,10 @@ def test_a_card_is_named_with_its_assumptions(autofit, asked):
 
 def test_what_the_interval_rests_on_is_told(autofit, asked):
     text = " ".join(autofit(*ESTIMATE, estimate=asked[0]).out.split())
-    assert "95% interval: the span of the workspaces, and -2.0% and +3.0% for what 120 real runs" in text
+    said = (
+        "from the smallest to the largest workspaces, widened by -2.0% and +3.0%, the errors of 120 real runs"
+    )
+    assert f"95% range: {said}" in text
 
 
 def test_no_line_of_the_text_is_cut_or_longer_than_the_terminal(autofit, asked):
