@@ -144,6 +144,13 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something that whoever waits should know at once; the answer says it among its notes too."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TuneFinished:
     """The search is over.
 
@@ -168,6 +175,7 @@ Event = (
     | WorkersChanged
     | JobsCounted
     | Progress
+    | Noted
     | TuneFinished
 )
 EventSink = Callable[[Event], None]

@@ -37,7 +37,12 @@ class Dispatcher(ABC):
     How a trial ended is never an exception: a worker that dies makes an outcome with the verdict
     `LOST`, one that hangs `TIMEOUT`. What is an exception, of `autofit.errors.DispatchError`, is
     that no worker can be had at all. As a context manager it closes itself.
+
+    Attributes:
+        notes: what is to be known of how trials run here, beside their outcomes; one sentence each.
     """
+
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:

@@ -1,21 +1,22 @@
-"""Trials on this machine, each in a child process of this one."""
+"""Trials on this machine, each in a child process of this one; Ray has no part in it."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
+
+import psutil
 
 import workers
-from autofit.dispatch import processes
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
+from autofit.dispatch.requests import Node, Wishes, can_run, in_words, offers_in_words
 from autofit.errors import DispatchError
-from autofit.hardware.gpus import LocalGpu, local_gpus
+from autofit.hardware.gpus import LocalGpu, local_gpus, visible_gpus
+from workers.process.isolate import ended_by
 from workers.protocol import Probe, TrialOutcome, TrialSpec
-
-_KILL_AGAIN_SECONDS = 0.1
 
 
 class InlineDispatcher(Dispatcher):
@@ -24,8 +25,9 @@ class InlineDispatcher(Dispatcher):
     Args:
         num_parallel: so many CPU trials run at once. CUDA trials never share the machine's GPU,
             and predictions share one warm process.
-        runner: what runs a trial; its processes have to be children of this one.
-        gpus: asks the driver for the machine's GPUs.
+        runner: what runs a trial; it is told by `ended_by` to end one.
+        gpus: asks the driver for the machine's GPUs, of which those count that CUDA shows this process.
+        notes: see `Dispatcher`.
     """
 
     def __init__(
@@ -34,51 +36,63 @@ class InlineDispatcher(Dispatcher):
         num_parallel: int = 1,
         runner: Runner = workers.run,
         gpus: Callable[[], Sequence[LocalGpu]] = local_gpus,
+        notes: tuple[str, ...] = (),
     ) -> None:
+        self.notes = notes
         self._num_parallel = num_parallel
         self._runner = runner
         self._gpus = gpus
+        self._machine = {"CPU": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total}
         self._gpu_in_use = threading.Lock()
+        self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(num_parallel, thread_name_prefix="autofit-trial")
         self._pending: PendingTrials[Future[TrialOutcome]] = PendingTrials()
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
         if not self.capacity(spec):
-            raise DispatchError(
-                "this machine has no NVIDIA GPU to measure on: predict instead (--probe predict), or name a "
-                "Ray cluster that has one with --address"
-            )
+            raise self._too_much(spec)
         running = self._pool.submit(self._run, spec)
         future = self._pending.add(running)
         running.add_done_callback(lambda done: self._complete(future, done))
         return future
 
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        match trial if isinstance(trial, Probe) else trial.probe:
-            case Probe.PREDICT:
-                return 1
-            case Probe.CPU:
-                return self._num_parallel
-            case Probe.CUDA:
-                return min(1, len(self._gpus()))
+        probe, spec = (trial, None) if isinstance(trial, Probe) else (trial.probe, trial)
+        if not can_run([self._node(probe)], Wishes().request(probe, spec, ())):
+            return 0
+        return self._num_parallel if probe is Probe.CPU else 1
 
     def devices(self) -> Devices:
-        names = tuple(gpu.name for gpu in self._gpus())
+        names = tuple(gpu.name for gpu in self._visible_gpus())
         return Devices(num_gpus=len(names), names=names)
 
     def close(self) -> None:
-        trials = self._pending.cancel_all()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        # A trial is told by what its process runs, which libcudnn's process does not. It may be
-        # between two processes, so those that are found are not always all.
-        while running := [trial for trial in trials if not trial.done()]:
-            folder = Path(workers.__path__[0])
-            processes.kill_groups(processes.children_running(folder, "workers.child"))
-            wait(running, timeout=_KILL_AGAIN_SECONDS)
-        self._pool.shutdown()
+        self._closed.set()  # first: a thread that is free takes the next trial at once
+        self._pending.cancel_all()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _visible_gpus(self) -> tuple[LocalGpu, ...]:
+        return visible_gpus(self._gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def _node(self, probe: Probe) -> Node:
+        """This machine as a node of a cluster; the driver is asked where its GPUs matter alone."""
+        return self._machine | ({"GPU": len(self._visible_gpus())} if probe is Probe.CUDA else {})
+
+    def _too_much(self, spec: TrialSpec) -> DispatchError:
+        if spec.probe is Probe.CUDA:
+            return DispatchError(
+                "this machine has no NVIDIA GPU to measure on: predict instead (--probe predict), or name a "
+                "Ray cluster that has one with --address"
+            )
+        request = Wishes().request(spec.probe, spec, ())
+        return DispatchError(
+            f"this machine cannot run the trial: it asks for {in_words(request)}, and here are "
+            f"{offers_in_words([self._node(spec.probe)], request)}: ask for less, or name a Ray cluster "
+            "that has as much with --address"
+        )
 
     def _run(self, spec: TrialSpec) -> TrialOutcome:
-        with self._gpu_in_use if spec.probe is Probe.CUDA else nullcontext():
+        with self._gpu_in_use if spec.probe is Probe.CUDA else nullcontext(), ended_by(self._closed):
             return self._runner(spec)
 
     def _complete(self, future: Future[TrialOutcome], done: Future[TrialOutcome]) -> None:

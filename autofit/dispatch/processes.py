@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,13 +12,12 @@ import psutil
 _POLL_SECONDS = 0.05
 
 
-def children_running(folder: Path, module: str | None = None) -> list[psutil.Process]:
-    """This process's children whose command names that folder or something in it, and that module."""
+def children_running(folder: Path) -> list[psutil.Process]:
+    """This process's children whose command names that folder or something in it."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            command = child.cmdline()
-            if any(str(folder) in argument for argument in command) and module in (None, *command):
+            if any(str(folder) in argument for argument in child.cmdline()):
                 found.append(child)
     return found
 
@@ -30,14 +27,6 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return list(process.children(recursive=True))
     return []
-
-
-def kill_groups(leaders: Iterable[psutil.Process]) -> None:
-    """Kills the process groups that these processes lead."""
-    for leader in leaders:
-        with suppress(ProcessLookupError):
-            if leader.is_running():  # its number may be another's by now
-                os.killpg(leader.pid, signal.SIGKILL)
 
 
 def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float = 10.0) -> None:

@@ -26,6 +26,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import workers
 from autofit.dispatch import processes
@@ -58,12 +61,25 @@ from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 # the memory, would be missing from what trials can be given.
 _OBJECT_STORE_BYTES = 128 * 1024**2
 _EXIT_SECONDS = 10.0
+_CONNECT_SECONDS = 3.0
 _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
 # A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
 # before it can.
 _KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
 _RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
+
+
+class RayStartError(DispatchError):
+    """Ray cannot be had on this machine.
+
+    Args:
+        reason: why, in short.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class RayDispatcher(Dispatcher):
@@ -82,7 +98,8 @@ class RayDispatcher(Dispatcher):
         runner: what a worker calls instead of `workers.run`; it has to pickle by value.
 
     Raises:
-        DispatchError: nobody answers at the address, or Ray does not start.
+        RayStartError: Ray is not installed in order, or does not start here.
+        DispatchError: nobody answers at the address.
         UsageError: the address is none.
     """
 
@@ -97,8 +114,7 @@ class RayDispatcher(Dispatcher):
     ) -> None:
         address = address or "local"
         with process_state_kept():
-            import ray
-
+            ray = _imported()
             self._owns_connection = _connect(address)
         self._owns_cluster = self._owns_connection and address == "local"
         self._wishes = wishes
@@ -168,8 +184,7 @@ class RayDispatcher(Dispatcher):
         self._watch.join()
         _interrupt([trial.reference for trial in self._pending.cancel_all()])
         if self._owns_cluster:
-            started = processes.children_running(Path(ray.__file__).parent)
-            started += [below for child in started for below in processes.descendants(child)]
+            started = _processes_of_ray()
             ray.shutdown()
             processes.see_them_end(started)
         elif self._owns_connection:
@@ -303,6 +318,28 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def _imported() -> Any:
+    """Ray's package, of which an installation may lack parts."""
+    try:
+        import ray
+    except Exception as error:
+        reason = _first_line(error)
+        raise RayStartError(
+            f"Ray cannot be imported ({reason}): install it with pip install 'ray[default]', or measure on "
+            "this machine with --dispatch inline",
+            reason=reason,
+        ) from error
+    return ray
+
+
+def _processes_of_ray() -> list[psutil.Process]:
+    """Those that this process started as a cluster, and all below them."""
+    import ray
+
+    started = processes.children_running(Path(ray.__file__).parent)
+    return started + [below for child in started for below in processes.descendants(child)]
+
+
 def _connect(address: str) -> bool:
     """Connects this process to Ray, and returns whether that was needed."""
     import ray
@@ -323,6 +360,7 @@ def _connect(address: str) -> bool:
             "_system_config": {_KILLS_CHILDREN: False},
         }
         _protect_local_cluster()
+        _require_connections()
     else:
         use_token_at_hand()
         require_answer(address, cluster_here=cluster_of_this_machine)
@@ -334,17 +372,37 @@ def _connect(address: str) -> bool:
         if not isinstance(error, (Exception, SystemExit)):
             raise
         if address == "local":
-            failed, advice = (
-                "start on this machine",
-                "free memory and disk, or predict only (--probe predict)",
-            )
-        else:
-            failed, advice = (
-                f"connect to {address}",
-                "use the cluster's version of Ray, and its token in RAY_AUTH_TOKEN if it has one",
-            )
-        raise DispatchError(f"Ray cannot {failed} ({_first_line(error)}): {advice}") from error
+            processes.see_them_end(_processes_of_ray(), within_seconds=0.0)  # what of it did start
+            raise _no_start(_first_line(error)) from error
+        raise DispatchError(
+            f"Ray cannot connect to {address} ({_first_line(error)}): use the cluster's version of Ray, "
+            "and its token in RAY_AUTH_TOKEN if it has one"
+        ) from error
     return True
+
+
+def _no_start(reason: str) -> RayStartError:
+    return RayStartError(
+        f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
+        "(--dispatch inline)",
+        reason=reason,
+    )
+
+
+def _require_connections() -> None:
+    """Tries whether processes can reach each other here: where they cannot, Ray tries for minutes.
+
+    Raises:
+        RayStartError: they cannot.
+    """
+    from ray.util import get_node_ip_address
+
+    try:
+        here: str = get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+        with socket.create_server((here, 0)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _no_start(f"its processes cannot connect to each other, {_first_line(error)}") from error
 
 
 def cluster_of_this_machine() -> str | None:

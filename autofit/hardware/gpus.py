@@ -9,7 +9,7 @@ import functools
 import importlib.resources
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +195,29 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
         raise _driver_error(error) from error
     finally:
         nvml.nvmlShutdown()
+
+
+def visible_gpus(gpus: Sequence[LocalGpu], variable: str | None) -> tuple[LocalGpu, ...]:
+    """Those of a machine's GPUs that CUDA shows a process.
+
+    Args:
+        gpus: all of them, in the driver's order.
+        variable: the process's `CUDA_VISIBLE_DEVICES`: numbers, or beginnings of UUIDs, of which the
+            first that is none ends the list.
+    """
+    if variable is None:
+        return tuple(gpus)
+    visible: list[LocalGpu] = []
+    for name in (part.strip() for part in variable.split(",")):
+        found = [
+            gpu
+            for number, gpu in enumerate(gpus)
+            if name == str(number) or (name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name))
+        ]
+        if not found:
+            break
+        visible.append(found[0])
+    return tuple(visible)
 
 
 def _driver_error(error: Exception) -> DriverError:

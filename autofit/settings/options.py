@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Objective, Risk
 from workers.knobs import KNOBS, Knob
@@ -37,6 +38,7 @@ class Option:
         is_switch: whether it takes no value on the command line.
         choice: options of one choice exclude each other: one given in a higher place puts the others aside.
         of_scripts: whether it says how a script is called.
+        of_cluster: whether it means something to a Ray cluster alone.
         of_search: whether a question about one configuration has no use for it.
         of_job: whether a job takes it along; else the cluster decides it.
         decides: whether the answer depends on it; else it says where and for how long to look.
@@ -52,6 +54,7 @@ class Option:
     is_switch: bool = False
     choice: str | None = None
     of_scripts: bool = False
+    of_cluster: bool = False
     of_search: bool = False
     of_job: bool = True
     decides: bool = True
@@ -335,6 +338,17 @@ _PLACES = (
         of_search=True,
     ),
     Option(
+        name="dispatch",
+        field="dispatch",
+        convert=values.one_of(DISPATCHES),
+        help="What runs measured trials: Ray, or inline, this machine one after another without Ray.",
+        default="ray; inline, with a note, where Ray cannot start",
+        choices=DISPATCHES,
+        of_search=True,
+        of_job=False,
+        decides=False,  # wherever a trial runs, its process is fresh
+    ),
+    Option(
         name="address",
         field="address",
         convert=values.text,
@@ -342,6 +356,7 @@ _PLACES = (
         default="a local one",
         metavar="ADDRESS",
         of_search=True,
+        of_cluster=True,
         of_job=False,
         decides=False,  # which devices it leads to decides
     ),
@@ -352,6 +367,7 @@ _PLACES = (
         help="Custom Ray resources that every trial asks its node for.",
         metavar="NAME=NUM,…",
         of_search=True,
+        of_cluster=True,
     ),
     Option(
         name="node-wait",
@@ -361,6 +377,7 @@ _PLACES = (
         default="30",
         metavar="SECONDS",
         of_search=True,
+        of_cluster=True,
         decides=False,
     ),
     Option(

@@ -21,6 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from autofit.dispatch.connect import INLINE, RAY
 from autofit.errors import UsageError, did_you_mean
 from autofit.hardware.budget import DEFAULT_MARGIN
 from autofit.hardware.gpus import Gpu
@@ -34,6 +35,7 @@ from workers.setup import Setup
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
+_OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cluster)
 
 
 # ── the settings ────────────────────────────────────────────────────────────────────────────────
@@ -71,6 +73,7 @@ class TuneSettings:
         storage: an Optuna URL; None for a journal file in the state directory.
         storage_wait_seconds: how long a database that went away is waited for; 0 for not at all.
         study: the study's name; None for one that follows from the settings.
+        dispatch: what runs measured trials: Ray, or this machine one after another.
         address: a Ray cluster's address; None for a local one.
         resources: amounts of Ray's custom resources that every trial asks its node for.
         node_wait_seconds: how long a trial waits for a node that could run it; 0 for not at all.
@@ -110,6 +113,7 @@ class TuneSettings:
     storage: str | None = None
     storage_wait_seconds: float = 60.0
     study: str | None = None
+    dispatch: str = RAY
     address: str | None = None
     resources: tuple[tuple[str, float], ...] = ()
     node_wait_seconds: float = 30.0
@@ -235,6 +239,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             "`autofit submit` make a job for each"
         )
     _require_one_place(chosen)
+    _require_a_cluster(chosen)
     return _settings({OPTIONS[option].field: converted for option, (_, converted) in chosen.items()})
 
 
@@ -278,6 +283,22 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
             raise UsageError(f"--{option} sets what --search {option}=… chooses from: leave one of them out")
 
 
+def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuses what is said of a cluster where none is used."""
+    said = [f"--{option}" for option in _OF_A_CLUSTER if option in chosen]
+    if said and _is_inline(chosen):
+        verb = "are" if len(said) > 1 else "is"
+        raise UsageError(
+            f"{' and '.join(said)} {verb} for a Ray cluster and cannot be combined with --dispatch inline: "
+            "drop one of them"
+        )
+
+
+def _is_inline(chosen: Mapping[str, tuple[Any, Any]]) -> bool:
+    _, dispatch = chosen.get("dispatch", ("", ""))
+    return bool(dispatch == INLINE)
+
+
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
     """What `resolve_settings` reads of the same, by option name: as it was given, not converted."""
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
@@ -316,6 +337,10 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
     put_aside = frozenset(option.name for option in OPTIONS.values() if option.choice in made)
     if "model" in chosen:
         put_aside |= {option.name for option in OPTIONS.values() if option.of_scripts}
+    if _is_inline(chosen):
+        put_aside |= set(_OF_A_CLUSTER)
+    if chosen.keys() & set(_OF_A_CLUSTER):
+        put_aside |= {"dispatch"}
     _, searched = chosen.get("search", ("", ()))
     return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(values.SEARCHABLE))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import workers
 from autofit.dispatch.base import Dispatcher
+from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
 from autofit.errors import UsageError
 from autofit.events import EventSink, TuneFinished, TuneStarted
@@ -45,12 +46,11 @@ if TYPE_CHECKING:
 _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
 
 
-def _ray(settings: TuneSettings, emit: EventSink) -> Dispatcher:
-    from autofit.dispatch.ray import RayDispatcher
-
+def _dispatcher(settings: TuneSettings, emit: EventSink) -> Dispatcher:
     # A card of this machine was held against the one that is meant; a cluster's are told by their type.
     card = settings.gpu if settings.address is not None else None
-    return RayDispatcher(
+    return connected(
+        settings.dispatch,
         settings.address,
         wishes=Wishes(
             resources=dict(settings.resources),
@@ -66,7 +66,7 @@ def run(
     workload: WorkloadRef,
     *,
     emit: EventSink,
-    connect: Callable[[TuneSettings, EventSink], Dispatcher] = _ray,
+    connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
 ) -> TuneResult:
     """Answers resolved settings, by an earlier answer or by a search; `tune` and the command line end here.
 
@@ -74,7 +74,7 @@ def run(
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
     """
-    with Measuring(lambda: connect(settings, emit)) as measuring:
+    with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         asked = earlier_answers.question(
             settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
         )
@@ -95,6 +95,8 @@ def run(
             result, sources = _search(settings, workload, measuring, emit)
             if asked is not None:
                 earlier_answers.keep(asked, result, sources)
+            # Of this run alone, so they are not kept with the answer.
+            result = dataclasses.replace(result, notes=(*result.notes, *measuring.notes))
     best = result.best
     emit(
         TuneFinished(

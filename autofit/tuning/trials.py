@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Protocol, Self
 
 from autofit.dispatch.base import Devices, Dispatcher
+from autofit.events import EventSink, Noted, ignore
 from autofit.tuning.curves import CurveSet, Need
 from autofit.units import format_bytes
 from workers import conv
@@ -131,10 +132,20 @@ class CurveTrials:
 
 
 class Measuring:
-    """The dispatcher of a search, connected once something asks for it, or while predictions are made."""
+    """The dispatcher of a search, connected once something asks for it, or while predictions are made.
 
-    def __init__(self, connect: Callable[[], Dispatcher]) -> None:
+    Args:
+        connect: makes the dispatcher.
+        emit: is told the dispatcher's notes, by whoever asks for it first.
+
+    Attributes:
+        notes: those of the dispatcher, once something asked for it.
+    """
+
+    def __init__(self, connect: Callable[[], Dispatcher], *, emit: EventSink = ignore) -> None:
+        self.notes: tuple[str, ...] = ()
         self._connect = connect
+        self._emit = emit
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-connect")
         self._connecting: Future[Dispatcher] | None = None
 
@@ -163,4 +174,9 @@ class Measuring:
     def _connected(self) -> Dispatcher:
         self.begin_to_connect()
         assert self._connecting is not None
-        return self._connecting.result()
+        dispatcher = self._connecting.result()
+        if self.notes != dispatcher.notes:
+            self.notes = dispatcher.notes
+            for note in self.notes:
+                self._emit(Noted(text=note))
+        return dispatcher

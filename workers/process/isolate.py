@@ -18,7 +18,9 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Self
 
 from workers import conv
@@ -56,6 +58,19 @@ def _allocator_variables(allocator: str) -> dict[str, str]:
     settings = allocator_conf(allocator)
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
     return dict.fromkeys(names, settings)
+
+
+_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
+
+
+@contextmanager
+def ended_by(stop: threading.Event) -> Iterator[None]:
+    """Ends what this thread runs in the block once `stop` is set: `run` then raises `StoppedError`."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
 
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:
@@ -119,7 +134,7 @@ class Child:
             message = f"no process could be started for the trial ({error}): free memory or processes"
             return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
         log_start = process.log_bytes
-        supervision = Supervision(spec, process.group)
+        supervision = Supervision(spec, process.group, stop=_stop.get())
         try:
             outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
         except BaseException as error:  # an interrupted supervisor leaves no process behind either

@@ -7,6 +7,7 @@ its death by SIGKILL, and the kernel's own count ──────────�
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -27,12 +28,17 @@ class TooMuchMemoryError(Exception):
     """The trial's processes hold more memory together than they may; the text says how much."""
 
 
+class StoppedError(Exception):
+    """Nobody wants the trial's outcome any more."""
+
+
 class Supervision:
     """The `Attendant` of a trial.
 
     Args:
         spec: the trial.
         group: the process group that its processes are in.
+        stop: once it is set, the trial is to end.
         available_bytes: asks the machine for the memory that it has left.
         num_kernel_kills: asks the kernel how many processes it has killed for memory.
     """
@@ -42,11 +48,13 @@ class Supervision:
         spec: TrialSpec,
         group: int,
         *,
+        stop: threading.Event | None = None,
         available_bytes: Callable[[], int | None] = host_memory.available_bytes,
         num_kernel_kills: Callable[[], int | None] = host_memory.num_kernel_kills,
     ) -> None:
         self._spec = spec
         self._group = group
+        self._stop = stop
         self._begin = self._heard = time.monotonic()
         self._next_sample = self._begin + _SAMPLE_SECONDS
         self._excess: str | None = None
@@ -68,9 +76,12 @@ class Supervision:
         """Looks after the trial.
 
         Raises:
+            StoppedError: it is to end.
             HungError: it has been silent for too long.
             TooMuchMemoryError: its processes have grown beyond what the trial may use.
         """
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError
         now = time.monotonic()
         # Before its first beat it imports PyTorch, and holds the interpreter's lock as it loads it.
         if self.last_beat.phase != "start" and now - self._heard > self._spec.heartbeat_seconds:

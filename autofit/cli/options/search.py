@@ -29,7 +29,7 @@ STUDY = settings("study", "fresh")
 TRIALS = settings("resources", "node-wait")
 STORAGE = setting("storage")
 STORAGE_WAIT = setting("storage-wait")
-ADDRESS = settings("address", "metrics-port", "metrics-host")
+ADDRESS = settings("dispatch", "address", "metrics-port", "metrics-host")
 CONFIG = click.option(
     "--config",
     type=click.Path(path_type=Path),

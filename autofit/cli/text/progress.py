@@ -10,7 +10,7 @@ from rich.status import Status
 from rich.text import Text
 
 from autofit.cli.text.output import exact
-from autofit.events import Event, Progress, TrialFinished, TrialStarted, TuneStarted
+from autofit.events import Event, Noted, Progress, TrialFinished, TrialStarted, TuneStarted
 from autofit.settings.words import in_short
 from autofit.units import format_bytes
 from workers.protocol import Probe, TrialOutcome
@@ -52,6 +52,8 @@ class ProgressLine:
             case Progress():
                 total = "" if event.total is None else f" {event.done + 1}/{event.total}"
                 self._show(event.stage, f"{event.stage}{total}")
+            case Noted():
+                self._line(event.text)
             case TrialStarted(spec=spec) if spec.probe is Probe.PREDICT:
                 where = f"{in_short(spec.knobs)}, batch {spec.batch_size}"
                 self._show("searching the curves", f"trial {event.trial}: {where}")

@@ -70,6 +70,15 @@ def test_the_machines_gpus_are_the_devices_and_take_one_trial_at_a_time():
         assert [future.result().batch_size for future in on_gpu] == [1, 2]
 
 
+def test_a_card_that_cuda_does_not_show_this_process_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with InlineDispatcher(gpus=lambda: (GPU,)) as dispatcher:
+        assert dispatcher.devices() == Devices(num_gpus=0)
+        assert dispatcher.capacity(Probe.CUDA) == 0
+
+
 def test_as_many_cpu_trials_run_at_once_as_were_allowed():
     together = threading.Barrier(2, timeout=60)
 

@@ -24,6 +24,7 @@ from autofit.hardware.gpus import (
     find_gpu,
     gpus_sold_as,
     local_gpus,
+    visible_gpus,
 )
 from tests.each import check_each
 
@@ -342,6 +343,36 @@ def test_a_card_in_mig_mode_is_listed_by_its_slices() -> None:
     assert [gpu.name for gpu in found] == [*(card.name for card in slices.values()), "NVIDIA A100-SXM4-40GB"]
     assert {gpu.architecture for gpu in found} == {"sm_80"}
     assert find_gpu(found[0].name).key == "a100-40g-mig-3g.20gb"
+
+
+@pytest.mark.parametrize(
+    ("variable", "visible"),
+    [
+        (None, ["GPU-a1", "GPU-b2", "MIG-c3"]),
+        ("", []),
+        ("-1", []),
+        ("2, 0", ["MIG-c3", "GPU-a1"]),
+        ("GPU-b,MIG-c3", ["GPU-b2", "MIG-c3"]),
+        ("1,7,0", ["GPU-b2"]),
+        ("GPU-x,0", []),
+        ("all", []),
+    ],
+)
+def test_of_a_machine_s_cards_those_count_that_cuda_shows_the_process(
+    variable: str | None, visible: list[str]
+) -> None:
+    cards = [
+        LocalGpu(
+            name="a card",
+            uuid=uuid,
+            architecture="sm_80",
+            total_bytes=1,
+            used_bytes=0,
+            driver_version="580.95.05",
+        )
+        for uuid in ("GPU-a1", "GPU-b2", "MIG-c3")
+    ]
+    assert [gpu.uuid for gpu in visible_gpus(cards, variable)] == visible
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ EXAMPLES = [
     ("storage", "sqlite:///s.db", "storage", "sqlite:///s.db"),
     ("storage-wait", "120", "storage_wait_seconds", 120.0),
     ("study", "mine", "study", "mine"),
+    ("dispatch", "inline", "dispatch", "inline"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
     ("resources", "rack_a=1, ssd=0.5", "resources", (("rack_a", 1.0), ("ssd", 0.5))),
     ("node-wait", "0", "node_wait_seconds", 0.0),
@@ -199,6 +200,14 @@ def test_a_card_in_the_call_puts_aside_the_memory_in_the_file_and_the_other_way_
     assert (by_memory.gpu, by_memory.gpu_mem_bytes) == (None, 16 * GIB)
 
 
+def test_this_machine_alone_puts_aside_a_cluster_further_down_and_the_other_way_round(toml: Any) -> None:
+    file = toml("[tune]\naddress = 'head:6379'\nnode-wait = 5\nresources = {rack_a = 1}\n")
+    here = settings({"dispatch": "inline"}, {}, file)
+    assert (here.address, here.node_wait_seconds, here.resources) == (None, 30.0, ())
+    there = settings({"address": "auto"}, {"AUTOFIT_DISPATCH": "inline"})
+    assert (there.dispatch, there.address) == ("ray", "auto")
+
+
 # ── refusals ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -211,6 +220,7 @@ def test_a_card_in_the_call_puts_aside_the_memory_in_the_file_and_the_other_way_
         ({"gpu_mem": True}, ["--gpu-mem: 'True' is not a size"]),
         ({"margin": "3"}, ["--margin: '3' is not a share below 100%", "3%"]),
         ({"device": "tpu"}, ["--device: 'tpu' is not one of auto, cuda, cpu"]),
+        ({"dispatch": "slurm"}, ["--dispatch: 'slurm' is not one of ray, inline"]),
         ({"optimizer": "addam"}, ["--optimizer: 'addam'", "Did you mean adam"]),
         ({"conv_algo": "cudnn,winograd"}, ["--conv-algo: 'winograd' is not one of"]),
         ({"conv_algo": "cuddn"}, ["--conv-algo: 'cuddn' is not one of", "Did you mean cudnn?"]),
@@ -328,6 +338,15 @@ def test_a_model_is_needed() -> None:
         (
             {"global_batch": 64, "grad_accumulation": 2},
             "grad_accumulation and global_batch cannot be combined",
+        ),
+        (
+            {"dispatch": "inline", "address": "head:6379"},
+            "--address is for a Ray cluster and cannot be combined with --dispatch inline: drop one of them",
+        ),
+        ({"dispatch": "inline", "node_wait": 30}, "--node-wait is for a Ray cluster"),
+        (
+            {"dispatch": "inline", "node_wait": 5, "resources": "rack_a=1", "address": "auto"},
+            "--address and --resources and --node-wait are for a Ray cluster",
         ),
     ],
 )

@@ -204,6 +204,7 @@ def test_where_and_for_how_long_to_look_is_no_part_of_the_question(asking: Askin
     one = asking.question(address="head:6379")
     other = asking.question(address="elsewhere:6379", max_seconds=9, node_wait=1, deadline=9, fresh=True)
     assert one.study == other.study
+    assert asking.question(dispatch="inline").study == asking.question().study
 
 
 def test_every_setting_that_does_not_decide_is_one() -> None:

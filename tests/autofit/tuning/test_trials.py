@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 import workers
+from autofit.dispatch import InlineDispatcher
+from autofit.events import Event, Noted
 from autofit.predict.host_curve import HostCurve, HostProcess
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
-from autofit.tuning.trials import TrialsInReach
+from autofit.tuning.trials import Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
 from workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
@@ -109,6 +111,17 @@ def test_what_is_not_tried_counts_for_no_limit_on_trials(
     tune(study, curves, card, limits=Limits(num_trials=2))
     assert len(card.specs) == study.num_measured == 2
     assert study.num_trials == 3
+
+
+def test_what_is_to_be_known_of_a_dispatcher_is_told_once_when_it_is_needed() -> None:
+    events: list[Event] = []
+    with Measuring(lambda: InlineDispatcher(notes=("alone here",)), emit=events.append) as measuring:
+        measuring.begin_to_connect()
+        assert (measuring.notes, events) == ((), [])
+        assert measuring.capacity(Probe.CPU) == 1
+        assert measuring.capacity(Probe.PREDICT) == 1
+    assert measuring.notes == ("alone here",)
+    assert events == [Noted(text="alone here")]
 
 
 def test_the_reason_says_what_takes_the_memory() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobSpec
-from autofit.jobs.submission import entrypoint, has_password, storage_for_driver
+from autofit.jobs.submission import entrypoint, has_password, job_options, storage_for_driver
 from tests.commands import Finished
 
 Autofit = Callable[..., Finished]
@@ -213,6 +213,11 @@ def test_a_workload_that_the_cluster_would_not_find_is_refused_here(
     submit = ("submit", f"--model={model}", "--gpu-mem=16G", "--address=http://127.0.0.1:1")
     refused = autofit(*submit, *folder)
     assert (refused.code, said in refused.err) == (2, True), refused.err
+
+
+def test_what_runs_the_trials_of_a_job_is_its_cluster_whatever_is_said_here() -> None:
+    given = {"dispatch": "inline", "address": "auto", "gpu-mem": "16G"}
+    assert job_options(given) == {"gpu-mem": "16G"}
 
 
 class _OldHead(http.server.BaseHTTPRequestHandler):

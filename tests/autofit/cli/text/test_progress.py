@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from autofit.cli.text.progress import ProgressLine
-from autofit.events import Progress, TrialFinished, TrialStarted, TuneStarted
+from autofit.events import Noted, Progress, TrialFinished, TrialStarted, TuneStarted
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
@@ -72,6 +72,12 @@ def test_elsewhere_than_on_a_terminal_a_stage_is_one_line_and_a_prediction_none(
     ]
     text = shown([Progress(stage="tracing batch 4"), *trials, *stage], terminal=False)
     assert text.splitlines() == ["tracing batch 4", "searching the curves", "cards of this class"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_note_leaves_a_line_of_its_own(terminal: bool):
+    text = shown([Progress(stage="tracing batch 4"), Noted(text="Ray could not start")], terminal=terminal)
+    assert "Ray could not start\n" in text
 
 
 def test_on_a_terminal_stages_share_one_line_that_is_gone_at_the_end():

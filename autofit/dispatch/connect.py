@@ -1,0 +1,46 @@
+"""The dispatcher that a search asked for; this machine alone, where Ray cannot start.
+
+ray       an address       that cluster; what fails there is an error
+          none             a cluster of this machine, started for the search
+                             └ it cannot start: inline, and the answer says so
+inline                     trials run one after another here, without Ray
+"""
+
+from __future__ import annotations
+
+from autofit.dispatch.base import Dispatcher
+from autofit.dispatch.inline import InlineDispatcher
+from autofit.dispatch.ray import RayDispatcher, RayStartError
+from autofit.dispatch.requests import Wishes
+from autofit.events import EventSink
+
+RAY, INLINE = "ray", "inline"
+DISPATCHES = (RAY, INLINE)
+
+
+def connect(
+    dispatch: str, address: str | None, *, wishes: Wishes, node_wait_seconds: float, emit: EventSink
+) -> Dispatcher:
+    """Makes the dispatcher of measured trials.
+
+    Args:
+        dispatch: one of `DISPATCHES`.
+        address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
+
+    Raises:
+        DispatchError: the cluster at the address cannot be reached.
+        UsageError: the address is none.
+    """
+    if dispatch == INLINE:
+        return InlineDispatcher()
+    try:
+        return RayDispatcher(address, wishes=wishes, node_wait_seconds=node_wait_seconds, emit=emit)
+    except RayStartError as error:
+        if address is not None:
+            raise
+        return InlineDispatcher(
+            notes=(
+                f"Ray could not start ({error.reason}): trials ran one after another on this machine. "
+                "--dispatch inline says so from the start.",
+            )
+        )
