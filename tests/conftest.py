@@ -49,8 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays: who looks for garbage later looks at what came since."""
+@pytest.fixture(scope="module", autouse=True)
+def _look_for_garbage_of_the_file_alone() -> None:
+    """What came before it stays: to look through it again costs seconds in every test that collects."""
     import hypothesis  # noqa: F401 - it warns where it is imported later, and finds no referrers
 
     gc.collect()
