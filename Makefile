@@ -1,0 +1,25 @@
+# The words of the house; CONTRIBUTING.md says when to use which.
+.PHONY: test test-all lint bench docs
+
+# What starts no processes of its own: minutes.
+test:
+	pytest
+
+test-all:
+	pytest -m ""
+
+lint:
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+# Speed and memory as ratios against something measured in the same run.
+bench:
+	python tests/bench/allocator_speed.py
+	python tests/bench/estimate_speed.py
+	python tests/bench/profile_speed.py
+
+# That the commands, options and links of the documentation are there.
+docs:
+	pytest -n 0 tests/docs
