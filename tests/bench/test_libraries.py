@@ -14,6 +14,8 @@ from tests.bench.accuracy import with_releases
 from tests.bench.tables.setting import Setting
 from tests.bench.test_scoring import row
 
+pytestmark = pytest.mark.process
+
 RELEASE = "made-up==4.0"
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 from workers.trace import Category, Trace
@@ -13,20 +17,23 @@ NETWORK = (
 LAYERS = (("conv2d", 256, 112), ("conv2d", 256, 148), ("linear", 5, 25))
 
 
-def traced(step: str) -> Trace:
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    tracer = Tracer()
+    yield tracer
+    tracer.close()
+
+
+def traced(tracer: Tracer, step: str) -> Trace:
     """A small network with momentum, at batch 5."""
     setting = Setting(
         source="synthetic", model=NETWORK, optimizer="timm-sgd", step=step, image_size=8, layers=LAYERS
     )
-    tracer = Tracer()
-    try:
-        return Trace.from_json(tracer.trace(setting, 5)[0])
-    finally:
-        tracer.close()
+    return Trace.from_json(tracer.trace(setting, 5)[0])
 
 
-def test_timms_loop_fetches_a_batch_while_the_one_before_is_used() -> None:
-    trace = traced("timm-training")
+def test_timms_loop_fetches_a_batch_while_the_one_before_is_used(tracer: Tracer) -> None:
+    trace = traced(tracer, "timm-training")
     (start,) = (mark.position for mark in trace.marks if mark.name == "step 2 input")
     freed = {~event for event in trace.events[:start] if event < 0}
     live = [trace.allocations[e] for e in trace.events[:start] if e >= 0 and e not in freed]
@@ -37,8 +44,8 @@ def test_timms_loop_fetches_a_batch_while_the_one_before_is_used() -> None:
     assert not [a for a in live if a.category is Category.GRADIENT]
 
 
-def test_gpumemnets_loop_begins_with_a_pass_over_two_images() -> None:
-    trace = traced("gpumemnet")
+def test_gpumemnets_loop_begins_with_a_pass_over_two_images(tracer: Tracer) -> None:
+    trace = traced(tracer, "gpumemnet")
     first, *others = [
         a.convolution.input_shape[0]
         for a in trace.allocations

@@ -576,6 +576,7 @@ def server() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["kill", "stop"])
 def test_a_server_that_is_gone_when_a_trial_ends_is_waited_for(
     open_study: Any, curves: CurveSet, make_card: Any, server: Postgres, name: str
@@ -600,6 +601,7 @@ def test_a_server_that_is_gone_when_a_trial_ends_is_waited_for(
     assert len(set(told)) == len(told)
 
 
+@pytest.mark.process
 def test_a_server_that_stays_away_ends_the_search_and_the_next_one_goes_on(
     open_study: Any, curves: CurveSet, make_card: Any, server: Postgres
 ) -> None:
