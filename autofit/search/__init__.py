@@ -7,7 +7,7 @@
     choice    the best of what fits, by batch or by throughput, and the throughput knee
     agenda    what is left once boundaries are known: rates, the winner's soak
     pace      which settings are usually faster; pareto, pruning: which of them need no trial
-    sampler   both as an Optuna sampler: Optuna chooses the setting, the boundary the batch
+    sampler   what to try next: Optuna chooses the setting, the boundary the batch
 
 Nothing is re-exported: importing optuna takes a second, and `boundary` does without it.
 """

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import Trial
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
 from autofit.search.sizes import sizes_for
@@ -68,13 +67,6 @@ class SearchSpace:
         """The Optuna distribution of each searched knob, then of the batch size."""
         knobs = {name: CategoricalDistribution(values) for name, values in self.choices.items()}
         return {**knobs, BATCH_SIZE: IntDistribution(self.min_batch, self.max_batch)}
-
-    def suggest(self, trial: Trial) -> tuple[Knobs, int]:
-        """Asks the study's sampler for a configuration: the knobs first, the batch for them."""
-        for name, values in self.choices.items():
-            trial.suggest_categorical(name, values)
-        batch_size = trial.suggest_int(BATCH_SIZE, self.min_batch, self.max_batch)
-        return self.to_knobs(trial.params), batch_size
 
     def to_knobs(self, params: Mapping[str, Any]) -> Knobs:
         """The knob setting of a trial's parameters."""

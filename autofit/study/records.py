@@ -26,7 +26,6 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.search.sampler import MEMORY_CONSTRAINT, PEAK_ATTRIBUTE
 from autofit.study.owner import Owner
 from workers.protocol import TrialOutcome, Verdict
 
@@ -39,6 +38,8 @@ _VERDICT = "verdict"
 _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
 _PREDICTED = "predicted_bytes"
+_PEAK = "peak_bytes"  # the measured peak that is held against the budget
+_MEMORY_CONSTRAINT = "memory"  # at most 0 for a trial that fits
 # Where a trial's constraints stood before Optuna 5 named them, and where optuna-dashboard reads them.
 _UNNAMED_CONSTRAINTS = "constraints"
 
@@ -144,7 +145,7 @@ class TrialRecords:
             return
         peak_bytes = outcome.budgeted_bytes
         if peak_bytes is not None:
-            self._backend.set_trial_user_attr(trial_id, PEAK_ATTRIBUTE, peak_bytes)
+            self._backend.set_trial_user_attr(trial_id, _PEAK, peak_bytes)
         for key, value in self._constraint(outcome.verdict, peak_bytes):
             self._backend.set_trial_system_attr(trial_id, key, value)
         # Not the size itself, or what asks a storage for the best trial, as Optuna's dashboard and
@@ -161,7 +162,7 @@ class TrialRecords:
             value = excess if excess is not None and excess > 0 else 1.0
         if value > 0:
             yield _UNNAMED_CONSTRAINTS, [value]
-        yield from create_trial(value=0.0, constraints={MEMORY_CONSTRAINT: value}).system_attrs.items()
+        yield from create_trial(value=0.0, constraints={_MEMORY_CONSTRAINT: value}).system_attrs.items()
 
 
 def kept(outcome: TrialOutcome) -> str:

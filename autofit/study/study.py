@@ -122,8 +122,8 @@ class TuningStudy:
         self._storage = storage
         self._lease_seconds = lease_seconds
         self._coordinator = uuid.uuid4().hex
-        self._sampler = BoundarySampler(space, budget_bytes=budget_bytes, curves=curves, seed=seed)
-        self._study = optuna.load_study(study_name=name, storage=storage.backend, sampler=self._sampler)
+        self._sampler = BoundarySampler(space, seed=seed)
+        self._study = optuna.load_study(study_name=name, storage=storage.backend)
         study_id = storage.backend.get_study_id_from_name(name)
         self._study_id = study_id
         self._records = TrialRecords(storage.backend, study_id, budget_bytes=budget_bytes)
@@ -165,7 +165,7 @@ class TuningStudy:
             storage: see `open_storage`.
             wait_seconds: how long a storage that went away is waited for.
             fresh: delete an earlier study of this name.
-            curves: predictions, see `BoundarySampler`.
+            curves: the prediction for a setting, or None where there is none.
             seed: of the choice among settings.
             goal: what the trials are for, beside the boundaries.
             lease_seconds: for how long a trial is this process's, from its beginning or from the

@@ -36,7 +36,7 @@ from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.search.pruning import Pruning
 from autofit.search.sampler import no_curve
-from autofit.search.space import SearchSpace
+from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.settings.goals import Risk
 from autofit.settings.workloads import refer
 from autofit.study.study import TuningStudy
@@ -161,7 +161,10 @@ def random_search(space: SearchSpace, device: StandInDevice, num_trials: int) ->
     largest: dict[Knobs, int] = {}
     for _ in range(num_trials):
         trial = study.ask()
-        knobs, batch_size = space.suggest(trial)
+        for name, values in space.choices.items():
+            trial.suggest_categorical(name, values)
+        batch_size = trial.suggest_int(BATCH_SIZE, space.min_batch, space.max_batch)
+        knobs = space.to_knobs(trial.params)
         fits = device.fits(knobs, batch_size)
         study.tell(trial, batch_size if fits else 0)
         if fits:
