@@ -191,8 +191,6 @@ class TrialSpec:
         heartbeat_seconds: so long may the trial's process be silent before it is taken as hung.
             It beats several times as often, also during an operator of hours; only what keeps the
             interpreter's lock, or stops the process, silences it.
-        snapshot_path: a file on the worker for the CUDA allocator's history with stacks, to be
-            opened in PyTorch's memory viewer; None writes none.
         conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.
@@ -216,7 +214,6 @@ class TrialSpec:
     heartbeat_seconds: float = 60.0
     seed: int = 0
     is_own_budget: bool = False
-    snapshot_path: str | None = None
     conv_plan: tuple[tuple[str, str], ...] = ()
     with_follow_up: bool = True
     with_trace: bool = True

@@ -54,10 +54,6 @@ class ScanResult:
     first_failing_batch: int | None
     num_evaluations: int
 
-    @property
-    def cap_reached(self) -> bool:
-        return self.first_failing_batch is None
-
 
 def largest_fitting_batch(
     curve: Curve,
@@ -66,7 +62,6 @@ def largest_fitting_batch(
     min_batch: int = MIN_BATCH,
     max_batch: int = MAX_BATCH,
     sizes: Sequence[int] | None = None,
-    on_progress: Callable[[int], None] | None = None,
 ) -> ScanResult:
     """Proves the largest batch whose reserved peak is within the budget.
 
@@ -79,7 +74,6 @@ def largest_fitting_batch(
         min_batch: the smallest size of interest.
         max_batch: the cap.
         sizes: those of interest, ascending, in place of all between the two.
-        on_progress: called with each batch size about to be scanned.
     """
     num_evaluations = 0
     ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
@@ -92,8 +86,6 @@ def largest_fitting_batch(
 
     candidate = _last_within(lower_bound, budget_bytes, ranks.first, ranks.last)
     while candidate >= ranks.first:
-        if on_progress is not None:
-            on_progress(ranks.size(candidate))
         num_evaluations += 1
         if ranked.peak_reserved_bytes(candidate, stop_above_bytes=budget_bytes) <= budget_bytes:
             break

@@ -184,16 +184,6 @@ def test_a_card_whose_memory_another_process_holds_is_refused_by_its_number():
     torch.cuda.empty_cache()
 
 
-def test_the_allocators_history_is_written_on_request(tmp_path):
-    path = tmp_path / "snapshot.pickle"
-    outcome = run(spec_of("linear", snapshot_path=str(path)))
-    assert outcome.environment["snapshot"] == str(path)
-    assert path.stat().st_size > 10_000
-    elsewhere = run(spec_of("linear", snapshot_path="/no/such/folder/snapshot.pickle"))
-    assert elsewhere.verdict is Verdict.FITS
-    assert "could not be written" in elsewhere.environment["snapshot"]
-
-
 def test_a_users_error_names_the_card_too():
     outcome = run(spec_of("mistaken"))
     assert outcome.verdict is Verdict.FAILED

@@ -110,11 +110,6 @@ class CachingAllocator:
         """Releases what is cached, as `torch.cuda.empty_cache` does; returns the bytes."""
         return self._pools.release_cached()
 
-    def reset_peaks(self) -> None:
-        """Lets both peaks start anew from the current state."""
-        self.peak_allocated_bytes = self.allocated_bytes
-        self._pools.peak_reserved_bytes = self._pools.reserved_bytes
-
     def segments(self) -> tuple[Segment, ...]:
         """A snapshot of all memory that is reserved, in the order of addresses."""
         parts = (part for _, front in sorted(self._pools.fronts.items()) for part in _mapped_parts(front))

@@ -56,16 +56,11 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, **options)
 
 
-def repeated_blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
     """The outermost modules with children of their own that stand beside one of their class in a list.
 
-    Lists are `nn.Sequential` and `nn.ModuleList`.
+    Each comes with that list, an `nn.Sequential` or `nn.ModuleList`.
     """
-    return (block for _, block in _repeated_blocks(model))
-
-
-def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """The same, each with the list that it stands in."""
     children = list(model.children())
     is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)
     num_alike = collections.Counter(type(child) for child in children)

@@ -58,19 +58,14 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
         card.occupancy.demand(spec.budget_bytes, card.device.name)
     workload = None if spec.workload.kind == "script" else resolve(spec.workload)
     _cap(spec.budget_bytes, card)
-    meter = AllocatorMeter(card, keeps_stacks=spec.snapshot_path is not None)
+    meter = AllocatorMeter(card)
     progress = steps.Progress(device=card.device, report=report)
     learned = _Learned()
 
     def give_up() -> None:
         last_word(lambda: _outcome(spec, card, meter, progress, learned, _swallowed_out_of_memory()))
 
-    try:
-        out_of_memory = _run(workload, spec, meter, progress, learned, give_up)
-    finally:
-        if spec.snapshot_path is not None:
-            progress.enter("snapshot")
-            learned.environment |= _snapshot(spec.snapshot_path)
+    out_of_memory = _run(workload, spec, meter, progress, learned, give_up)
     return _outcome(spec, card, meter, progress, learned, out_of_memory)
 
 
@@ -173,15 +168,6 @@ def _cap(budget_bytes: int | None, card: Card) -> None:
     torch.cuda.set_per_process_memory_fraction(allowed_fraction(budget_bytes, card.total_bytes), 0)
 
 
-def _snapshot(path: str) -> dict[str, str]:
-    """Writes the allocator's history for PyTorch's memory viewer, and says where, or why not."""
-    try:
-        _memory._dump_snapshot(path)  # noqa: SLF001 - the documented way has no public name
-    except (OSError, RuntimeError) as error:
-        return {"snapshot": f"could not be written: {steps.in_one_line(error)}"}
-    return {"snapshot": path}
-
-
 def device_at_hand() -> Device | None:
     """The card that a trial here runs on, None where there is none."""
     return Card.at_hand().device if torch.cuda.is_available() else None
@@ -223,22 +209,20 @@ class AllocatorMeter:
 
     Args:
         card: what it measures on.
-        keeps_stacks: whether the allocator's history is for people: with stacks, and never cleared.
     """
 
-    def __init__(self, card: Card, *, keeps_stacks: bool = False) -> None:
+    def __init__(self, card: Card) -> None:
         self._card = card
-        self._keeps_stacks = keeps_stacks
 
     def reset(self) -> None:
         torch.cuda.synchronize(0)
         torch.cuda.reset_peak_memory_stats(0)
         _memory._record_memory_history(  # noqa: SLF001
             "all",
-            context="all" if self._keeps_stacks else None,
+            context=None,
             stacks="python",
             max_entries=_MAX_HISTORY_EVENTS,
-            clear_history=not self._keeps_stacks,
+            clear_history=True,
         )
 
     def allocator_peaks(self) -> Peaks:

@@ -65,7 +65,6 @@ def test_the_scan_finds_the_largest_of_200_random_curves(random_curve: Any, budg
         assert result.largest_batch == expected
         fits = [peak <= budget_bytes for peak in curve.reserved]
         num_not_monotone += fits != sorted(fits, reverse=True)
-        assert result.cap_reached == (expected == 300)
         assert result.first_failing_batch == (None if expected == 300 else (expected or 0) + 1)
     assert num_not_monotone >= 30
 
@@ -109,9 +108,8 @@ def test_the_scan_evaluates_no_reserved_peak_whose_live_bytes_decide(
 ) -> None:
     live = [40 * b for b in range(1, 301)]
     curve = tabulated_curve([low + 1000 for low in live], live)
-    scanned: list[int] = []
-    largest_fitting_batch(curve, budget_bytes, max_batch=300, on_progress=scanned.append)
-    assert curve.evaluated == scanned == list(range(250, 224, -1))
+    largest_fitting_batch(curve, budget_bytes, max_batch=300)
+    assert curve.evaluated == list(range(250, 224, -1))
 
 
 def test_a_cached_curve_evaluates_each_size_once(tabulated_curve: Any) -> None:

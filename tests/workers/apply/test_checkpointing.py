@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.apply.checkpointing import checkpoint_blocks, repeated_blocks
+from workers.apply.checkpointing import checkpoint_blocks
 from workers.errors import InapplicableError
 
 
@@ -32,16 +32,25 @@ def chain(*modules):
     return nn.Sequential(*modules)
 
 
+def trained(model, *modules):
+    """Checkpoints a model's blocks and trains one step of these modules, one after another."""
+    checkpoint_blocks(model)
+    chain(*modules)(torch.randn(4, 8)).sum().backward()
+
+
 def test_repeated_blocks_are_those_of_one_class_in_a_list():
     first, second, other = Block(), Block(), Other()
-    model = nn.ModuleDict({"blocks": chain(nn.Linear(8, 8), first, other, second, nn.Linear(8, 8))})
-    assert list(repeated_blocks(model)) == [first, second]
+    blocks = chain(nn.Linear(8, 8), first, other, second, nn.Linear(8, 8))
+    trained(nn.ModuleDict({"blocks": blocks}), blocks)
+    assert [block.num_runs for block in (first, second, other)] == [2, 2, 1]
 
 
 def test_a_block_within_a_block_is_run_again_with_it():
-    inner = chain(Block(), Block())
-    model = nn.ModuleList([chain(inner), chain(Block(), Block())])
-    assert list(repeated_blocks(model)) == list(model)
+    inner, beside = (Block(), Block()), (Block(), Block())
+    model = nn.ModuleList([chain(chain(*inner)), chain(*beside)])
+    trained(model, *model)
+    # Were the inner ones checkpointed too, the first of them would run a third time.
+    assert [block.num_runs for block in (*inner, *beside)] == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("model", [nn.Linear(8, 8), chain(nn.Linear(8, 8), nn.Linear(8, 8)), chain(Block())])
