@@ -530,7 +530,7 @@ def test_a_search_over_several_knobs_has_a_boundary_for_each_and_marks_the_front
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler for C++ on the CPU")
 def test_of_settings_that_are_compiled_alone_the_search_has_no_prediction() -> None:
     options = {
-        "model": SMALL,
+        "model": f"{WORKLOADS}:linear",
         "device": "cpu",
         "gpu_mem": "4G",
         "max_batch": 1,
@@ -540,7 +540,7 @@ def test_of_settings_that_are_compiled_alone_the_search_has_no_prediction() -> N
     }
     result = session.run(
         resolve_settings(options, {}, None),
-        refer(SMALL),
+        refer(options["model"]),
         emit=ignore,
         connect=lambda *_: InlineDispatcher(),
     )

