@@ -24,7 +24,7 @@ from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
 from autofit.report.html.tables import breakdown_table, frontier_table
-from autofit.report.words import evidence_phrase, rate, unnamed_card
+from autofit.report.words import assumptions, evidence_phrase, rate
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
@@ -58,7 +58,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         except WorkloadFailedError as error:
             notes.append(f"the report has no prediction beside the answer: {error.message}")
     if estimate is not None:
-        notes += _what_a_prediction_rests_on(estimate)
+        notes += assumptions(estimate)
     return Content(
         title=f"{result.workload} in {format_bytes(budget.device_total_bytes)}",
         answer=answer_in_words(result),
@@ -90,7 +90,7 @@ def report_on_estimate(
     """
     budget = None if gpu is None else _budget_of(gpu, estimate.num_ranks)
     emit(Progress(stage="predicting the curve"))
-    batch, notes = estimate.batch_size, _what_a_prediction_rests_on(estimate)
+    batch, notes = estimate.batch_size, assumptions(estimate)
     try:
         curves = _around(predictor.curve(estimate.knobs, card), batch)
     except WorkloadFailedError as error:  # at other sizes than this one
@@ -332,11 +332,6 @@ def _in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:
             yield f"That does not fit the {usable} that are usable on the card."
         else:
             yield f"That may or may not fit the {usable} that are usable on the card."
-
-
-def _what_a_prediction_rests_on(estimate: Estimate) -> tuple[str, ...]:
-    spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
-    return (*spanned, f"convolution workspaces: {estimate.workspace_source}", estimate.calibration.note)
 
 
 def _made(versions: dict[str, str], *more: str) -> str:

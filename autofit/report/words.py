@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.hardware.gpus import oldest_first
+from autofit.predict.estimate import Estimate
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 
@@ -29,6 +30,12 @@ def unnamed_card(architectures: Sequence[str]) -> str:
         f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
         "name the card to narrow it"
     )
+
+
+def assumptions(estimate: Estimate) -> tuple[str, ...]:
+    """What the interval of a prediction spans and rests on."""
+    spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
+    return (*spanned, f"convolution workspaces: {estimate.workspace_source}", estimate.calibration.note)
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:

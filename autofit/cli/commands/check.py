@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -64,12 +63,9 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     settings = resolve_one_configuration(options, "a check")
     workload = refer(settings.model, settings)
-    with contextlib.ExitStack() as stack:
-        from autofit.cli.text.output import stderr
-        from autofit.cli.text.progress import ProgressLine
-        from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         result = backend.check(settings, workload, batch_size, emit)
     click.echo(result.to_json() if as_json else _line(result, options))
     return result.verdict.exit_code

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import click
 
 from autofit.cli.backend import Backend
@@ -42,12 +40,9 @@ def compare(  # noqa: PLR0917 - click passes them by name
         raise UsageError(f"compare needs at least two models, got {len(models)}: name another one")
     settings = resolve_settings({**given, "model": models[0]}, {}, None)
     workloads = [refer(model, settings) for model in models]
-    with contextlib.ExitStack() as stack:
-        from autofit.cli.text.output import stderr
-        from autofit.cli.text.progress import ProgressLine
-        from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         comparison = backend.compare(settings, workloads, batch_size, emit)
     if as_json:
         click.echo(comparison.to_json())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import click
@@ -79,12 +78,9 @@ def _of_model(
         raise UsageError("--gpu names a card, but --device cpu uses none: leave out one of them")
     workload = refer(settings.model, settings)
     gpu = None if settings.gpu is None else settings.gpu.key
-    with contextlib.ExitStack() as stack:
-        from autofit.cli.text.output import stderr
-        from autofit.cli.text.progress import ProgressLine
-        from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         card = None if device == "cpu" else card_named(gpu)
         return backend.conv_layers(workload, batch_size, card, settings.setup.mode, emit)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -65,12 +64,9 @@ def estimate(
     if report is not None:
         require_writable(report)
     workload = refer(settings.model, settings)
-    from autofit.cli.text.output import stderr
-    from autofit.cli.text.progress import ProgressLine
-    from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
-    with contextlib.ExitStack() as stack:
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
         levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
         if summary is not None:
@@ -86,8 +82,7 @@ def estimate(
     if report is not None:
         from autofit.cli.commands.report_file import write_report
 
-        with contextlib.ExitStack() as stack:
-            emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+        with progress(quiet=quiet) as emit:
             return write_report(
                 report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit)
             )

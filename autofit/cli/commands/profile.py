@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -146,12 +145,9 @@ def _predicted(
     settings = resolve_settings(given, {}, None)
     settings.one_conv_algo("a profile")
     workload = refer(settings.model, settings)
-    with contextlib.ExitStack() as stack:
-        from autofit.cli.text.output import stderr
-        from autofit.cli.text.progress import ProgressLine
-        from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         return backend.profile(settings, workload, batch_size, emit)
 
 

@@ -123,13 +123,10 @@ def _write_report(
     backend: Backend, settings: TuneSettings, result: TuneResult, path: Path, *, quiet: bool
 ) -> ExitCode | None:
     from autofit.cli.commands.report_file import write_report
-    from autofit.cli.text.output import stderr
-    from autofit.cli.text.progress import ProgressLine
-    from autofit.events import ignore
+    from autofit.cli.text.progress import progress
 
     workload = refer(settings.model, settings)
-    with contextlib.ExitStack() as stack:
-        emit = ignore if quiet else stack.enter_context(ProgressLine(stderr()))
+    with progress(quiet=quiet) as emit:
         return write_report(path, lambda: backend.report_on_search(settings, workload, result, emit))
 
 
@@ -152,14 +149,11 @@ def _search(
     workload = refer(settings.model, settings)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
+        from autofit.cli.text.progress import progress
+
         # Ray prints on stdout when one of its workers dies, whatever its logging is set to.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        told: list[EventSink] = [watch, *sinks]
-        if not quiet:
-            from autofit.cli.text.output import stderr
-            from autofit.cli.text.progress import ProgressLine
-
-            told.append(stack.enter_context(ProgressLine(stderr())))
+        told: list[EventSink] = [watch, *sinks, stack.enter_context(progress(quiet=quiet))]
         if settings.metrics_port is not None:
             told.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
         return backend.tune(settings, workload, fan_out(*told))

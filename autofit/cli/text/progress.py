@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -9,11 +11,30 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from autofit.cli.text.output import exact
-from autofit.events import Event, Noted, Progress, TrialFinished, TrialStarted, TuneStarted
+from autofit.cli.text.output import exact, stderr
+from autofit.events import (
+    Event,
+    EventSink,
+    Noted,
+    Progress,
+    TrialFinished,
+    TrialStarted,
+    TuneStarted,
+    ignore,
+)
 from autofit.settings.words import in_short
 from autofit.units import format_bytes
 from workers.protocol import Probe, TrialOutcome
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[EventSink]:
+    """The event sink of a command: a line on stderr, or nothing with `--quiet`."""
+    if quiet:
+        yield ignore
+        return
+    with ProgressLine(stderr()) as line:
+        yield line
 
 
 class ProgressLine:

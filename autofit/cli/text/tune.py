@@ -15,7 +15,7 @@ from autofit.cli.text.output import bullets, code, exact, grid, headed, heading,
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.cli.text.tune_sections import print_measured, print_plan, print_pruned, print_risks
 from autofit.report.answer import answer_in_words
-from autofit.report.words import outside_allocator, unnamed_card
+from autofit.report.words import assumptions, outside_allocator
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
@@ -180,11 +180,7 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
 def _calibration(result: TuneResult) -> tuple[str, ...]:
     """What the interval of a predicted answer spans and rests on."""
     is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
-    if result.estimate is None or not is_predicted:
-        return ()
-    workspaces = f"convolution workspaces: {result.estimate.workspace_source}"
-    spanned = (unnamed_card(result.architectures),) if len(result.architectures) > 1 else ()
-    return (*spanned, workspaces, result.estimate.calibration.note)
+    return () if result.estimate is None or not is_predicted else assumptions(result.estimate)
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:

@@ -193,7 +193,7 @@ def answer(**changes: Any) -> TuneResult:
         study="davenet-16.00-GiB-card-0123456789ab",
         fingerprint="0123456789abcdef",
         versions={"autofit": "0.1.0", "torch": "2.13.0"},
-        estimate=predicted_estimate(118, "native"),
+        estimate=dataclasses.replace(predicted_estimate(118, "native"), architectures=("sm_80",)),
         cards=(
             CardAnswer(gpu="a2", total_bytes=15_632_171_008, largest_batch=107),
             CardAnswer(gpu="t4", total_bytes=15_636_365_312, largest_batch=107),

@@ -249,7 +249,9 @@ def test_assumptions_and_notes_are_told(rendered, results):
 def test_where_no_card_is_named_it_says_what_is_spanned_and_how_to_narrow_it(rendered, results):
     result = results.answer()
     assert "narrow it" not in flat(rendered(result))
-    spanned = dataclasses.replace(result, architectures=("sm_80", "sm_120", "sm_75"))
+    architectures = ("sm_80", "sm_120", "sm_75")
+    estimate = dataclasses.replace(result.estimate, architectures=architectures)
+    spanned = dataclasses.replace(result, architectures=architectures, estimate=estimate)
     said = "no --gpu given: sm_80 is assumed, and the range covers sm_75, sm_80, sm_120"
     assert f"· {said}; name the card to narrow it" in flat(rendered(spanned))
     assert spanned.to_dict()["architectures"] == ["sm_80", "sm_120", "sm_75"]
