@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import workers
@@ -28,18 +29,19 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
-from autofit.tuning.result import Best, CardAnswer, TuneResult
+from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
 from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
-from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 
 if TYPE_CHECKING:
-    from autofit.search.pruning import Pruning
+    from autofit.search.pruning import PrunedSetting
     from autofit.search.space import SearchSpace
     from autofit.study.study import TuningStudy
+    from autofit.tuning.frontier import Frontier
 
 
 # A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
@@ -110,10 +112,54 @@ def run(
     return result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predicted:
+    """What a search is of, and what is known before anything is tried.
+
+    Attributes:
+        started: when the search began, monotonic.
+        spec: what all its trials have in common.
+        caps: why no larger batch than those of the space can be run, by setting.
+        notes: what was left out, and what should be known of the curves.
+    """
+
+    started: float
+    target: Target
+    spec: TrialSpec
+    predictor: Predictor
+    space: SearchSpace
+    curves: CurveSet
+    caps: dict[Knobs, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """What the study holds once nothing is left to try.
+
+    Attributes:
+        study: its name.
+    """
+
+    frontier: Frontier
+    trials: tuple[TrialOutcome, ...]
+    pruned: tuple[PrunedSetting, ...]
+    study: str
+    fingerprint: str
+
+
 def _search(
     settings: TuneSettings, workload: WorkloadRef, measuring: Measuring, emit: EventSink
 ) -> tuple[TuneResult, dict[str, str] | None]:
     """Predicts, tries and answers; with the answer come the files that the workload used."""
+    predicted = _predict(settings, workload, measuring, emit)
+    tried = _try(settings, predicted, measuring, emit)
+    return _answer(settings, predicted, tried, measuring, emit), predicted.predictor.sources
+
+
+def _predict(
+    settings: TuneSettings, workload: WorkloadRef, measuring: Measuring, emit: EventSink
+) -> _Predicted:
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_measurement(settings, target)
@@ -129,8 +175,21 @@ def _search(
     space, left_out = search_space(settings, algos, predictor)
     curves, notes = curves_of(space, target, predictor, spec, measuring.submit, risk=settings.risk)
     space, caps = capped(space, curves)
-    pruning = pruning_of(settings, target, space, curves)
-    with _open_study(settings, spec, target, space, curves, pruning=pruning) as study:
+    return _Predicted(
+        started=started,
+        target=target,
+        spec=spec,
+        predictor=predictor,
+        space=space,
+        curves=curves,
+        caps=caps,
+        notes=(*left_out, *notes),
+    )
+
+
+def _try(settings: TuneSettings, predicted: _Predicted, measuring: Measuring, emit: EventSink) -> _Tried:
+    target, space, curves = predicted.target, predicted.space, predicted.curves
+    with _open_study(settings, predicted) as study:
         emit(
             TuneStarted(
                 workload=study.opened.workload,
@@ -141,7 +200,7 @@ def _search(
             )
         )
         frontier = Tuner(
-            spec=spec,
+            spec=predicted.spec,
             study=study,
             curves=curves,
             trials=CurveTrials(curves)
@@ -154,35 +213,28 @@ def _search(
                 budget_bytes=target.budget.usable_bytes,
             ),
             emit=emit,
-            limits=_limits(settings, target, time.monotonic() - started),
-            caps=caps,
+            limits=_limits(settings, target, time.monotonic() - predicted.started),
+            caps=predicted.caps,
         ).run()
-        trials = tuple(record.outcome for record in study.outcomes())
-        pruned = study.pruned
-    best = frontier.best()
-
-    def predict_other_kind(knobs: Knobs) -> CurveSet:
-        other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
-        alone = dataclasses.replace(space, choices={}, fixed=knobs)
-        predicts = _predictor(other, target, emit)
-        return curves_of(alone, target, predicts, other, measuring.submit, risk=settings.risk)[0]
-
-    kinds, not_compared = (
-        compare_kinds(
-            frontier,
-            curves,
-            predict_other_kind,
-            space=space,
-            tuned_kind=spec.setup.batch_kind,
-            budget_bytes=target.budget.usable_bytes,
+        return _Tried(
+            frontier=frontier,
+            trials=tuple(record.outcome for record in study.outcomes()),
+            pruned=study.pruned,
+            study=study.name,
+            fingerprint=study.fingerprint,
         )
-        if predictor.has_batch_kinds
-        else (None, ())
-    )
-    result = TuneResult(
-        workload=workload.name,
+
+
+def _answer(
+    settings: TuneSettings, predicted: _Predicted, tried: _Tried, measuring: Measuring, emit: EventSink
+) -> TuneResult:
+    target, space, curves, frontier = predicted.target, predicted.space, predicted.curves, tried.frontier
+    best = frontier.best()
+    kinds, not_compared = _kinds(settings, predicted, frontier, measuring, emit)
+    return TuneResult(
+        workload=predicted.spec.workload.name,
         budget=target.budget,
-        device=next((trial.device for trial in reversed(trials) if trial.was_run), target.device),
+        device=next((trial.device for trial in reversed(tried.trials) if trial.was_run), target.device),
         best=best,
         frontier=with_risks(
             frontier.entries(),
@@ -191,11 +243,11 @@ def _search(
             sizes=space.sizes,
             emit=emit,
         ),
-        pruned=pruned,
-        trials=trials,
-        study=study.name,
+        pruned=tried.pruned,
+        trials=tried.trials,
+        study=tried.study,
         architectures=target.card.architectures,
-        fingerprint=study.fingerprint,
+        fingerprint=tried.fingerprint,
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
@@ -204,15 +256,42 @@ def _search(
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
-        notes=(*frontier.notes(), *left_out, *notes, *not_compared, *_on_ranks(settings)),
+        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
         stopped_by=frontier.stopped_by,
-        wall_seconds=time.monotonic() - started,
+        wall_seconds=time.monotonic() - predicted.started,
         answered_seconds=time.time(),
     )
-    return result, predictor.sources
+
+
+def _kinds(
+    settings: TuneSettings,
+    predicted: _Predicted,
+    frontier: Frontier,
+    measuring: Measuring,
+    emit: EventSink,
+) -> tuple[BatchKinds | None, tuple[str, ...]]:
+    """How far each kind of batches gets, where the workload makes both; and why that is not known."""
+    if not predicted.predictor.has_batch_kinds:
+        return None, ()
+    target, spec, space = predicted.target, predicted.spec, predicted.space
+
+    def predict_other_kind(knobs: Knobs) -> CurveSet:
+        other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
+        alone = dataclasses.replace(space, choices={}, fixed=knobs)
+        predicts = _predictor(other, target, emit)
+        return curves_of(alone, target, predicts, other, measuring.submit, risk=settings.risk)[0]
+
+    return compare_kinds(
+        frontier,
+        predicted.curves,
+        predict_other_kind,
+        space=space,
+        tuned_kind=spec.setup.batch_kind,
+        budget_bytes=target.budget.usable_bytes,
+    )
 
 
 def _predictor(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
@@ -258,17 +337,10 @@ def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
     )
 
 
-def _open_study(
-    settings: TuneSettings,
-    spec: TrialSpec,
-    target: Target,
-    space: SearchSpace,
-    curves: CurveSet,
-    *,
-    pruning: Pruning | None,
-) -> TuningStudy:
+def _open_study(settings: TuneSettings, predicted: _Predicted) -> TuningStudy:
     from autofit.study.study import TuningStudy
 
+    spec, target, space, curves = predicted.spec, predicted.target, predicted.space, predicted.curves
     return TuningStudy.open(
         space,
         budget_bytes=target.budget.usable_bytes,
@@ -283,7 +355,7 @@ def _open_study(
         goal=_goal(settings, spec),
         workload=spec.workload.name,
         gpu=gpu_label(settings, target.device),
-        pruning=pruning,
+        pruning=pruning_of(settings, target, space, curves),
     )
 
 
