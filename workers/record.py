@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         earlier = rows_in(options.out)
     except ValueError as error:
-        sys.stderr.write(f"{options.out} is no file of rows ({error}): name another with --out\n")
+        sys.stderr.write(f"{options.out} is not a file of rows ({error}): name another with --out\n")
         return EXIT_USAGE
     with options.out.open("a", encoding="utf-8") as file:
         for row in itertools.chain(

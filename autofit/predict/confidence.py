@@ -1,4 +1,4 @@
-"""How far a prediction may be off: the risk that is taken, and what real runs left over.
+"""How far a prediction may be off: the risk that is taken, and the errors against real runs.
 
 A predicted peak spans an interval for two reasons. The workspaces of convolutions may be smaller or
 larger than likely: a replay at each end shows that. And the model of the step is never complete:

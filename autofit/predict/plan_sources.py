@@ -1,4 +1,4 @@
-"""Who knows what cuDNN does on a card: libcudnn where it is installed, else a table, else formulas.
+"""Where cuDNN's plans for a card come from: libcudnn where it is installed, else a table, else formulas.
 
 The libcudnn of the environment is asked, and not another, because it is the one that PyTorch would
 run with; a CPU build of PyTorch brings none.

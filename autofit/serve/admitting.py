@@ -1,4 +1,4 @@
-"""Admission from a process that stays: `admit`, again and again, whatever goes away meanwhile."""
+"""Starts queued jobs from a long-running process: calls `admit` again and again, whatever fails meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""News of a study's trials, so that each is read as often as it changes and not once for every other."""
+"""News of a study's trials: a trial is read when it has changed, not whenever another one has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataclasses made again of what `dataclasses.asdict` and JSON left of them."""
+"""Makes dataclasses again from the plain values that `dataclasses.asdict` and JSON turned them into."""
 
 from __future__ import annotations
 

@@ -119,5 +119,5 @@ def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: s
 def test_the_python_call_refuses_alike() -> None:
     with pytest.raises(UsageError, match="parallel: fsdp cannot be predicted yet"):
         autofit.estimate(MODEL, batch_size=1, parallel="fsdp:2")
-    with pytest.raises(UsageError, match="is of training: ranks exchange gradients"):
+    with pytest.raises(UsageError, match="is for training: ranks exchange gradients"):
         autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")

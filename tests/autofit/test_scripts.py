@@ -97,9 +97,12 @@ def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--script", "small.py"), "in one way: name its argument"),
-        (("--script", "small.py", "--batch-arg", "-n", "--batch-env", "N"), "in one way: name its argument"),
-        (("--script", "small.py", "--batch-env", "a b"), "no name of an environment variable"),
+        (("--script", "small.py"), "say in one way how the script takes its batch size"),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--batch-env", "N"),
+            "say in one way how the script takes its batch size",
+        ),
+        (("--script", "small.py", "--batch-env", "a b"), "is not the name of an environment variable"),
         (("--script", "smal.py", "--batch-arg", "-n"), "Did you mean small.py?"),
         (("--script", "small.py", "--model", "davenet", "--batch-arg", "-n"), "cannot be combined"),
         (("--model", "davenet", "--batch-arg", "-n"), "name it with --script"),

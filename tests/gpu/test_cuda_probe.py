@@ -103,7 +103,7 @@ def test_a_script_that_catches_that_memory_ran_out_is_oom_still(tmp_path, does):
     spec = TrialSpec(workload=script.reference(), batch_size=8, probe=Probe.CUDA, budget_bytes=512 * MIB)
     outcome = run(spec)
     assert outcome.verdict is Verdict.OOM, outcome.error
-    assert "the script caught that memory ran out, once" in outcome.environment["out_of_memory"]
+    assert "the script caught an out-of-memory error, once" in outcome.environment["out_of_memory"]
 
 
 def test_running_out_in_the_evaluation_alone_is_oom_too():

@@ -66,7 +66,7 @@ def test_an_allocator_peak_that_cannot_be_had_is_a_remark_and_no_failure():
     outcome = answer_to("healthy", deadline_seconds=1.0)  # too near for one step more
     assert outcome.verdict is Verdict.FITS
     assert outcome.steady.allocated_bytes is None
-    assert "could not be had: TimeoutError: the deadline" in outcome.environment["allocated_bytes"]
+    assert "could not be measured: TimeoutError: the deadline" in outcome.environment["allocated_bytes"]
 
 
 def test_leaving_the_interpreter_is_the_users_error():

@@ -70,7 +70,7 @@ class Rewrite(ConvAlgorithm, ABC):
 
     def applies_to_none(self, reasons: Iterable[str]) -> str:
         """Says that it works out nothing of a workload, for such reasons."""
-        why = "; ".join(dict.fromkeys(reasons)) or "there is none"
+        why = "; ".join(dict.fromkeys(reasons)) or "it has none"
         return f"{self.name} applies to no convolution of the workload ({why}): choose another --conv-algo"
 
     def flops(self, call: Convolution) -> int:

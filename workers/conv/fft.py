@@ -114,7 +114,7 @@ def _counts(call: Convolution) -> tuple[int, int, int]:
 
 ALGORITHM = Fft(
     name="fft",
-    explanation="products of spectra, in tiles where images are large; a large filter costs no more",
+    explanation="products of spectra (FFT), in tiles where images are large; a large filter costs no more",
     takes="spectra, 8·H·(W/2+1)·(N·C + K·C + N·K) bytes of fp32",
     device_kinds=DEVICE_KINDS,
     python_lines=rewrite_lines("fft"),

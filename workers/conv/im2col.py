@@ -38,7 +38,7 @@ class Im2col(Rewrite):
 
 ALGORITHM = Im2col(
     name="im2col",
-    explanation="one matrix product; needs filter size times the output's area, for the whole batch",
+    explanation="one matrix product; needs filter size × output area of memory, for the whole batch",
     takes="columns, N·C·filter·output",
     device_kinds=DEVICE_KINDS,
     python_lines=rewrite_lines("im2col"),

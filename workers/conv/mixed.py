@@ -1,4 +1,4 @@
-"""For every layer the algorithm that suits it; which, a planner says."""
+"""An algorithm for each layer, which a planner chooses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from workers.conv.algorithm import ConvAlgorithm
 
 ALGORITHM = ConvAlgorithm(
     name="mixed",
-    explanation="for each layer the cheapest algorithm with which the step stays in the budget",
+    explanation="the cheapest algorithm for each layer with which the step stays in the budget",
     takes="what the algorithm of each layer takes",
     device_kinds=("cuda",),
     python_lines=('with autofit.apply_conv_algo(model, "mixed", plan="plan.json"):  # around forward',),

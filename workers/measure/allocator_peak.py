@@ -34,7 +34,7 @@ def allocator_peak_bytes(step: Callable[[], None]) -> int:
         step()
     changes = block_changes(profiler)
     if not changes:
-        raise RuntimeError("the profiler told of no memory events")
+        raise RuntimeError("the profiler reported no memory events")
     return before_bytes + peak_of(changes)
 
 

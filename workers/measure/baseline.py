@@ -1,4 +1,4 @@
-"""What a trial's process takes on the CPU before its workload does: measured by one that has none.
+"""The CPU memory that a trial's process takes before its workload, measured without a workload.
 
 Its steps call every library that a step may call (oneDNN, MKL, OpenMP) on tensors so small that
 the process is nearly all there is: the interpreter, PyTorch, its compiler's front (which every

@@ -71,9 +71,9 @@ class Occupancy:
         needed_bytes = budget_bytes + _CONTEXT_ALLOWANCE_BYTES
         if self.free_bytes < needed_bytes:
             raise BusyDeviceError(
-                f"{name} is busy: {self}, {self.free_bytes / _MIB:.0f} MiB are free and the trial needs "
-                f"{needed_bytes / _MIB:.0f} MiB. End what runs there, choose another card with "
-                "CUDA_VISIBLE_DEVICES, or leave the others their memory with --reserve"
+                f"{name} is busy: {self}, {self.free_bytes / _MIB:.0f} MiB are free, but the trial needs "
+                f"{needed_bytes / _MIB:.0f} MiB. End the other processes, choose another card with "
+                "CUDA_VISIBLE_DEVICES, or leave them their memory with --reserve"
             )
 
 

@@ -75,14 +75,16 @@ def compare_outputs(
     try:
         process = ChildProcess("workers.measure.outputs", NO_GPU)
     except OSError as error:
-        raise ComparisonFailedError(f"no process could be started for them ({error})") from error
+        raise ComparisonFailedError(f"no process could be started for the models ({error})") from error
     try:
         answer = json.loads(process.ask(json.dumps(request), time.monotonic() + deadline_seconds))
     except TimeoutError:
-        raise ComparisonFailedError(f"they did not end within {deadline_seconds:g} s") from None
+        raise ComparisonFailedError(f"the models did not finish within {deadline_seconds:g} s") from None
     except (EOFError, ValueError) as error:
         log = process.log_tail(0).strip().splitlines()
-        raise ComparisonFailedError(f"their process died: {log[-1] if log else 'it says nothing'}") from error
+        raise ComparisonFailedError(
+            f"their process died: {log[-1] if log else 'it printed nothing'}"
+        ) from error
     finally:
         process.kill()
         process.log.close()

@@ -169,7 +169,7 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
             trial.drop_gradients()
             allocated_bytes = allocator_peak_bytes(trial.step)
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
-        progress.remarks["allocated_bytes"] = f"could not be had: {steps.in_one_line(error)}"
+        progress.remarks["allocated_bytes"] = f"could not be measured: {steps.in_one_line(error)}"
     else:
         progress.steady = dataclasses.replace(progress.steady, allocated_bytes=allocated_bytes)
 
@@ -178,7 +178,7 @@ def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
     elapsed_seconds = time.monotonic() - progress.begin
     needed_seconds = _STEPS_OF_TIME * (progress.median_step_seconds or 0.0) + _START_SECONDS
     if elapsed_seconds + needed_seconds > spec.deadline_seconds:
-        raise TimeoutError("the deadline is too near for one step more")
+        raise TimeoutError("the deadline is too near for another step")
 
 
 def limit_of_machine() -> int | None:

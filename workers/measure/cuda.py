@@ -73,7 +73,7 @@ def _swallowed_out_of_memory() -> str | None:
     """How memory ran out where a script caught it, and then did, or raised, something else."""
     num_ooms = torch.cuda.memory_stats(0).get("num_ooms", 0)
     times = "once" if num_ooms == 1 else f"{num_ooms} times"
-    return f"the script caught that memory ran out, {times}" if num_ooms else None
+    return f"the script caught an out-of-memory error, {times}" if num_ooms else None
 
 
 def _outcome(  # noqa: PLR0917 - what a trial has learned
@@ -163,7 +163,7 @@ def _cap(budget_bytes: int | None, card: Card) -> None:
     if budget_bytes > card.total_bytes:
         raise DeviceError(
             f"{card.device.name} has {card.total_bytes} bytes, fewer than the budget of "
-            f"{budget_bytes}: measure on a card that has them, or predict (--probe predict)"
+            f"{budget_bytes}: measure on a larger card, or predict (--probe predict)"
         )
     torch.cuda.set_per_process_memory_fraction(allowed_fraction(budget_bytes, card.total_bytes), 0)
 

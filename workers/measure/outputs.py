@@ -48,7 +48,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
         if not cpu.is_out_of_memory(error):
             return {"error": dataclasses.asdict(told(error))}
-        reason = f"this machine has too little memory to run them ({steps.in_one_line(error)})"
+        reason = f"this machine has too little memory to run the models ({steps.in_one_line(error)})"
         found = [OutputComparison(workload=each.name, reason=reason) for each in references[1:]]
     return {"outputs": [dataclasses.asdict(one) for one in found]}
 
@@ -153,9 +153,9 @@ def _why_not_comparable(first: _Pass, other: _Pass) -> str:
     if [tensor.shape for tensor in first.batch] != [tensor.shape for tensor in other.batch]:
         return f"their batches differ: {_shapes(first.batch)} and {_shapes(other.batch)}"
     if not all(map(torch.equal, first.batch, other.batch)):
-        return "their batches differ in their values, although made from the same seed"
+        return "their batches differ in their values, although they are made from the same seed"
     if not first.outputs or not other.outputs:
-        return "a loss that calls no module of its model leaves no output to compare"
+        return "a loss calls no module of its model, so there is no output to compare"
     if _kinds(first.outputs) != _kinds(other.outputs):
         return f"their outputs differ in shape or type: {_shapes(first.outputs)} and {_shapes(other.outputs)}"
     return ""

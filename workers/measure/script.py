@@ -58,8 +58,8 @@ class ScriptTrial:
         self._demand_memory()
         if _conv_flags() != flags and self._device.type == "cuda":
             raise InvalidTrialError(
-                f"{spec.workload.name} sets the flags of torch.backends.cudnn itself: name what it sets with "
-                "--conv-algo (cudnn-benchmark, cudnn-deterministic), or leave the flags alone there"
+                f"{spec.workload.name} sets the flags of torch.backends.cudnn itself: name the same with "
+                "--conv-algo (cudnn-benchmark, cudnn-deterministic), or remove that from the script"
             )
 
     def follow_up(self) -> None:
@@ -71,8 +71,8 @@ class ScriptTrial:
         used_bytes = steady.device_bytes if steady.allocated_bytes is None else steady.allocated_bytes
         if not used_bytes:
             raise InvalidTrialError(
-                f"{self._spec.workload.name} used no memory of the GPU: let it train there where "
-                "torch.cuda.is_available() says so"
+                f"{self._spec.workload.name} used no GPU memory: make it train on the GPU if "
+                "torch.cuda.is_available() is true"
             )
 
     # ── what the watch tells ────────────────────────────────────────────────────────────────────

@@ -170,7 +170,7 @@ class Trial:
         if not used_bytes:
             raise InvalidTrialError(
                 f"{progress.num_steps_done} steps used no memory of the device: leave the model where "
-                "autofit moves it, and make batches on the device that make_batch is given"
+                "autofit moves it, and make batches on the device that make_batch receives"
             )
         if self._optimizer is not None and _fingerprint(self._model) == before:
             raise InvalidTrialError(
@@ -237,7 +237,7 @@ class Trial:
         self._meter.reset()
         reason = self._meter.attempt(action)
         if reason is not None:
-            self._progress.remarks[phase] = f"could not be tried: {reason}"
+            self._progress.remarks[phase] = f"could not be run: {reason}"
             return Peaks()
         return self._meter.peaks()
 

@@ -42,7 +42,7 @@ def explanation(
     return DataDependentError(
         f"{error.func} at {where} depends on values, which a prediction does not "
         "have: measure instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or "
-        "keep values out of the step"
+        "remove it from the step"
     )
 
 

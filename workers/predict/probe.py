@@ -59,8 +59,8 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     if spec.knobs.compile:
         require_compilable(spec.knobs)
         raise UnsupportedError(
-            "the kernels that torch.compile makes on the device decide what a compiled model takes, which is "
-            "measured and not predicted: name a device to measure on, or leave compile out"
+            "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
+            "is measured, not predicted: name a device to measure on, or leave compile out"
         )
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
@@ -71,7 +71,7 @@ def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
     from workers.predict.scripts.tracer import ScriptTracer
 
     if spec.is_for_host:
-        raise UnsupportedError("what a script takes on the CPU is not predicted: it is measured")
+        raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
     _install(spec)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     trace = tracer.run(lambda: last_word(lambda: _outcome(PeakCurve([tracer.trace()]), spec)))
@@ -199,7 +199,7 @@ def _parallel(
         return None
     if not training:
         raise InapplicableError(
-            "--parallel ddp is of training: ranks exchange gradients, and inference has none; leave it out"
+            "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
         )
     with mode.in_step():
         return DataParallel(model, recorder)

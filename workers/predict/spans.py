@@ -1,4 +1,4 @@
-"""A size that is known to a span: low, likely, high, and the largest that it may come to."""
+"""A size that is known as a range: low, likely, high, and the largest possible."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def release_of(version: str) -> str:
     """
     parts = re.match(r"(\d+)\.(\d+)", version)
     if parts is None:
-        raise ValueError(f"no version of PyTorch: {version!r}")
+        raise ValueError(f"not a version of PyTorch: {version!r}")
     return f"{parts[1]}.{parts[2]}"
 
 

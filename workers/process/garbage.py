@@ -1,4 +1,4 @@
-"""When Python looks for garbage: not while it makes many objects that will stay."""
+"""Keeps Python's garbage collector from running while many objects are made that will stay."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Child:
         try:
             process = self._started()
         except OSError as error:
-            message = f"no process could be started for the trial ({error}): free memory or processes"
+            message = f"no process could be started for the trial ({error}): free memory, or end processes"
             return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
         log_start = process.log_bytes
         supervision = Supervision(spec, process.group, stop=_stop.get())
@@ -180,13 +180,13 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
     where = supervision.last_heard
     if isinstance(error, HungError):
         message = (
-            f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
+            f"the trial's process was silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
         )
         return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
     if isinstance(error, TimeoutError):
         message = (
             f"the trial did not end within {spec.deadline_seconds:g} s ({where}): "
-            "allow more, or find what hangs"
+            "allow more time, or find what hangs"
         )
         return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
     if isinstance(error, TooMuchMemoryError):
@@ -195,11 +195,11 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
         kill = supervision.killed_for_memory() if death == signal.SIGKILL.name else None
         if kill is not None:
             return _out_of_host_memory(spec, kill, where)
-        message = f"the trial's process died ({death}, {where}): the end of its log may say of what"
+        message = f"the trial's process died ({death}, {where}): the end of its log may show why"
         return without_answer(
             spec, Verdict.LOST, TrialError(kind="environment", message=message), environment={"exit": death}
         )
-    message = f"the trial's process sent no outcome that can be read ({error}): is this installation mixed?"
+    message = f"the outcome of the trial's process cannot be read ({error}): install autofit here again"
     return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
 
 
@@ -211,7 +211,7 @@ def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcom
     if spec.probe is Probe.PREDICT:
         message = (
             f"the prediction ran out of this machine's memory ({reason}; {where}): "
-            "free some, or predict elsewhere"
+            "free some, or predict on another machine"
         )
         return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
     outcome = without_answer(spec, Verdict.OOM, None, environment={"out_of_memory": f"{reason}; {where}"})

@@ -45,7 +45,7 @@ def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
         return outcome
     ran = f"batch {outcome.batch_size} with {outcome.knobs.to_dict()}"
     asked = f"batch {spec.batch_size} with {spec.knobs.to_dict()}"
-    message = f"the worker ran {ran} and was asked for {asked}: install the same autofit on every machine"
+    message = f"the worker ran {ran} but was asked for {asked}: install the same autofit on every machine"
     error = TrialError(kind="worker", message=message)
     return without_answer(spec, Verdict.INVALID, error, device=outcome.device)
 

@@ -135,7 +135,7 @@ class Supervision:
         held = f"the trial's processes ({len(processes)}) hold {used_bytes} bytes together"
         if self._host_limit_bytes is not None and used_bytes > self._host_limit_bytes:
             raise TooMuchMemoryError(
-                f"{held}, beyond the {self._host_limit_bytes} bytes that this machine has for them"
+                f"{held}, more than the {self._host_limit_bytes} bytes that this machine has for them"
             )
         if budget_bytes is not None and used_bytes > budget_bytes:
             return f"{held}, beyond the budget of {budget_bytes} bytes"

@@ -256,7 +256,7 @@ def _writes_existing(flags: int) -> bool:
 
 def _refusal(path: str, event: str) -> PermissionError:
     return PermissionError(
-        f"the script would change {path} ({event}), which autofit does not let it do while it is tried"
+        f"autofit does not let the script change {path} ({event}) while it tries the script"
     )
 
 

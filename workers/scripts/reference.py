@@ -15,20 +15,21 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A training script that is run unmodified; takes the place of a `Workload`.
+    """A training script that is run unmodified, in place of a `Workload`.
 
-    Its optimizer steps are counted from outside, and it is ended after a few of them. It is called
-    with its own arguments, in the caller's current folder.
+    autofit counts its optimizer steps and ends it after a few of them. It is called with its own
+    arguments, in the caller's current folder. Give either `batch_argument` or `batch_variable`.
 
     Attributes:
-        path: of the script.
-        arguments: of its command line, without that of the batch size.
-        batch_argument: the argument that takes the batch size, such as `--batch-size`; one that ends
-            in `=` is joined with it.
-        batch_variable: the environment variable that takes it, instead.
+        path: the script's file.
+        arguments: the arguments of its command line, without the batch size.
+        batch_argument: the argument that takes the batch size, such as `--batch-size`; if it ends in `=`,
+            the size is joined to it.
+        batch_variable: the environment variable that takes the batch size.
 
     Raises:
-        WorkloadError: it is not said how the script takes its batch size.
+        WorkloadError: neither or both of `batch_argument` and `batch_variable` are given, or the variable
+            has an impossible name.
     """
 
     path: str | Path
@@ -39,11 +40,11 @@ class Script:
     def __post_init__(self) -> None:
         if (self.batch_argument is None) == (self.batch_variable is None):
             raise WorkloadError(
-                "a script takes its batch size in one way: name its argument (--batch-arg --batch-size) or "
-                "the environment variable that it reads (--batch-env BATCH)"
+                "say in one way how the script takes its batch size: by an argument (--batch-arg "
+                "--batch-size) or by an environment variable that it reads (--batch-env BATCH)"
             )
         if self.batch_variable is not None and not _VARIABLE.fullmatch(self.batch_variable):
-            raise WorkloadError(f"{self.batch_variable!r} is no name of an environment variable")
+            raise WorkloadError(f"{self.batch_variable!r} is not the name of an environment variable")
 
     @property
     def name(self) -> str:
@@ -89,6 +90,6 @@ def read_script(ref: WorkloadRef) -> bytes:
     source = path.read_bytes()
     if hashlib.sha256(source).hexdigest() != ref.source_sha256:
         raise SourceChangedError(
-            f"{path} is not what was referred to: start again if it was edited meanwhile"
+            f"{path} differs from the file that the search began with: start again if it was edited meanwhile"
         )
     return source

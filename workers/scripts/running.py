@@ -75,8 +75,8 @@ def run_script(
         raise watch.refusal
     if watch.num_steps == 0:
         raise InvalidTrialError(
-            f"{ref.name} ended without an optimizer step: let it train, with a data set of at least "
-            f"{batch_size} samples, by a torch.optim.Optimizer"
+            f"{ref.name} ended without an optimizer step: let it train with a torch.optim.Optimizer, on a "
+            f"data set of at least {batch_size} samples"
         )
 
 

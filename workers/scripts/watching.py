@@ -190,9 +190,9 @@ class StepWatch:
         shapes = list(dict.fromkeys(self._shapes))
         shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
         return (
-            f"nothing that the model of {self._name} was given has {self._batch_size} samples, only {shown}: "
-            "name the argument or variable that its batch size comes by; where its data set has no more, end "
-            "the search there with --max-batch"
+            f"the model of {self._name} got no input with {self._batch_size} samples, only {shown}: name the "
+            "argument or variable that sets its batch size (--batch-arg, --batch-env), or end the search "
+            "there with --max-batch if its data set has no more samples"
         )
 
 

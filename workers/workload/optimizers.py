@@ -81,7 +81,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
     if workload.step is None and not isinstance(made, torch.optim.Optimizer):
         raise WorkloadError(
             f"the workload's optimizer function returned {len(made)} optimizers: give the workload a "
-            "step(model, optimizers, batch) that says what each of them does, or return one"
+            "step(model, optimizers, batch) that uses each of them, or return one"
         )
     return made
 
@@ -118,12 +118,12 @@ def make_optimizer(
                 f"or one of {', '.join(_WITH_FUSED_KERNEL)}"
             )
         if optimizer == EIGHT_BIT and implementation != "default":
-            raise WorkloadError(f"{EIGHT_BIT} has an implementation of its own: leave out optimizer_impl")
+            raise WorkloadError(f"{EIGHT_BIT} has only its own implementation: leave out optimizer_impl")
         return _FACTORIES[optimizer](params, **_IMPLEMENTATIONS[implementation])
     if implementation != "default":
         raise WorkloadError(
-            f"optimizer_impl {implementation} is for optimizers by name, and the workload makes its own: set "
-            "foreach= or fused= in its function, or name an optimizer"
+            f"optimizer_impl {implementation} is for optimizers given by name, but the workload makes its "
+            "own: set foreach= or fused= in its function, or name an optimizer"
         )
     made: Any = optimizer(params)
     several = made if isinstance(made, tuple | list) else [made]

@@ -91,7 +91,9 @@ def parse_reference(
     if not colon:
         raise UnknownWorkloadError(_without_attribute(text))
     if not all(part.isidentifier() for part in attribute.split(".")):
-        raise UnknownWorkloadError(f"{text!r} ends in no attribute: write {location}:NAME")
+        raise UnknownWorkloadError(
+            f"{text!r} does not end in the name of an attribute: write {location}:NAME"
+        )
     is_file = location.endswith(".py") or "/" in location
     kind, target, source, search_path = (_file if is_file else _module)(location, folder)
     return WorkloadRef(
@@ -184,17 +186,15 @@ def _check_sample(
     if library is not None:
         misplaced = [f"--{name}" for name in said if name not in library.options]
         if misplaced:
-            raise WorkloadError(f"{' and '.join(misplaced)} do not go with {text}: leave them out")
+            raise WorkloadError(f"{' and '.join(misplaced)} cannot be used with {text}: leave them out")
         if input_shape is not None and len(input_shape) != 3:
-            raise WorkloadError(f"--input of {text} is an image's, such as 3x224x224")
+            raise WorkloadError(f"--input of {text} must be the shape of an image, such as 3x224x224")
     elif sequence_length is not None:
         raise WorkloadError(f"--seq-len is for language models of a library (hf:gpt2), not for {text}")
     elif text in BUILTINS and said:
         raise WorkloadError(f"{text} brings its own input: leave out --input and --classes")
     elif input_shape is None and num_classes is not None:
-        raise WorkloadError(
-            "--classes goes with the shape of one sample: give --input too, such as 3x224x224"
-        )
+        raise WorkloadError("--classes needs the shape of one sample: give --input too, such as 3x224x224")
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise WorkloadError(f"every dimension of --input must be at least 1, got {input_shape}")
     if num_classes is not None and num_classes < 1:
@@ -203,10 +203,10 @@ def _check_sample(
 
 def _without_attribute(text: str) -> str:
     if text.endswith(".py") or "/" in text:
-        return f"{text!r} names a file but nothing in it: write {text}:NAME, NAME being a Workload in it"
+        return f"{text!r} names a file but nothing in it: write {text}:NAME, where NAME is a Workload in it"
     near = _near(text, BUILTINS)
     if "." in text and not near:
-        return f"{text!r} names a module but nothing in it: write {text}:NAME, NAME being a Workload in it"
+        return f"{text!r} names a module but nothing in it: write {text}:NAME, where NAME is a Workload in it"
     return f"there is no built-in workload {text!r}.{near} Otherwise {_FORMS}"
 
 
@@ -216,7 +216,7 @@ def _file(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]
         siblings = [entry.name for entry in path.parent.glob("*.py")]
         raise UnknownWorkloadError(f"there is no file {path}.{_near(path.name, siblings)} Check the path")
     if path.suffix != ".py":
-        raise UnknownWorkloadError(f"{path} is no Python file: {_FORMS}")
+        raise UnknownWorkloadError(f"{path} is not a Python file: {_FORMS}")
     return "file", str(path), path, (str(path.parent),)
 
 
@@ -224,7 +224,7 @@ def _module(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...
     source = find_source(location, [str(folder)]) if all(map(str.isidentifier, location.split("."))) else None
     if source is None:
         raise UnknownWorkloadError(
-            f"there is no module {location!r} where Python imports from nor in {folder}: "
+            f"there is no module {location!r}, neither on Python's import path nor in {folder}: "
             "install it, change to its folder, or give path/file.py:attribute"
         )
     # The folder that it was found from may be on this process's path alone.
@@ -242,8 +242,8 @@ def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
     source = path.read_bytes()
     if ref.source_sha256 is not None and _sha256(source) != ref.source_sha256:
         raise SourceChangedError(
-            f"{path} on this worker differs from the file that was referred to: "
-            "bring the copies in line, or start again if it was edited meanwhile"
+            f"{path} on this worker differs from the file that the search began with: "
+            "copy it here again, or start again if it was edited meanwhile"
         )
     return source
 

@@ -87,21 +87,23 @@ class Workload:
     """What a user runs: a model, its batches, its loss and its optimizer.
 
     Attributes:
-        build_model: returns the `nn.Module`, on the CPU; autofit moves it.
-        make_batch: from a batch size and a device, the input of one step on that device. Where its size
-            depends on the data, it may take a keyword `kind`: `"typical"`, or `"worst"` for the largest
-            that the data can make (see `autofit.worst_case_lengths`).
-        loss: from the model and a batch, a scalar; in mode `infer` only its forward pass counts.
-        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, or a function of the parameters; one whose
-            parameter is called `model` gets the model. For a `step` it may return several, as a tuple.
-        step: replaces the whole training step where one loss and one optimizer do not say it
-            (clipping, averaged weights, two optimizers, …); it is given model, optimizer or optimizers,
-            and batch.
+        build_model: `build_model()` returns the `nn.Module`, on the CPU; autofit moves it to the device.
+        make_batch: `make_batch(batch_size, device)` returns the input of one step on that device: a
+            tensor, or anything that holds tensors, with `batch_size` as a dimension. If its size depends
+            on the data, it may also take the keyword `kind`: `"typical"`, or `"worst"` for the largest
+            batch that the data can make (see `autofit.worst_case_lengths`).
+        loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
+            counts.
+        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from the model's
+            parameters to an optimizer. If the function's parameter is called `model`, it gets the model.
+            With a `step` it may return a tuple of several optimizers.
+        step: `step(model, optimizer, batch)` replaces the whole training step, for clipping, averaged
+            weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train` or `infer`.
-        name: for tables and reports.
+        name: the name in tables and reports.
 
     Raises:
-        WorkloadError: an unknown mode or optimizer.
+        WorkloadError: the mode or the optimizer is unknown.
     """
 
     build_model: Callable[[], torch.nn.Module]
@@ -116,10 +118,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise WorkloadError(f"a workload's mode is one of {', '.join(MODES)}; got {self.mode!r}")
+            raise WorkloadError(f"a workload's mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise WorkloadError(
-                f"a workload's optimizer is one of {', '.join(OPTIMIZERS)}, "
+                f"a workload's optimizer must be one of {', '.join(OPTIMIZERS)}, "
                 f"or a function of the parameters; got {self.optimizer!r}"
             )
 
@@ -130,26 +132,26 @@ class Workload:
         input_shape: tuple[int, ...] | None = None,
         num_classes: int | None = None,
     ) -> Workload:
-        """Loads a workload, importing the module that defines it.
+        """Loads a workload, and imports the module that defines it.
 
-        Appends the module's folder to `sys.path`, because it may import its neighbours later.
+        Appends the module's folder to `sys.path`, because the module may import its neighbours later.
 
         Args:
-            reference: a built-in's name, `package.module:attribute`, `path/file.py:attribute`, or
-                a reference, which then says the two below itself. The attribute is a `Workload`,
-                a function that returns one, or, with `input_shape`, an `nn.Module` class or a
-                function that builds one.
-            input_shape: shape of one sample of a module.
-            num_classes: the module is trained with cross entropy over so many classes; without
-                it, on the mean of its output.
+            reference: a built-in's name, `torchvision:NAME`, `timm:NAME`, `hf:NAME-or-config`,
+                `package.module:attribute`, `path/file.py:attribute`, or a `WorkloadRef`. The attribute is
+                a `Workload`, a function that returns one, or, with `input_shape`, an `nn.Module` class or
+                a function that builds one.
+            input_shape: the shape of one sample, without the batch dimension, such as `(3, 224, 224)`.
+            num_classes: the number of classes of the labels; the module is then trained with cross
+                entropy, and without it on the mean of its output.
 
         Raises:
-            WorkloadError: it cannot be loaded; chained from the user's own exception, if any.
+            WorkloadError: the workload cannot be loaded; chained from the user's own exception, if any.
         """
         if isinstance(reference, str):
             reference = parse_reference(reference, input_shape=input_shape, num_classes=num_classes)
         elif (input_shape, num_classes) != (None, None):
-            raise WorkloadError("a WorkloadRef says its own input_shape and num_classes: leave them out")
+            raise WorkloadError("a WorkloadRef has its own input_shape and num_classes: leave them out")
         return resolve(reference)
 
     def reference(self) -> WorkloadRef:
@@ -188,8 +190,8 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
     elif setup.is_worst_case:
         raise NoBatchKindsError(
             f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
-            'take a keyword kind, "worst" for the largest batch that the data can make and "typical" for an '
-            "ordinary one (autofit.worst_case_lengths helps with both), or leave the option out"
+            'take a keyword kind ("worst" for the largest batch that the data can make, "typical" for an '
+            "ordinary one; autofit.worst_case_lengths helps with both), or leave the option out"
         )
     changed = dataclasses.replace(
         workload,
@@ -199,12 +201,12 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
     )
     if knobs.accumulates and changed.mode != "train":
         raise InapplicableError(
-            "gradients are accumulated in training alone: leave out --grad-accumulation and --global-batch"
+            "gradients are accumulated only in training: leave out --grad-accumulation and --global-batch"
         )
     if knobs.accumulates and changed.step is not None:
         raise InapplicableError(
-            "the workload takes its own steps, in which autofit cannot accumulate gradients: accumulate "
-            "them there, and leave out --grad-accumulation and --global-batch"
+            "the workload has its own step, in which autofit cannot accumulate gradients: accumulate them "
+            "there, and leave out --grad-accumulation and --global-batch"
         )
     return changed
 
@@ -227,7 +229,7 @@ def resolve(ref: WorkloadRef) -> Workload:
             workload = _as_workload(load_attribute(ref), ref)
         case _:
             raise WorkloadError(
-                f"this worker knows no reference of kind {ref.kind!r}: install the same autofit"
+                f"this worker knows no reference of kind {ref.kind!r}: install the same autofit here"
             )
     copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
     object.__setattr__(copy, "_reference", ref)
@@ -237,7 +239,9 @@ def resolve(ref: WorkloadRef) -> Workload:
 def _builtin_workload(ref: WorkloadRef) -> Workload:
     builtin = BUILTINS.get(ref.target)
     if builtin is None:
-        raise UnknownWorkloadError(f"this worker knows no workload {ref.target!r}: install the same autofit")
+        raise UnknownWorkloadError(
+            f"this worker knows no workload {ref.target!r}: install the same autofit here"
+        )
     workload: Workload = getattr(importlib.import_module(builtin.module), builtin.attribute)
     return workload
 
@@ -246,7 +250,7 @@ def _library_workload(ref: WorkloadRef) -> Workload:
     library = library_of(ref.target)
     if library is None:
         raise UnknownWorkloadError(
-            f"this worker knows no library for {ref.target!r}: install the same autofit"
+            f"this worker knows no library for {ref.target!r}: install the same autofit here"
         )
     workload: Workload = importlib.import_module(library.module).load(ref)
     return workload
@@ -281,8 +285,8 @@ def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
 
 def _needs_input(ref: WorkloadRef) -> WorkloadError:
     return WorkloadError(
-        f"{ref.name} is an nn.Module, which says nothing of its input: add the shape of one sample, such as "
-        "--input 3x224x224, and --classes 1000 if it classifies"
+        f"{ref.name} is an nn.Module, which does not tell the shape of its input: add that of one sample, "
+        "such as --input 3x224x224, and --classes 1000 if it classifies"
     )
 
 
@@ -302,7 +306,7 @@ def _build_module(factory: Callable[[], Any], name: str) -> torch.nn.Module:
     model = factory()
     if not isinstance(model, nn.Module):
         raise WorkloadError(
-            f"{name} returned {type(model).__name__}, and with --input it has to return an nn.Module: "
+            f"{name} returned {type(model).__name__}, but with --input it has to return an nn.Module: "
             "leave out --input and --classes if it returns a Workload"
         )
     return model
@@ -337,7 +341,7 @@ def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
     if not isinstance(output, torch.Tensor):
         raise InvalidLossError(
             f"{type(model).__name__} returns {type(output).__name__} instead of a tensor: "
-            "write a Workload with a loss that knows what to do with it"
+            "write a Workload whose loss takes that"
         )
     return output
 
@@ -383,8 +387,9 @@ def _cloudpickle() -> Any:
         import cloudpickle
     except ModuleNotFoundError as error:
         raise CloudpickleMissingError(
-            "a workload that no file defines (a notebook's, a changed copy) needs cloudpickle, here and on "
-            "the workers: pip install cloudpickle, or define it in a file and give path/file.py:name"
+            "a workload that is not defined in a file (in a notebook, or a changed copy) needs cloudpickle, "
+            "here and on the workers: pip install cloudpickle, or define it in a file and give "
+            "path/file.py:name"
         ) from error
     return cloudpickle
 
@@ -400,7 +405,7 @@ def check_batch(batch: object, batch_size: int) -> None:
         return
     if not shapes:
         raise InvalidBatchError(
-            f"make_batch returned {type(batch).__name__} without any tensor: return the step's input"
+            f"make_batch returned {type(batch).__name__} without any tensor: return the input of a step"
         )
     shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
     raise InvalidBatchError(
@@ -455,5 +460,5 @@ def check_loss(loss: object) -> None:
     if not loss.requires_grad:
         raise InvalidLossError(
             "the loss depends on no parameter that is trained: compute it from the model's output with "
-            "gradients on, or use the mode infer"
+            "gradients enabled, or use the mode infer"
         )

@@ -95,7 +95,7 @@ def test_one_that_applies_to_no_layer_says_so_in_the_first_forward_pass(net: Net
     assert not reached
     linear = nn.Linear(2, 2)
     with (
-        pytest.raises(UsageError, match=r"fft applies to no .* \(there is none\)"),
+        pytest.raises(UsageError, match=r"fft applies to no .* \(it has none\)"),
         autofit.apply_conv_algo(linear, "fft"),
     ):
         linear(torch.ones(1, 2))

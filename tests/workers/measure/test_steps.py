@@ -120,7 +120,7 @@ def test_a_trial_takes_two_batches_for_a_step_of_many():
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"step": lambda *_: None}, "takes its own steps"), ({"mode": "infer"}, "in training alone")],
+    [({"step": lambda *_: None}, "has its own step"), ({"mode": "infer"}, "only in training")],
 )
 def test_gradients_are_accumulated_in_steps_that_the_trial_takes_itself(fields, message):
     with pytest.raises(InapplicableError, match=message):
@@ -386,8 +386,8 @@ def test_a_workload_that_cannot_be_evaluated_or_saved_is_none_the_worse_for_it()
 
     _, progress = run(workload_of(loss=loss, build_model=lambda: Unsaved(8, 4)))
     assert progress.remarks == {
-        "evaluation": "could not be tried: this model has no loss in evaluation",
-        "checkpoint": "could not be tried: nor a state",
+        "evaluation": "could not be run: this model has no loss in evaluation",
+        "checkpoint": "could not be run: nor a state",
     }
     assert progress.evaluation == Peaks()
 

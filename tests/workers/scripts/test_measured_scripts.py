@@ -117,7 +117,9 @@ def test_what_is_written_can_be_read_again_and_is_gone_at_the_end(folder):
         (folder / "other.tmp").replace(folder / "other.txt")
         assert (folder / "other.txt").read_text() == "moved"
         (folder / "logs" / "deep").mkdir(parents=True)
-        with pytest.raises(PermissionError, match=r"the script would change .*kept\.txt \(os.remove\)"):
+        with pytest.raises(
+            PermissionError, match=r"does not let the script change .*kept\.txt \(os.remove\)"
+        ):
             kept.unlink()
         with pytest.raises(FileNotFoundError):
             (folder / "nowhere" / "file.txt").open("w")
@@ -135,7 +137,7 @@ def test_a_file_opened_by_its_descriptor_is_kept_too(folder):
         os.write(file, b"new")
         os.close(file)
         assert kept.read_text() == "new"
-        with pytest.raises(PermissionError, match=r"would change .*model\.pt \(open\)"):
+        with pytest.raises(PermissionError, match=r"does not let the script change .*model\.pt \(open\)"):
             io.FileIO(folder / "model.pt", "w")
         (folder / "done").touch()
         (folder / "done").replace(folder / "moved")

@@ -120,7 +120,7 @@ def test_what_cannot_be_followed_is_said_in_one_sentence(written, lines, kind, w
 def test_a_batch_that_does_not_reach_the_model_is_invalid(written):
     outcome = written("BATCH = 5", "loss_of_step()", "optimizer.step()")
     assert outcome.verdict is Verdict.INVALID
-    assert "has 128 samples, only (5, 8)" in outcome.error.message
+    assert "got no input with 128 samples, only (5, 8)" in outcome.error.message
 
 
 def test_a_script_that_lets_nothing_end_it_is_left_behind(written):

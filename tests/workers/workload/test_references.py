@@ -144,10 +144,10 @@ def test_parsing_imports_neither_torch_nor_anything_of_the_users(write: Write, t
         ("train.py", ["names a file but nothing in it", "train.py:NAME"]),
         ("nets/train", ["names a file but nothing in it"]),
         ("nets.models", ["names a module but nothing in it", "nets.models:NAME"]),
-        ("train.py:", ["ends in no attribute", "train.py:NAME"]),
-        ("train.py:net()", ["ends in no attribute"]),
+        ("train.py:", ["does not end in the name of an attribute", "train.py:NAME"]),
+        ("train.py:net()", ["does not end in the name of an attribute"]),
         ("trian.py:net", ["there is no file", "trian.py", "Did you mean train.py"]),
-        ("notes/todo.txt:net", ["is no Python file"]),
+        ("notes/todo.txt:net", ["is not a Python file"]),
         ("nets.absent:net", ["there is no module 'nets.absent'", "path/file.py:attribute"]),
         ("not a module:net", ["there is no module 'not a module'"]),
         (":net", ["there is no module ''"]),
@@ -244,7 +244,7 @@ def test_worker_refuses_a_source_that_differs_or_is_missing(text: str, write: Wr
     path = write("changing.py", "net = 1\n")
     ref = parse_reference(text, cwd=tmp_path)
     path.write_text("net = 2\n")
-    with pytest.raises(SourceChangedError, match="differs from the file that was referred to"):
+    with pytest.raises(SourceChangedError, match="differs from the file that the search began with"):
         load_attribute(ref)
     path.unlink()
     with pytest.raises(SourceChangedError, match="is not on this worker"):

@@ -145,7 +145,7 @@ def test_invalid_workload_in_a_file_is_told_in_its_own_words(tmp_path: Path) -> 
     path.write_text(
         "from workers.workload import Workload\nWorkload(build_model=1, make_batch=1, loss=1, mode='eval')"
     )
-    with pytest.raises(WorkloadError, match=r"^a workload's mode is one of train, infer; got 'eval'$"):
+    with pytest.raises(WorkloadError, match=r"^a workload's mode must be one of train, infer; got 'eval'$"):
         Workload.load(f"{path}:workload")
 
 
@@ -173,7 +173,7 @@ def test_workload_loads_from_a_reference_that_crossed_as_json(train: str) -> Non
     ref = parse_reference(f"{train}:Net", input_shape=(3, 4), num_classes=5)
     crossed = WorkloadRef.from_dict({**dataclasses.asdict(ref), "input_shape": [3, 4], "search_path": []})
     assert run_step(Workload.load(crossed)) > 0
-    with pytest.raises(WorkloadError, match="says its own"):
+    with pytest.raises(WorkloadError, match="has its own input_shape"):
         Workload.load(ref, input_shape=(3, 4))
 
 

@@ -1,4 +1,4 @@
-"""What is sized at a replay, as a function of the batch size: every dimension is a line.
+"""Shapes that are computed at a replay, as functions of the batch size: every dimension is a line.
 
 A convolution's workspace, an operator's scratch memory and a library's estimated memory are no
 polynomials of the batch; what they are worked out from is.

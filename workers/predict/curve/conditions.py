@@ -1,4 +1,4 @@
-"""What decides a replay beside the batch size, and how much its calls then demand."""
+"""What a replay depends on besides the batch size, and how much its calls then demand."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Conditions:
         if self.elsewhere is not None and self.elsewhere.name != name:
             name = f"{name}; other architectures: {self.elsewhere.name}"
         if isinstance(conv.find(self.conv_algo), Rewrite):
-            return f"what {self.conv_algo} takes; what it leaves to cuDNN: {name}"
+            return f"{self.conv_algo} itself; for layers that it leaves to cuDNN: {name}"
         return name
 
     @property

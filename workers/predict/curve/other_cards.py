@@ -1,4 +1,4 @@
-"""What calls demand where it is not known which card will run: the ends over several architectures.
+"""What calls demand if the card is unknown: the smallest and the largest over several architectures.
 
 To replay a step once for every architecture would cost as many replays. Instead each call takes at the
 low end what it takes on the card where it wants least, and at the high end what it takes where it wants

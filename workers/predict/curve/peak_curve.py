@@ -148,7 +148,7 @@ class PeakCurve:
             }
         except NotPolynomialError as error:
             raise BatchDependentEventsError(
-                f"a tensor's size is no polynomial of the batch size: {error}"
+                f"a tensor's size is not a polynomial of the batch size: {error}"
             ) from error
         lines = {index: call for index, call in found.items() if call is not None}
         self._calls = list(dict.fromkeys(lines.values()))

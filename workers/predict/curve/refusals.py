@@ -95,8 +95,8 @@ def why_not_convolved(
         else ("cuDNN has no such limit: try --conv-algo cudnn, or --memory-format channels_last")
     )
     return (
-        f"convolves {num_elements:,} elements channel by channel, and PyTorch's kernel for that indexes up "
-        f"to {MOST_ELEMENTS:,}; {hint}"
+        f"convolves {num_elements:,} elements channel by channel, but PyTorch's kernel for that takes at "
+        f"most {MOST_ELEMENTS:,}; {hint}"
     )
 
 
@@ -118,7 +118,7 @@ def why_not_taken(
     if is_lifted or num_elements <= counter.most:
         return None
     return (
-        f"{counter.does} {num_elements:,} elements, and PyTorch's kernel for that counts up to "
+        f"{counter.does} {num_elements:,} elements, but PyTorch's kernel for that takes at most "
         f"{counter.most:,}; {counter.remedy}"
     )
 
@@ -129,8 +129,8 @@ def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, i
     if in_chunks or len(shape) != 4 or shape[0] <= MOST_SAMPLES:
         return None
     return (
-        f"attends in {shape[0]:,} sequences or windows at once, and PyTorch's fused attention takes up to "
-        f"{MOST_SAMPLES:,}; take a smaller batch"
+        f"computes attention in {shape[0]:,} sequences or windows at once, but PyTorch's fused attention "
+        f"takes at most {MOST_SAMPLES:,}; take a smaller batch"
     )
 
 

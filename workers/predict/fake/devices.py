@@ -1,4 +1,4 @@
-"""The GPU by its full name, wherever Python code calls it less.
+"""Names the GPU in full, `cuda:0`, wherever Python code names it less exactly.
 
 `"cuda"`, `0` and `.cuda()` mean the current device, for which C++ asks a device guard that knows
 of no GPU; and it does not see that a tensor is there already, for it was told another device

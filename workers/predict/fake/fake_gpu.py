@@ -123,8 +123,8 @@ def _use_the_meta_guard_for_cuda() -> None:
         registry = (ctypes.c_void_p * (_DEVICE_TYPE_META + 1)).in_dll(libc10, _GUARD_REGISTRY_SYMBOL)
     except ValueError as error:
         raise RuntimeError(
-            f"PyTorch {torch.__version__} keeps its device guards elsewhere; install a supported release "
-            "(`autofit doctor` lists them) or measure instead of predicting"
+            f"no GPU can be simulated with PyTorch {torch.__version__}, as its device guards are elsewhere: "
+            "install a supported release (`autofit doctor` lists them) or measure instead of predicting"
         ) from error
     registry[_DEVICE_TYPE_CUDA] = registry[_DEVICE_TYPE_META]
     registry[_DEVICE_TYPE_XLA] = registry[_DEVICE_TYPE_META]

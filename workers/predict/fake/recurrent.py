@@ -49,9 +49,9 @@ def register(library: torch.library.Library) -> None:
 
 def _refuse_packed(*_args: object, **_kwargs: object) -> None:
     raise UnsupportedError(
-        "packed sequences have as many elements as their lengths say, which a prediction does not know: "
-        "measure instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or give the "
-        "network padded sequences"
+        "the size of packed sequences depends on their lengths, which a prediction does not know: measure "
+        "instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or give the network "
+        "padded sequences"
     )
 
 

@@ -113,7 +113,7 @@ class Cudnn:
         self.version: int = library.cudnnGetVersion()
         if self.version < MINIMUM_VERSION:
             raise CudnnError(
-                f"cuDNN {dotted(self.version)} plans on a GPU alone: "
+                f"cuDNN {dotted(self.version)} plans only on a GPU: "
                 f"install {dotted(MINIMUM_VERSION)} or newer"
             )
 
@@ -129,7 +129,7 @@ class Cudnn:
         """
         path = path or find_library("libcudnn.so.9")
         if path is None:
-            raise CudnnError("there is no libcudnn here: pip install 'autofit[cudnn]'")
+            raise CudnnError("libcudnn is not installed: pip install 'autofit[cudnn]'")
         try:
             driver_stub.load()
             for name in ("libnvrtc.so.*[0-9]", "libcublasLt.so.*", "libcublas.so.*"):

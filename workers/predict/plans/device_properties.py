@@ -97,7 +97,7 @@ class DeviceProperties:
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURE_LIMITS:
             raise ValueError(
-                f"nothing is known of {self.architecture}; known are {', '.join(ARCHITECTURE_LIMITS)}"
+                f"unknown architecture {self.architecture}; known are {', '.join(ARCHITECTURE_LIMITS)}"
             )
 
     @property

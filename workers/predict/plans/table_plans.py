@@ -93,7 +93,7 @@ def _held(architecture: str, version: tuple[int, int]) -> tuple[int, tuple[int, 
     if capability is None:
         oldest = min(known for known, _ in tables)
         raise ValueError(
-            f"the table of cuDNN's plans begins with sm_{oldest}, it has nothing for {architecture}"
+            f"the table of cuDNN's plans begins with sm_{oldest} and has nothing for {architecture}"
         )
     versions = [known for has, known in tables if has == capability]
     # Of two that are equally far the older one, which comes first.

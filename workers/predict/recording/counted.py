@@ -1,4 +1,4 @@
-"""Whose elements a kernel counts in 32 bits, where they are not those of the tensor that it returns.
+"""Tensors whose elements a kernel counts in 32 bits, where that is not the tensor that it returns.
 
 `workers.predict.curve.refusals` knows how many each takes. Left out are padding of sequences and of
 volumes, and adaptive pooling in channels last: what it pools from is seldom the largest tensor of a network.

@@ -78,8 +78,8 @@ class DataParallel:
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
         if not self._names:
             raise InapplicableError(
-                "--parallel ddp: no parameter of the model is trained, so that ranks exchange nothing: leave "
-                "the option out"
+                "--parallel ddp: no parameter of the model is trained, so ranks exchange nothing: leave the "
+                "option out"
             )
         self._reduced = [p for p in model.parameters() if p.requires_grad and id(p) not in sparse]
         self._ready: dict[int, nn.Parameter] = {}  # in the order in which gradients arrived
@@ -104,15 +104,15 @@ class DataParallel:
             return
         if not self._has_run:
             raise UnsupportedError(
-                "--parallel ddp: the step calls parts of the model and never the model itself, and so passes "
-                f"{NAME} by: call the model that step or loss is given, or leave the option out"
+                "--parallel ddp: a step calls parts of the model but never the model itself, and so bypasses "
+                f"{NAME}: call the model that step or loss receives, or leave the option out"
             )
         missing = [name for key, name in self._names.items() if key not in self._ready]
         if missing:
             raise UnsupportedError(
-                f"--parallel ddp: {missing[0]} gets no gradient in the step, at which {NAME} stops unless it "
-                "is given find_unused_parameters=True, which is not predicted: set requires_grad to False "
-                "for what is not trained, or leave the option out"
+                f"--parallel ddp: {missing[0]} gets no gradient in the step; {NAME} then fails unless "
+                "find_unused_parameters=True, which is not predicted: set requires_grad to False for what is "
+                "not trained, or leave the option out"
             )
 
     def _arrived(self, parameter: torch.Tensor) -> None:

@@ -137,7 +137,7 @@ def install(architecture: str, name: str, refuse: Refuse) -> None:
 def several_gpus(name: str, index: int) -> UnsupportedError:
     """Why a script that asks for a second GPU is refused."""
     return UnsupportedError(
-        f"{name} asks for GPU {index}, and a prediction has GPU 0 alone: run it on one, or measure it"
+        f"{name} asks for GPU {index}, but a prediction has only GPU 0: run it on one GPU, or measure it"
     )
 
 
@@ -162,8 +162,8 @@ def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
     def init_process_group(*_args: object, **_kwargs: object) -> None:
         refuse(
             UnsupportedError(
-                f"{name} uses torch.distributed, whose processes a prediction does not run: call it for one "
-                "process, without torchrun and WORLD_SIZE, or measure it"
+                f"{name} uses torch.distributed, but a prediction runs one process: call it without torchrun "
+                "and WORLD_SIZE, or measure it"
             )
         )
 
@@ -172,7 +172,7 @@ def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
         if is_users(caller) and "/site-packages/" not in caller.co_filename:
             refuse(
                 UnsupportedError(
-                    f"{name} compiles its model, and a compiled step's memory is not predicted: leave "
+                    f"{name} compiles its model, but the memory of compiled steps is not predicted: leave "
                     "torch.compile out, or measure it"
                 )
             )

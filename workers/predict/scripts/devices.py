@@ -85,7 +85,7 @@ class ScriptDevices(NamedDevices):
 
     def whole_number(self, tensor: Tensor) -> int:
         known = getattr(tensor, _KNOWN, None)
-        return int(self._refused("a tensor is made a whole number") if known is None else known)
+        return int(self._refused("a tensor is converted to a whole number") if known is None else known)
 
     def values(self, tensor: Tensor, *_args: Any) -> Any:
         if tensor.numel() == 1:
@@ -96,7 +96,7 @@ class ScriptDevices(NamedDevices):
         return self._refused(f"{tensor.numel()} values are read")
 
     def array(self, _tensor: Tensor, *_args: Any) -> Any:
-        return self._refused("values are handed to NumPy")
+        return self._refused("values are passed to NumPy")
 
     def text(self, tensor: Tensor, spec: str = "") -> str:
         return format(self.number(tensor), spec) if tensor.dim() == 0 else repr(tensor)
@@ -111,8 +111,8 @@ class ScriptDevices(NamedDevices):
 def data_dependent(name: str, what: str, where: str | None = None) -> DataDependentError:
     """Why a script is refused that lets values decide, and where that was: here unless told."""
     return DataDependentError(
-        f"{name} lets the values of tensors decide what it does, which a prediction does not have ({what}, "
-        f"at {where or _here()}): measure it instead (--probe measure on a machine with the GPU, or "
+        f"{name} depends on the values of tensors, which a prediction does not have ({what}, at "
+        f"{where or _here()}): measure it instead (--probe measure on a machine with the GPU, or "
         "--device cpu)"
     )
 

@@ -69,10 +69,10 @@ class MadeUpFloat(float):
     __hash__ = float.__hash__
 
     def __bool__(self) -> bool:
-        return bool(refused("asked whether it is zero"))
+        return bool(refused("compared with zero"))
 
     def __int__(self) -> int:
-        return int(refused("made a whole number"))
+        return int(refused("converted to a whole number"))
 
     __trunc__ = __floor__ = __ceil__ = __int__
 
@@ -125,10 +125,10 @@ class MadeUpInt:
         return 1
 
     def __bool__(self) -> bool:
-        return bool(refused("asked whether it is zero"))
+        return bool(refused("compared with zero"))
 
     def __index__(self) -> int:
-        return int(refused("taken for a number of something"))
+        return int(refused("used as a count or an index"))
 
     __int__ = __index__
 

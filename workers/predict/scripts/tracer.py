@@ -72,12 +72,12 @@ class ScriptTracer:
             except TypeError as error:
                 if made_up.MadeUpInt.__name__ not in str(error):
                     raise
-                what = "a made-up value is taken for a number of something"
+                what = "a made-up value is used as a count or an index"
                 raise data_dependent(name, what, where_of(error)) from error
         self._recorder.close()
         if not any(event >= 0 for event in self._recorder.events()):
             raise UnsupportedError(
-                f"{name} trained without the GPU: let it use one where torch.cuda.is_available() says so, or "
+                f"{name} trained without the GPU: make it use one if torch.cuda.is_available() is true, or "
                 "measure it with --device cpu"
             )
         return self.trace()

@@ -72,6 +72,6 @@ def _outputs(output: Any) -> list[Tensor]:
     found = [output] if isinstance(output, Tensor) else [v for v in values if isinstance(v, Tensor)]
     if not found:
         raise InvalidLossError(
-            f"the network returns {type(output).__name__} without a tensor: write a Workload with its loss"
+            f"the network returns {type(output).__name__} without a tensor: write a Workload with your loss"
         )
     return found

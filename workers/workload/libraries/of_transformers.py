@@ -38,7 +38,7 @@ def load(ref: WorkloadRef) -> Workload:
     task = _task(transformers, config, ref.target)
     num_tokens = ref.sequence_length or _tokens(config)
     if ref.sequence_length is not None and task.make_batch is _images:
-        raise UnsupportedError(f"{ref.target} sees images: leave out --seq-len")
+        raise UnsupportedError(f"{ref.target} takes images: leave out --seq-len")
     return Workload(
         build_model=functools.partial(_build, task.auto_class, config),
         make_batch=functools.partial(task.make_batch, config=config, num_tokens=num_tokens),

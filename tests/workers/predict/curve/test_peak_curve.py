@@ -120,7 +120,7 @@ def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
     first, *others = traces[2].allocations[4:]
     odd = dataclasses.replace(first, num_bytes=first.num_bytes + 4)
     traces[2] = dataclasses.replace(traces[2], allocations=(*traces[2].allocations[:4], odd, *others))
-    with pytest.raises(BatchDependentEventsError, match="no polynomial"):
+    with pytest.raises(BatchDependentEventsError, match="is not a polynomial"):
         PeakCurve(traces)
 
 

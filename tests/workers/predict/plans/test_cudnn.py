@@ -114,7 +114,7 @@ def test_a_file_that_is_no_library_is_told_as_such(nvidia):
 
 def test_a_libcudnn_that_plans_on_gpus_alone_is_refused_with_the_version_to_install():
     library = SimpleNamespace(cudnnGetVersion=lambda: 90701, cudnnGetErrorString=lambda _status: b"")
-    with pytest.raises(CudnnError, match=r"cuDNN 9\.7\.1 plans on a GPU alone: install 9\.8\.0 or newer"):
+    with pytest.raises(CudnnError, match=r"cuDNN 9\.7\.1 plans only on a GPU: install 9\.8\.0 or newer"):
         Cudnn(library)
 
 

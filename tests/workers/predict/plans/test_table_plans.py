@@ -280,7 +280,7 @@ def test_a_new_architecture_gets_the_newest_older_one_and_says_so():
 
 
 def test_an_architecture_older_than_the_table_is_refused():
-    with pytest.raises(ValueError, match="begins with sm_70, it has nothing for sm_61"):
+    with pytest.raises(ValueError, match="begins with sm_70 and has nothing for sm_61"):
         TablePlans("sm_61")
 
 

@@ -114,15 +114,15 @@ def test_buckets_are_filled_as_pytorch_fills_them(seed):
             "partly_used",
             {},
             "unsupported",
-            r"last\.weight gets no gradient in the step, at which Distributed",
+            r"last\.weight gets no gradient in the step; Distributed",
         ),
-        ("passed_by", {}, "unsupported", "calls parts of the model and never the model itself"),
+        ("passed_by", {}, "unsupported", "calls parts of the model but never the model itself"),
         ("frozen", {}, "inapplicable", "no parameter of the model is trained"),
         (
             "layers",
             {"setup": dataclasses.replace(ranks(4), mode="infer")},
             "inapplicable",
-            "is of training: ranks exchange gradients",
+            "is for training: ranks exchange gradients",
         ),
     ],
 )

@@ -54,9 +54,13 @@ def test_other_references_are_of_no_library(text):
 @pytest.mark.parametrize(
     ("text", "sample", "said"),
     [
-        ("timm:resnet18", {"sequence_length": 128}, "--seq-len do not go with timm:resnet18"),
-        ("hf:gpt2", {"input_shape": (3, 8, 8), "num_classes": 2}, "--input and --classes do not go with"),
-        ("timm:resnet18", {"input_shape": (224,)}, "an image's, such as 3x224x224"),
+        ("timm:resnet18", {"sequence_length": 128}, "--seq-len cannot be used with timm:resnet18"),
+        (
+            "hf:gpt2",
+            {"input_shape": (3, 8, 8), "num_classes": 2},
+            "--input and --classes cannot be used with",
+        ),
+        ("timm:resnet18", {"input_shape": (224,)}, "must be the shape of an image, such as 3x224x224"),
         ("resnet50", {"sequence_length": 128}, "--seq-len is for language models of a library"),
     ],
 )
@@ -189,7 +193,7 @@ def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
     workload = loaded(f"hf:{tmp_path}")
     assert workload.make_batch(2, CPU)["pixel_values"].shape == (2, 3, 32, 32)
     assert loss_of(workload).isfinite()
-    with pytest.raises(UnsupportedError, match="sees images: leave out --seq-len"):
+    with pytest.raises(UnsupportedError, match="takes images: leave out --seq-len"):
         loaded(f"hf:{tmp_path}", sequence_length=16)
 
 
