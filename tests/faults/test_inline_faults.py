@@ -15,6 +15,8 @@ from workers.process.isolate import Child
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.run import run
 
+pytestmark = pytest.mark.process
+
 FAULTY = Path(__file__).with_name("faulty.py")
 BUDGET_BYTES = 1200 * 2**20  # about 300 MiB of it are PyTorch's own
 HEARTBEAT_SECONDS = 5.0  # on a machine at its limits even a healthy process is silent for two

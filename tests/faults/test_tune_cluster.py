@@ -14,6 +14,8 @@ from tests.conformance.dispatcher import survivors, trial_processes
 from tests.faults.searches import Search, finished
 from workers.protocol import Verdict
 
+pytestmark = pytest.mark.process
+
 # The console entry, with workers that run another size than they were asked to, and say so or not.
 LYING_WORKERS = """
 import sys

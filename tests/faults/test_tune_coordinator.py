@@ -13,6 +13,8 @@ from tests.conformance.dispatcher import survivors, trial_processes
 from tests.faults.searches import Finished, Search, finished
 from workers.protocol import Verdict
 
+pytestmark = pytest.mark.process
+
 # On a disk of its own, which only this process and its children see. 77: no such disk can be had here.
 ON_A_FULL_DISK = """
 mount -t tmpfs -o size=$DISK_SIZE none "$DISK" || exit 77

@@ -15,6 +15,8 @@ from tests.conformance.dispatcher import DispatcherConformance, marked_processes
 from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
+pytestmark = pytest.mark.process
+
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="any"), batch_size=1, probe=Probe.CPU)
 GPU = LocalGpu(
     name="NVIDIA T4", uuid="GPU-0", architecture="sm_75", total_bytes=1, used_bytes=0, driver_version="1"

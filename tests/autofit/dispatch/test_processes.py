@@ -13,6 +13,8 @@ import pytest
 
 from autofit.dispatch import processes
 
+pytestmark = pytest.mark.process
+
 WAITS = "import signal, subprocess, sys\n"
 WAITS += "subprocess.Popen(['sleep', '3600']); print('up', flush=True); signal.pause()"
 

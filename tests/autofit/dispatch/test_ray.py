@@ -25,6 +25,8 @@ from tests.conformance.dispatcher import (
 )
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def dispatcher(mark: str) -> Iterator[RayDispatcher]:

@@ -15,6 +15,8 @@ import ray
 from autofit.dispatch import RayDispatcher
 from autofit.errors import DispatchError, ExitCode, UsageError
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def closed_port() -> Iterator[str]:

@@ -10,6 +10,8 @@ from autofit.dispatch import RayDispatcher
 from tests.conformance.dispatcher import TrialFolder, marked_processes, survivors
 from workers.protocol import Verdict
 
+pytestmark = pytest.mark.process
+
 
 def test_a_trial_whose_worker_ray_killed_for_memory_is_lost_and_not_out_of_memory(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
