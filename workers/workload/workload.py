@@ -95,8 +95,8 @@ class Workload:
         loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
             counts.
         optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from the
-            model's parameters to an optimizer. If the function's parameter is called `model`, it gets the model.
-            With a `step` it may return a tuple of several optimizers.
+            model's parameters to an optimizer. If the function's parameter is called `model`, it gets the
+            model. With a `step` it may return a tuple of several optimizers.
         step: `step(model, optimizer, batch)` replaces the whole training step, for clipping, averaged
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train` or `infer`.
