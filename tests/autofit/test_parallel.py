@@ -50,9 +50,7 @@ def test_the_budget_leaves_room_for_nccl(tuned: TuneResult) -> None:
     assert ranks.context_bytes - alone.context_bytes == nccl.high_bytes
     assert alone.usable_bytes - ranks.usable_bytes == nccl.high_bytes
     assert tuned.budget.context_bytes == ranks.context_bytes
-    assert any(
-        said.startswith("NCCL's memory of 1638 MiB assumed for one of 4") for said in ranks.assumptions
-    )
+    assert any(said.startswith("NCCL: 1638 MiB assumed for each of 4 ranks") for said in ranks.assumptions)
     assert nccl.low_bytes < communicator_interval(2).likely_bytes < nccl.likely_bytes < nccl.high_bytes
 
 

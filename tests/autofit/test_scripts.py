@@ -76,7 +76,7 @@ def test_a_search_measures_a_script_on_the_cpu(small):
     assert result.best.batch_size == 1
     assert result.best.evidence is Evidence.MEASURED_CPU
     assert result.trials[-1].num_steps_done == 4
-    assert any("it is measured" in note for note in result.notes)
+    assert any("is not predicted, only measured" in note for note in result.notes)
 
 
 def test_a_profile_shows_the_lines_and_the_layers_of_a_script(small, call):
@@ -89,7 +89,7 @@ def test_a_profile_shows_the_lines_and_the_layers_of_a_script(small, call):
 
 def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small):
     script = autofit.Script(path=small, batch_argument="-n", arguments=["benchmark"])
-    with pytest.raises(UsageError, match=r"small\.py sets flags .*: say --conv-algo cudnn-benchmark"):
+    with pytest.raises(UsageError, match=r"small\.py sets PyTorch flags .*: add --conv-algo cudnn-benchmark"):
         autofit.estimate(script, batch_size=8)
     assert autofit.estimate(script, batch_size=8, conv_algo="cudnn-benchmark").peak_reserved_bytes > 0
 

@@ -180,7 +180,7 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
     where = supervision.last_heard
     if isinstance(error, HungError):
         message = (
-            f"the trial's process was silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
+            f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
         )
         return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
     if isinstance(error, TimeoutError):
