@@ -116,12 +116,21 @@ def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small)
         ),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--global-batch", "64"),
-            "by itself on global_batch 64:",
+            "global_batch 64 has no effect on a script",
         ),
-        (("--script", "small.py", "--batch-arg", "-n", "--parallel", "ddp:2"), "by itself on --parallel"),
-        (("--script", "small.py", "--batch-arg", "-n", "--worst-case"), "by itself on --worst-case"),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--parallel", "ddp:2"),
+            "--parallel has no effect on a script",
+        ),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--worst-case"),
+            "--worst-case has no effect on a script",
+        ),
         (("--script", "small.py", "--batch-arg", "-n", "--input", "3x8x8"), "makes its own batches"),
-        (("--script", "small.py", "--batch-arg", "-n", "--conv-algo", "fft"), "not to be had from outside"),
+        (
+            ("--script", "small.py", "--batch-arg", "-n", "--conv-algo", "fft"),
+            "conv_algo fft cannot be set from outside a script",
+        ),
         (("--script", "small.py", "--batch-arg", "-n", "--what-if"), "leave them out with --script"),
     ],
 )

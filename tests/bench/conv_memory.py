@@ -22,6 +22,7 @@ import workers
 from tests.bench.conv_layers import NUM_LAYERS, grid
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
+from workers.setup import Setup
 from workers.workload.workload import parse_reference
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")
@@ -53,7 +54,7 @@ def spec_of(algorithm: str, mode: str, layer: int, probe: Probe) -> TrialSpec:
         batch_size=_BATCH_SIZE,
         probe=probe,
         knobs=Knobs(conv_algo=algorithm),
-        mode=mode,
+        setup=Setup(mode=mode),
         architecture=HOST_ARCHITECTURE,
         num_threads=1,
     )

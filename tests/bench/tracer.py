@@ -99,12 +99,13 @@ def _trace(setting: Setting, batch_size: int) -> str:
         libraries.use(setting.release)
     from tests.bench.tables.workloads import workload_of
     from workers.predict.probe import trace_workload
+from workers.setup import Setup
     from workers.protocol import Probe, TrialSpec, WorkloadRef
 
     spec = TrialSpec(
         workload=WorkloadRef(kind="import", target=setting.model),
         batch_size=batch_size,
         probe=Probe.PREDICT,
-        mode=setting.mode,
+        setup=Setup(mode=setting.mode),
     )
     return trace_workload(workload_of(setting), spec).to_json()

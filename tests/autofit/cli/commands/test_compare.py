@@ -134,7 +134,7 @@ def test_what_fails_for_real_alone_is_the_workload_s_failure(file):
 
 
 def test_a_comparison_that_takes_too_long_costs_only_the_outputs(file):
-    with pytest.raises(ComparisonFailedError, match="did not end within 0 s") as failed:
+    with pytest.raises(ComparisonFailedError, match="did not finish within 0 s") as failed:
         compare_outputs(references(file, "linear", "doubled"), batch_size=2, deadline_seconds=0)
     assert failed.value.error is None
 
