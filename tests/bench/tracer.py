@@ -99,8 +99,8 @@ def _trace(setting: Setting, batch_size: int) -> str:
         libraries.use(setting.release)
     from tests.bench.tables.workloads import workload_of
     from workers.predict.probe import trace_workload
-from workers.setup import Setup
     from workers.protocol import Probe, TrialSpec, WorkloadRef
+    from workers.setup import Setup
 
     spec = TrialSpec(
         workload=WorkloadRef(kind="import", target=setting.model),
