@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from workers.knobs import (
     allocator,
@@ -157,12 +157,3 @@ class Knobs:
 
     def to_dict(self) -> dict[str, str | bool | int | None]:
         return dataclasses.asdict(self)
-
-    @classmethod
-    def given(cls, values: dict[str, Any]) -> Self:
-        """The setting of the values that were typed or given; the others are the defaults.
-
-        Raises:
-            ValueError: a knob has no such value.
-        """
-        return cls(**{name: KNOBS[name].read(value) for name, value in values.items()})
