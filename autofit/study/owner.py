@@ -15,6 +15,8 @@ import psutil
 _START_TOLERANCE_SECONDS = 2.0
 _RENEWED_AT = 2 / 3  # of the lease left; before that a renewal would be a write for nothing
 
+coordinators_here: set[str] = set()  # those of this process that are still at work
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
@@ -61,8 +63,8 @@ class Owner:
     def why_gone(self) -> str | None:
         """Why nobody will end the owner's trial any more; None as long as somebody may.
 
-        A process of this machine is looked at. Those of another host cannot be seen: their lease
-        says how long their trials are waited for.
+        A process of this machine is looked at, in this process the coordinator. Those of another host
+        cannot be seen: their lease says how long their trials are waited for.
         """
         if self.host != socket.gethostname():
             late_seconds = time.time() - self.lease_until_seconds
@@ -73,4 +75,6 @@ class Owner:
             return f"process {self.process_id} ended before its trial"
         if abs(started_seconds - self.started_seconds) > _START_TOLERANCE_SECONDS:
             return f"process {self.process_id} ended before its trial, and its id was used again"
+        if self.process_id == os.getpid() and self.coordinator and self.coordinator not in coordinators_here:
+            return "its search ended before it, in this process"
         return None

@@ -34,7 +34,7 @@ from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.study.feed import TrialFeed
 from autofit.study.ledger import Ledger
-from autofit.study.owner import Owner
+from autofit.study.owner import Owner, coordinators_here
 from autofit.study.prepare import default_name, prepare, require_name
 from autofit.study.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.study.search_record import Opened, record_opening
@@ -122,6 +122,7 @@ class TuningStudy:
         self._storage = storage
         self._lease_seconds = lease_seconds
         self._coordinator = uuid.uuid4().hex
+        coordinators_here.add(self._coordinator)
         self._sampler = BoundarySampler(space, seed=seed)
         self._study = optuna.load_study(study_name=name, storage=storage.backend)
         study_id = storage.backend.get_study_id_from_name(name)
@@ -236,6 +237,7 @@ class TuningStudy:
             _log.warning("running trials stay open in study %s: %s", self.name, error.message)
         finally:
             self._asked.clear()
+            coordinators_here.discard(self._coordinator)
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:

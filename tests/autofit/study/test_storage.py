@@ -117,6 +117,20 @@ def test_a_full_disk_leaves_a_study_that_goes_on_once_there_is_room(
     assert open_study(storage=str(path)).num_trials == (2 if told_again or share == 0.95 else 1)
 
 
+def test_a_trial_that_a_full_disk_left_open_is_asked_for_again_in_the_same_process(
+    open_study: Any, outcome_of: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.journal"
+    study = open_study(storage=str(path))
+    ask = study.ask()
+    with no_room_beyond(path, 0):
+        with pytest.raises(StorageError):
+            study.tell(ask.trial_number, outcome_of(ask, 100))
+        study.close()
+    again = open_study(storage=str(path)).ask()
+    assert (again.knobs, again.batch_size) == (ask.knobs, ask.batch_size)
+
+
 def test_a_torn_last_line_is_dropped(open_study: Any, outcome_of: Any, tmp_path: Path) -> None:
     """As a machine leaves it that went down in the middle of a write."""
     path = tmp_path / "mine.journal"
