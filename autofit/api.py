@@ -10,12 +10,12 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.events import EventSink, ignore
-from autofit.hardware.card import Card, card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.check import CheckResult, run_check
-from autofit.settings.tune_settings import TuneSettings, resolve_one_configuration, resolve_settings
+from autofit.settings.resolve import resolve_one_configuration, resolve_settings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer, require_its_own
 from autofit.tuning.result import TuneResult
 from autofit.tuning.session import run
@@ -81,7 +81,7 @@ def estimate(
     """
     options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
     settings, predictor = _prediction(workload, options, "an estimate")
-    return predictor.estimate(settings.configuration("an estimate"), _card(settings), batch_size)
+    return predictor.estimate(settings.configuration("an estimate"), settings.card, batch_size)
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
@@ -116,7 +116,7 @@ def peak_curve(
     """
     options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
     settings, predictor = _prediction(workload, options, "a curve")
-    return predictor.curve(settings.configuration("a curve"), _card(settings))
+    return predictor.curve(settings.configuration("a curve"), settings.card)
 
 
 def _prediction(
@@ -125,10 +125,6 @@ def _prediction(
     """The settings of one configuration, and what predicts it."""
     settings = resolve_one_configuration({**options, "model": _named(workload)}, what)
     return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
-
-
-def _card(settings: TuneSettings) -> Card:
-    return card_named(None if settings.gpu is None else settings.gpu.key, settings.setup.num_ranks)
 
 
 def _named(workload: Workload | Script | str) -> str:

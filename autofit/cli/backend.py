@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autofit.events import EventSink
 from autofit.explain.profile import Profile
 from autofit.hardware import gpus
-from autofit.hardware.card import Card, card_named
+from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.check import CheckResult, run_check
@@ -74,7 +74,7 @@ def report_on_estimate(
     return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
-        _card(settings),
+        settings.card,
         gpu=settings.gpu,
         what_if=what_if,
         emit=emit,
@@ -92,11 +92,7 @@ def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, *
 
 
 def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[Knobs, Card]:
-    return settings.configuration(what), _card(settings)
-
-
-def _card(settings: TuneSettings) -> Card:
-    return card_named(None if settings.gpu is None else settings.gpu.key, settings.setup.num_ranks)
+    return settings.configuration(what), settings.card
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
@@ -117,7 +113,7 @@ def compare(
     return compare_workloads(
         workloads,
         batch_size=batch_size,
-        card=_card(settings),
+        card=settings.card,
         emit=emit,
     )
 

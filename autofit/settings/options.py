@@ -6,15 +6,13 @@ is a knob comes from the knob's own file in `workers/knobs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Objective, Risk
 from workers.knobs import KNOBS, Knob
-from workers.knobs.knob import switch
+from workers.knobs.knob import Read, switch, whole_number
 from workers.setup import MODES, PARALLEL_KINDS, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -46,7 +44,7 @@ class Option:
 
     name: str
     field: str
-    convert: Callable[[Any], Any]
+    convert: Read
     help: str
     default: str = ""
     metavar: str | None = None
@@ -110,14 +108,14 @@ _MODEL = (
     Option(
         name="classes",
         field="num_classes",
-        convert=values.whole_number(minimum=1),
+        convert=whole_number(minimum=1),
         help="Number of classes of the labels that go with --input.",
         metavar="N",
     ),
     Option(
         name="seq-len",
         field="sequence_length",
-        convert=values.whole_number(minimum=1),
+        convert=whole_number(minimum=1),
         help="Tokens per sample, for a language model such as hf:gpt2.",
         metavar="N",
     ),
@@ -238,7 +236,7 @@ _SEARCH = (
     Option(
         name="max-batch",
         field="max_batch",
-        convert=values.whole_number(minimum=1),
+        convert=whole_number(minimum=1),
         help="Largest batch size to consider.",
         default="65536",
         metavar="N",
@@ -281,7 +279,7 @@ _SEARCH = (
     Option(
         name="soak-steps",
         field="soak_steps",
-        convert=values.whole_number(minimum=0),
+        convert=whole_number(minimum=0),
         help="Steps for which the winner runs again in a fresh process; 0 for none.",
         default="20 on CUDA, 5 on the CPU",
         metavar="N",
@@ -290,7 +288,7 @@ _SEARCH = (
     Option(
         name="max-trials",
         field="max_trials",
-        convert=values.whole_number(minimum=1),
+        convert=whole_number(minimum=1),
         help="End after this many measured trials, including those of earlier runs.",
         metavar="N",
         of_search=True,
@@ -392,7 +390,7 @@ _PLACES = (
     Option(
         name="metrics-port",
         field="metrics_port",
-        convert=values.whole_number(minimum=0, maximum=65535),
+        convert=whole_number(minimum=0, maximum=65535),
         help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
         metavar="PORT",
         of_search=True,
@@ -423,7 +421,7 @@ _PLACES = (
     Option(
         name="threads",
         field="num_threads",
-        convert=values.whole_number(minimum=1),
+        convert=whole_number(minimum=1),
         help="Intra-op threads of a trial on the CPU.",
         default="one per core",
         metavar="N",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -18,12 +18,11 @@ from autofit.hardware.gpus import Gpu, find_gpu
 from autofit.settings.goals import Objective, Risk
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
-from workers.knobs.knob import switch
+from workers.knobs.knob import Read, switch, whole_number
+from workers.knobs.knob import one_of as plain_one_of
 from workers.setup import TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
-
-Convert = Callable[[Any], Any]
 
 
 def text(value: Any) -> str:
@@ -33,17 +32,21 @@ def text(value: Any) -> str:
     return value.strip()
 
 
-def one_of(allowed: tuple[str, ...]) -> Convert:
-    """A converter that takes one of these words."""
+def one_of(words: tuple[str, ...]) -> Read:
+    """A converter that takes one of these words, and names near matches of another."""
+    return _hinting(plain_one_of(words), words)
 
-    def convert(value: Any) -> str:
-        if value not in allowed:
-            raise ValueError(
-                f"{value!r} is not one of {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
-            )
-        return str(value)
 
-    return convert
+def _hinting(convert: Read, words: tuple[str, ...]) -> Read:
+
+    def with_hint(value: Any) -> Any:
+        try:
+            return convert(value)
+        except ValueError as error:
+            hint = did_you_mean(str(value), words)
+            raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
+
+    return with_hint
 
 
 def _items(value: Any, separator: str) -> list[Any]:
@@ -74,17 +77,9 @@ def conv_algos(value: Any) -> tuple[str, ...]:
     )
 
 
-def knob_value(knob: Knob) -> Convert:
+def knob_value(knob: Knob) -> Read:
     """A converter that takes a value of a knob, and names near matches of one that there is not."""
-
-    def convert(value: Any) -> Any:
-        try:
-            return knob.read(value)
-        except ValueError as error:
-            hint = did_you_mean(str(value), knob.values)
-            raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
-
-    return convert
+    return _hinting(knob.read, knob.values)
 
 
 def shape(value: Any) -> tuple[int, ...]:
@@ -93,20 +88,6 @@ def shape(value: Any) -> tuple[int, ...]:
         return tuple(map(whole_number(minimum=1), _items(value, "[x×]")))
     except ValueError:
         raise ValueError(f"{value!r} is not the shape of one sample: write it as 3x224x224") from None
-
-
-def whole_number(*, minimum: int, maximum: float = math.inf) -> Convert:
-    """A converter that takes a whole number between these."""
-
-    def convert(value: Any) -> int:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        is_digits = isinstance(value, str) and re.fullmatch(r"\s*[0-9]+\s*", value) is not None
-        if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
-            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
-            raise ValueError(f"{value!r} is not a whole number {span}")
-        return int(value)
-
-    return convert
 
 
 def size(value: Any) -> int:
@@ -211,6 +192,4 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
 
 
 # The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
-SEARCHABLE: dict[str, Convert] = {
-    knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable
-}
+SEARCHABLE: dict[str, Read] = {knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable}

@@ -9,7 +9,7 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.predict.conv_plan import ConvPlan
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from workers import conv
 from workers.errors import InapplicableError, UnsupportedError
 

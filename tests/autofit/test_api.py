@@ -20,7 +20,7 @@ import autofit
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
 from autofit.events import Event, TrialStarted, TuneFinished, TuneStarted
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
 from workers.knobs import Knobs

@@ -8,7 +8,8 @@ import pytest
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.predictor import local_predictor
 from autofit.questions.check import Answer, run_check
-from autofit.settings.tune_settings import TuneSettings, chosen_cards, resolve_settings
+from autofit.settings.resolve import chosen_cards, resolve_settings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from workers.knobs import Knobs
 from workers.setup import Parallel, Setup

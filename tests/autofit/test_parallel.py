@@ -14,8 +14,8 @@ from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import LocalGpu
 from autofit.hardware.nccl import communicator_interval
 from autofit.report.answer import answer_in_words
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import resolve_target
-from autofit.settings.tune_settings import resolve_settings
 from autofit.tuning.result import TuneResult
 
 MODEL = "davenet-audio"

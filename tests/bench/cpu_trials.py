@@ -19,7 +19,8 @@ from autofit.settings.workloads import refer
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
-from autofit.settings.tune_settings import TuneSettings, resolve_settings  # noqa: E402
+from autofit.settings.resolve import resolve_settings  # noqa: E402
+from autofit.settings.tune_settings import TuneSettings  # noqa: E402
 from workers import run  # noqa: E402
 from workers.knobs import Knobs  # noqa: E402
 from workers.process.outcomes import processor_name  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 
 from autofit.cli.app import autofit
 from autofit.hardware.gpus import find_gpu
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from tests.deploy.kubernetes import (
     CRD_FOLDER,
     all_manifests,

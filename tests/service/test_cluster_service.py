@@ -18,7 +18,7 @@ from autofit import api
 from autofit.dispatch import InlineDispatcher
 from autofit.events import ignore
 from autofit.jobs.records import JobRecord, JobState
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from tests.conformance.dispatcher import survivors
 from tests.deploy.expressions import all_expressions

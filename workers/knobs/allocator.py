@@ -20,7 +20,7 @@ def allocator_conf(name: str) -> str:
     if kind != "max_split":
         one_of(ALLOCATOR_NAMES)(name)
         return ALLOCATORS[name]
-    return f"max_split_size_mb:{number_after(name, digits, 'MiB', example=128, least=_LEAST_SPLIT_MIB)}"
+    return f"max_split_size_mb:{number_after(name, digits, 'MiB', example=128, minimum=_LEAST_SPLIT_MIB)}"
 
 
 def _read(value: object) -> str:

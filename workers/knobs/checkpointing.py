@@ -21,7 +21,7 @@ def split_checkpointing(name: str) -> tuple[str, int | None]:
     if unit is None or (not colon and kind in CHECKPOINTINGS):
         return one_of(CHECKPOINTING_NAMES)(name), None
     if unit == "percent":
-        return kind, number_after(name, digits, unit, example=50, most=100)
+        return kind, number_after(name, digits, unit, example=50, maximum=100)
     return kind, number_after(name, digits, unit, example=4)
 
 

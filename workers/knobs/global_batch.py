@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from workers.knobs.knob import Knob, whole_number
-
-
-def _read(value: Any) -> int | None:
-    return None if value is None else whole_number(value)
-
+from workers.knobs.knob import Knob, or_none, whole_number
 
 KNOB = Knob(
     name="global_batch",
     default=None,
-    read=_read,
+    read=or_none(whole_number()),
     help="Exact number of samples per optimizer step, accumulated from batches that divide it.",
     metavar="N",
     words={None: "no global batch"},

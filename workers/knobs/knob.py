@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -96,13 +97,23 @@ def one_of(values: tuple[str, ...]) -> Read:
     return read
 
 
-def whole_number(value: Any) -> int:
-    """Reads a whole number of 1 or more."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    is_digits = isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal()
-    if not (is_number or is_digits) or int(value) < 1:
-        raise ValueError(f"{value!r} is not a whole number of 1 or more")
-    return int(value)
+def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
+    """Reads a whole number between these."""
+
+    def read(value: Any) -> int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        is_digits = isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal()
+        if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
+            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
+            raise ValueError(f"{value!r} is not a whole number {span}")
+        return int(value)
+
+    return read
+
+
+def or_none(read: Read) -> Read:
+    """Reads the same, and lets None be."""
+    return lambda value: None if value is None else read(value)
 
 
 def switch(value: Any) -> bool:
@@ -116,15 +127,16 @@ def switch(value: Any) -> bool:
 
 
 def number_after(
-    name: str, digits: str, unit: str, *, example: int, least: int = 1, most: int | None = None
+    name: str, digits: str, unit: str, *, example: int, minimum: int = 1, maximum: float = math.inf
 ) -> int:
     """Reads the number of a value such as `every:4`.
 
     Raises:
-        ValueError: it is missing, or not from `least` to `most`.
+        ValueError: it is missing, or not between these.
     """
-    is_number = digits.isascii() and digits.isdecimal() and int(digits) >= least
-    if not is_number or (most is not None and int(digits) > most):
-        span = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} needs a number of {unit} {span}, as in {name.partition(':')[0]}:{example}")
-    return int(digits)
+    try:
+        return int(whole_number(minimum=minimum, maximum=maximum)(digits))
+    except ValueError:
+        span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
+        kind = name.partition(":")[0]
+        raise ValueError(f"{name} needs a number of {unit} {span}, as in {kind}:{example}") from None

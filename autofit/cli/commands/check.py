@@ -24,7 +24,7 @@ from autofit.cli.options.shared import (
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
 from autofit.questions.check import Answer, CheckResult
-from autofit.settings.tune_settings import resolve_one_configuration
+from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from workers.protocol import Verdict

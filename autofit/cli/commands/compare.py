@@ -7,7 +7,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.options.shared import BATCH_SIZE, GPU, JSON, QUIET, SAMPLE, complete_model
 from autofit.errors import UsageError
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 
 

@@ -12,7 +12,7 @@ from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, settin
 from autofit.errors import UsageError
 from autofit.hardware.card import card_named
 from autofit.questions.conv_layers import ConvLayers
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from workers import conv
 

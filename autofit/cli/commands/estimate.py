@@ -14,7 +14,8 @@ from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
 from autofit.questions.summary import SummarizedEstimate
 from autofit.questions.what_if import WhatIf
-from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.resolve import resolve_settings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 
 _SIMULATE, _SUMMARY = "simulate", "summary"

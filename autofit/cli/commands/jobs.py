@@ -244,7 +244,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
     """Prints the text of `tune`, as its driver did."""
     from autofit.cli.text.tune import print_result
-    from autofit.settings.tune_settings import resolve_settings
+    from autofit.settings.resolve import resolve_settings
     from autofit.tuning.result import TuneResult
 
     options = job.spec.options

@@ -15,7 +15,7 @@ from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, read_profile
 from autofit.explain.views.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from workers.process.garbage import without_collections
 

@@ -19,7 +19,7 @@ from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, gpu_completions, se
 from autofit.errors import ExitCode, UsageError
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
 from autofit.jobs.submission import Code, fleet_id, has_password, job_id, job_options, locate, make_spec
-from autofit.settings.tune_settings import chosen_cards, chosen_options, resolve_settings
+from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
     from autofit.jobs.queue import JobQueue

@@ -27,7 +27,8 @@ from autofit.cli.options.shared import (
 from autofit.errors import AutofitError, ExitCode
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
-from autofit.settings.tune_settings import TuneSettings, resolve_settings
+from autofit.settings.resolve import resolve_settings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
 

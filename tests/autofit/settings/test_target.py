@@ -11,8 +11,8 @@ import pytest
 from autofit.dispatch.base import Devices
 from autofit.errors import BudgetError, DispatchError, DriverError, UsageError
 from autofit.hardware.gpus import LocalGpu, catalogue_architectures, find_gpu
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
-from autofit.settings.tune_settings import resolve_settings
 from workers.protocol import Device, Probe
 
 MIB, GIB = 1024**2, 1024**3

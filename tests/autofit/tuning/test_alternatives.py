@@ -14,7 +14,7 @@ from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
 from autofit.report.answer import answer_in_words
-from autofit.settings.tune_settings import resolve_settings
+from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
 from autofit.tuning.result import TuneResult

@@ -10,7 +10,7 @@ import pytest
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
 from autofit.questions.check import Answer, CheckResult
-from autofit.settings.tune_settings import resolve_one_configuration
+from autofit.settings.resolve import resolve_one_configuration
 from workers.protocol import Device, Verdict
 
 GIB = 1024**3

@@ -13,12 +13,8 @@ import pytest
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.settings.goals import Objective, Risk
-from autofit.settings.tune_settings import (
-    TuneSettings,
-    chosen_cards,
-    chosen_options,
-    resolve_settings,
-)
+from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
 from workers.knobs import Knobs
 from workers.setup import Parallel, Setup
