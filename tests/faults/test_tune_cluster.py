@@ -1,71 +1,78 @@
-"""Clusters that change under a search, lack what it asks for, or lie to it."""
+"""Searches on a cluster that loses workers and nodes under them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
 from tests.conformance.dispatcher import survivors, trial_processes
+from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
 from tests.faults.searches import Search, finished
 from workers.protocol import Verdict
 
-pytestmark = pytest.mark.process
+# The first test waits for all the searches.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
-# The console entry, with workers that run another size than they were asked to, and say so or not.
-LYING_WORKERS = """
-import sys
-from autofit import api
-from autofit.cli import main
-from autofit.cli.backend import Backend
-from autofit.dispatch import RayDispatcher
-
-
-def tune(settings, workload, emit):
-    def lying(spec):  # travels by value, so it imports what it uses
-        import dataclasses
-        from workers.run import run
-
-        return run(dataclasses.replace(spec, batch_size=1))
-
-    def connect(settings, emit):
-        return RayDispatcher(settings.address, runner=lying)
-
-    return api.run(settings, workload, emit=emit, connect=connect)
+OPTIONS: dict[str, dict[str, str]] = {
+    **SEARCHES,
+    "worker_killed_once": {"max_batch": "2"},
+    "worker_killed": {"max_batch": "2"},
+}
 
 
-sys.exit(main(backend=Backend(tune=tune)))
-"""
+@pytest.fixture(scope="module")
+def cluster(mark: str) -> Iterator[Cluster]:
+    """A head that takes no trials, and one node with room for two at once."""
+    notices_soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray looks for a port and leaves the socket open
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon}
+        )
+        cluster.add_node(num_cpus=2)
+        gc.collect()
+    yield cluster
+    cluster.shutdown()
 
 
-@pytest.fixture
-def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
-    """Adds nodes for one test alone: those that it leaves would take the next one's trials."""
-    nodes = []
-
-    def add(**resources: Any) -> Any:
-        nodes.append(cluster.add_node(**resources))
-        return nodes[-1]
-
-    yield add
-    for node in nodes:
-        if node in cluster.worker_nodes:
-            cluster.remove_node(node)
+@pytest.fixture(scope="module")
+def ended(cluster: Cluster, mark: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return run_all(tmp_path_factory.mktemp("searches"), OPTIONS, address=cluster.address)
 
 
-def test_a_trial_whose_node_leaves_runs_again_on_another(
-    cluster: Cluster, add_node: Callable[..., Any], tmp_path: Path, mark: str
-):
-    node = add_node(num_cpus=3)
+class TestConformance(SearchConformance):
+    pass
+
+
+def test_a_worker_that_is_killed_once_costs_one_trial_and_not_the_answer(ended: dict[str, Ended]):
+    end = ended["worker_killed_once"]
+    assert end.finished.answer == (2, None)  # the cap
+    verdicts = Counter(end.search.verdicts())
+    assert verdicts.keys() == {Verdict.LOST, Verdict.FITS}
+    assert verdicts[Verdict.LOST] == 1
+
+
+def test_a_worker_that_is_killed_again_is_lost_and_exits_with_5(ended: dict[str, Ended]):
+    end = ended["worker_killed"]
+    assert end.finished.code == 5
+    assert end.finished.document["kind"] == "dispatch"
+    assert tries_by_verdict(end.search) == {Verdict.LOST: 2}
+
+
+def test_a_trial_whose_node_leaves_runs_again_on_another(cluster: Cluster, tmp_path: Path, mark: str):
+    node = cluster.add_node(num_cpus=3)
     search = Search(tmp_path, "hangs_once", address=cluster.address, threads="3", max_batch="2")
     search.will_hang()
     coordinator = search.start()
     trial = [psutil.Process(process_id) for process_id in search.wait_until_it_hangs()]
-    add_node(num_cpus=3)
+    cluster.add_node(num_cpus=3)
     cluster.remove_node(node, allow_graceful=False)
     end = finished(coordinator)
     assert end.answer == (2, None)  # the cap
@@ -73,26 +80,3 @@ def test_a_trial_whose_node_leaves_runs_again_on_another(
     assert first is Verdict.LOST
     assert set(others) == {Verdict.FITS}
     assert survivors([*trial, *trial_processes(mark)]) == []
-
-
-def test_a_type_of_gpu_that_no_node_has_exits_with_5_and_names_it(
-    cluster: Cluster, add_node: Callable[..., Any], tmp_path: Path, mark: str
-):
-    add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:T4": 1})
-    asked = {"device": "cuda", "gpu": "h100-80g", "gpu_mem": None, "node_wait": "1"}
-    end = (search := Search(tmp_path, "healthy", address=cluster.address, **asked)).run()
-    assert (end.code, end.document["kind"]) == (5, "dispatch")
-    assert "h100" in end.document["message"].lower()
-    assert "t4" in end.document["message"].lower()
-    assert search.ran == []
-    assert survivors(trial_processes(mark)) == []
-
-
-def test_a_worker_that_ran_another_size_than_asked_is_not_believed(
-    cluster: Cluster, tmp_path: Path, mark: str
-):
-    search = Search(tmp_path, "healthy", address=cluster.address)
-    end = search.run(main=LYING_WORKERS)
-    assert end.code == 4
-    assert set(search.verdicts()) == {Verdict.INVALID}
-    assert survivors(trial_processes(mark)) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray.cluster_utils import Cluster
 
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.faults.searches import Finished, Search, finished
@@ -30,13 +29,13 @@ mount -t tmpfs -o size=1m none "$DISK" && mount -o remount,ro "$DISK" || exit 77
 exec "$@"
 """
 NO_DISK = 77
-NUM_AT_ONCE = 2  # trials on the cluster's node
+NUM_AT_ONCE = 1  # trials on this machine
 
 
 @pytest.fixture
-def search_for(cluster: Cluster, tmp_path: Path):
+def search_for(tmp_path: Path):
     """Makes a search for a workload, in the test's folder."""
-    return lambda attribute, **options: Search(tmp_path, attribute, address=cluster.address, **options)
+    return lambda attribute, **options: Search(tmp_path, attribute, dispatch="inline", **options)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
