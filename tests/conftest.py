@@ -18,7 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformance.search")
 
-from tests.marks import CRD_FOLDER_VARIABLE  # noqa: E402 - what is asserted in is rewritten first
+from tests.marks import CRD_FOLDER_VARIABLE, marking  # noqa: E402 - what is asserted in is rewritten first
 from tests.workers.predict.plan_servers import servers  # noqa: E402
 from workers.predict.plans import cudnn_plans  # noqa: E402
 
@@ -71,6 +71,13 @@ def state_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
     path = tmp_path / "state"
     monkeypatch.setenv("AUTOFIT_STATE_DIR", str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def mark() -> Iterator[str]:
+    """Marks the processes that a module's tests start, however far down."""
+    with marking() as value:
+        yield value
 
 
 @pytest.fixture

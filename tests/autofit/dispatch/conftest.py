@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from autofit.dispatch import Dispatcher
 from tests.conformance.dispatcher import TrialFolder
-from tests.marks import marking
 from workers.protocol import TrialOutcome
-
-
-@pytest.fixture(scope="module")
-def mark() -> Iterator[str]:
-    """Marks the processes that a module's dispatchers start, however far down."""
-    with marking() as value:
-        yield value
 
 
 @pytest.fixture(scope="module")
