@@ -20,8 +20,6 @@ from workers.protocol import Verdict
 SEARCHES: dict[str, dict[str, str]] = {
     "hangs": {"max_batch": "2", "deadline": "6"},
     "healthy": {},
-    "starving": {"max_batch": "2"},
-    "killed": {"max_batch": "2"},
     "mistaken": {"max_batch": "2"},
 }
 _AT_ONCE = 2
@@ -73,18 +71,6 @@ class SearchConformance:
         assert fails == fits + 1
         verdicts = {outcome.batch_size: outcome.verdict for outcome in end.search.outcomes()}
         assert (verdicts[fits], verdicts[fails]) == (Verdict.FITS, Verdict.OOM)
-
-    def test_nothing_fits_exits_with_3(self, ended: dict[str, Ended]):
-        end = ended["starving"]
-        assert end.finished.code == 3
-        assert end.finished.document["best"] is None
-        assert set(end.search.verdicts()) == {Verdict.OOM}
-
-    def test_what_is_killed_again_is_lost_and_exits_with_5(self, ended: dict[str, Ended]):
-        end = ended["killed"]
-        assert end.finished.code == 5
-        assert end.finished.document["kind"] == "dispatch"
-        assert tries_by_verdict(end.search) == {Verdict.LOST: 2}
 
     def test_a_hang_is_ended_at_its_deadline_and_exits_with_5_after_a_retry(self, ended: dict[str, Ended]):
         end = ended["hangs"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 OPTIONS: dict[str, dict[str, str]] = {
     **SEARCHES,
-    "worker_killed_once": {"max_batch": "2"},
     "worker_killed": {"max_batch": "2"},
 }
 
@@ -49,14 +47,6 @@ def ended(cluster: Cluster, mark: str, tmp_path_factory: pytest.TempPathFactory)
 
 class TestConformance(SearchConformance):
     pass
-
-
-def test_a_worker_that_is_killed_once_costs_one_trial_and_not_the_answer(ended: dict[str, Ended]):
-    end = ended["worker_killed_once"]
-    assert end.finished.answer == (2, None)  # the cap
-    verdicts = Counter(end.search.verdicts())
-    assert verdicts.keys() == {Verdict.LOST, Verdict.FITS}
-    assert verdicts[Verdict.LOST] == 1
 
 
 def test_a_worker_that_is_killed_again_is_lost_and_exits_with_5(ended: dict[str, Ended]):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.dispatcher import survivors, trial_processes
-from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all
+from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
 from tests.faults.searches import Search
 from workers.protocol import Verdict
 
@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 OPTIONS: dict[str, dict[str, str]] = {
     **SEARCHES,
+    "starving": {"max_batch": "2"},
+    "killed": {"max_batch": "2"},
     "killed_once": {"max_batch": "2"},
     "leaks": {"max_batch": "1"},
     "vacuous": {"max_batch": "2"},
@@ -54,6 +56,20 @@ def ended(mark: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ende
 
 class TestConformance(SearchConformance):
     pass
+
+
+def test_nothing_fits_exits_with_3(ended: dict[str, Ended]):
+    end = ended["starving"]
+    assert end.finished.code == 3
+    assert end.finished.document["best"] is None
+    assert set(end.search.verdicts()) == {Verdict.OOM}
+
+
+def test_what_is_killed_again_is_lost_and_exits_with_5(ended: dict[str, Ended]):
+    end = ended["killed"]
+    assert end.finished.code == 5
+    assert end.finished.document["kind"] == "dispatch"
+    assert tries_by_verdict(end.search) == {Verdict.LOST: 2}
 
 
 def test_what_is_killed_once_costs_one_trial_and_not_the_answer(ended: dict[str, Ended]):
@@ -98,4 +114,19 @@ def test_a_trial_that_ran_another_size_than_asked_is_not_believed(tmp_path: Path
     end = search.run(main=LYING_TRIALS)
     assert end.code == 4
     assert set(search.verdicts()) == {Verdict.INVALID}
+    assert survivors(trial_processes(mark)) == []
+
+
+def test_where_ray_cannot_start_the_search_runs_on_this_machine_and_says_so_once(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Where Ray's folder should be is a file."""
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(not_a_folder))
+    end = Search(tmp_path / "search", "healthy", max_batch="1").run()
+    assert end.answer == (1, None)  # the cap
+    (note,) = [note for note in end.document["notes"] if "Ray" in note]
+    assert note.startswith("Ray could not start (NotADirectoryError: ")
+    assert end.err.count("Ray could not start") <= 1
     assert survivors(trial_processes(mark)) == []

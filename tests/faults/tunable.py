@@ -97,10 +97,6 @@ def killed():
     return _workload(lambda batch: _kill(os.getpid()))
 
 
-def worker_killed_once():
-    return _workload(lambda batch: _kill(os.getppid()) if is_first("killed") else None)
-
-
 def worker_killed():
     return _workload(lambda batch: _kill(os.getppid()))
 

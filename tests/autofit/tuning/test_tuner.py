@@ -623,8 +623,6 @@ def test_a_server_that_stays_away_ends_the_search_and_the_next_one_goes_on(
     study.close()
     server.start()
     again = open_study(**options)
-    for number, running in list(again._ledger.running.items()):  # its coordinator is this process, and lives
-        again._end(number, running.owner.coordinator)
     frontier = tune(again, curves, card)
     assert answers(frontier) == {"cudnn": (20, 21), "native": (20, 21)}
     assert len(card.specs) == len(again.outcomes()) + 1
