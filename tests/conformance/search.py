@@ -17,7 +17,7 @@ from tests.faults.searches import Finished, Search
 from workers.protocol import Verdict
 
 # A workload of `tests/faults/tunable.py`, and the options that its search has beside the usual ones.
-SEARCHES: dict[str, dict[str, str]] = {
+SEARCHES: dict[str, dict[str, str | None]] = {
     "hangs": {"max_batch": "2", "deadline": "6"},
     "healthy": {},
     "mistaken": {"max_batch": "2"},
@@ -33,7 +33,9 @@ class Ended:
     finished: Finished
 
 
-def run_all(folder: Path, searches: Mapping[str, Mapping[str, str]], **options: str) -> dict[str, Ended]:
+def run_all(
+    folder: Path, searches: Mapping[str, Mapping[str, str | None]], **options: str
+) -> dict[str, Ended]:
     """Runs searches, two at a time.
 
     Args:

@@ -63,6 +63,7 @@ class Search:
             "margin": "0%",
             "threads": "1",
             "max_batch": "64",
+            "soak_steps": "0",
             "deadline": "120",
             "study": _STUDY,
             "storage": str(path / "study.journal"),

@@ -19,7 +19,7 @@ from workers.protocol import Verdict
 # The first test waits for all the searches.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
-OPTIONS: dict[str, dict[str, str]] = {
+OPTIONS: dict[str, dict[str, str | None]] = {
     **SEARCHES,
     "worker_killed": {"max_batch": "2"},
 }

@@ -15,8 +15,9 @@ from workers.protocol import Verdict
 # The first test waits for all the searches.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
-OPTIONS: dict[str, dict[str, str]] = {
+OPTIONS: dict[str, dict[str, str | None]] = {
     **SEARCHES,
+    "healthy": {"soak_steps": None},  # as many as usual
     "starving": {"max_batch": "2"},
     "killed": {"max_batch": "2"},
     "killed_once": {"max_batch": "2"},
