@@ -325,6 +325,7 @@ def test_a_step_that_has_no_curve_is_measured_all_the_same(workload: str, why: s
             "gpu_mem": "4G",
             "max_batch": 1,
             "threads": 1,
+            "soak_steps": 0,
         },
         {},
         None,

@@ -81,15 +81,14 @@ def test_an_example_says_how_to_use_it(name: str) -> None:
     assert f"autofit {command} --config configs/{name}" in first_lines
 
 
-@pytest.mark.parametrize(
-    ("name", "card"), [(name, card) for name in EXPECTED for card in FLEETS.get(name, (None,))]
-)
-def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str, card: str | None) -> None:
-    """Of the memory alone where the example measures on the CPU."""
-    settings = read(name, card)
-    one = dataclasses.replace(
-        settings, device="auto", probe="predict", conv_algos=(settings.conv_algos or ("cudnn",))[:1]
-    )
+@every_example
+def test_a_small_batch_of_an_example_is_predicted_to_fit(name: str) -> None:
+    """On every card of a fleet; of the memory alone where the example measures on the CPU."""
+    settings = read(name)
     predictor = local_predictor(refer(settings.model), setup=settings.setup)
-    result = run_check(one, predictor, 4)
-    assert result.verdict is Answer.FITS
+    for card in FLEETS.get(name, (None,)):
+        one = read(name, card)
+        one = dataclasses.replace(
+            one, device="auto", probe="predict", conv_algos=(one.conv_algos or ("cudnn",))[:1]
+        )
+        assert run_check(one, predictor, 4).verdict is Answer.FITS, card

@@ -18,8 +18,11 @@ from autofit.events import Event, Progress
 from tests.conformance.dispatcher import TrialFolder, survivors
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 
-# Ray leaves sockets and processes of its own, closed by nobody, to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.process,
+    # Ray leaves sockets and processes of its own, closed by nobody, to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")
