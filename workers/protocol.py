@@ -194,8 +194,7 @@ class TrialSpec:
         conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.
-        with_trace: whether the outcome of a prediction carries its trace. Without it the worker may
-            answer from traces at other sizes (see `workers.predict.curve.warm_curves`).
+        with_trace: whether the outcome of a prediction carries its trace.
         with_tensors: whether that trace also lists the tensors and layers of a forward pass.
         with_calls: whether it also has the operators that ran, and the stacks of allocations.
     """

@@ -2,8 +2,8 @@
 
 Wants the project installed; starts a local Ray of two CPUs. First what a real trial on the CPU costs
 beyond its own process: from `submit` to the supervisor's first line, and from the supervisor's last
-line to the outcome in the caller's hands; beside an empty Ray task in the same run. Then 1,000
-predicted evaluations of one built-in at as many batch sizes, which few traces have to be enough for.
+line to the outcome in the caller's hands; beside an empty Ray task in the same run. Then what trials
+cost that are predicted, and so need no Ray: 1,000 of one built-in at as many batch sizes, from three traces.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import platform
 import statistics
 import sys
 import time
-from concurrent.futures import Future
 
-import psutil
 import ray
 
+import autofit
 from autofit.dispatch import RayDispatcher
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
@@ -77,24 +76,13 @@ def empty_tasks() -> list[float]:
     return seconds
 
 
-def evaluation_seconds(model: str) -> tuple[float, float, int]:
-    """Seconds of all evaluations from cold workers, processor seconds, and the bytes of the answers."""
-    sizes = range(1, NUM_EVALUATIONS + 1)
-    specs = [spec_of(model, n, Probe.PREDICT, with_trace=False, budget_bytes=16 * 1024**3) for n in sizes]
-    with RayDispatcher() as dispatcher:
-        cpu_before, started = cpu_seconds(), time.monotonic()
-        futures: list[Future[TrialOutcome]] = [dispatcher.submit(spec) for spec in specs]
-        outcomes = [future.result() for future in futures]
-        seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu_before
-    failed = [outcome.error for outcome in outcomes if not outcome.verdict.is_about_memory]
-    assert not failed, failed[0]
-    return seconds, cpu, sum(len(outcome.to_json()) for outcome in outcomes)
-
-
-def cpu_seconds() -> float:
-    """Processor time of all that this process started; on a busy machine it tells more than a clock."""
-    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
-    return sum(t.user + t.system for t in times)
+def evaluation_seconds(model: str) -> float:
+    """Seconds of the traces and of all evaluations, as a search that only predicts makes them."""
+    started = time.monotonic()
+    curve = autofit.peak_curve(model)
+    outcomes = [curve.outcome(size, 16 * 1024**3) for size in range(1, NUM_EVALUATIONS + 1)]
+    assert all(outcome.verdict.is_about_memory for outcome in outcomes)
+    return time.monotonic() - started
 
 
 def machine() -> str:
@@ -128,14 +116,13 @@ def main() -> int:
     print(f"| the trial's own process between them | {milliseconds([inside for _, inside, _ in others])} |")
     print(f"| an empty Ray task | {milliseconds(empty_tasks())} |")
     print(f"| (both, of the first trial: Ray starts a worker) | {1000 * (first[0] + first[2]):.0f} | |\n")
-    print(f"| {NUM_EVALUATIONS} predicted evaluations on {NUM_CPUS} cores | s | processor s | bytes |")
-    print("|---|---|---|---|")
+    ray.shutdown()
+    print(f"| {NUM_EVALUATIONS} predicted evaluations | s |\n|---|---|")
     exceeded = statistics.median(sums) > OVERHEAD_LIMIT_SECONDS
     for model in models:
-        seconds, cpu, num_bytes = evaluation_seconds(model)
-        print(f"| {model}, {machine()} | {seconds:.1f} | {cpu:.1f} | {num_bytes} |", flush=True)
+        seconds = evaluation_seconds(model)
+        print(f"| {model}, {machine()} | {seconds:.1f} |", flush=True)
         exceeded |= seconds > EVALUATIONS_LIMIT_SECONDS
-    ray.shutdown()
     return int(exceeded)
 
 

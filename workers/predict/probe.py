@@ -15,7 +15,6 @@ from workers.errors import InapplicableError, UnsupportedError
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.warm_curves import WarmCurves
 from workers.predict.explaining import explained
 from workers.predict.fake import fake_device, fake_gpu
 from workers.predict.fake.fake_device import FakeDeviceMode
@@ -64,7 +63,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         )
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
-    return _outcome(PeakCurve([_trace(spec)]) if spec.with_trace else _warm_curves.at(spec), spec)
+    return _outcome(PeakCurve([trace_workload(resolve(spec.workload), spec)]), spec)
 
 
 def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
@@ -92,13 +91,6 @@ def _outcome(curve: PeakCurve, spec: TrialSpec) -> TrialOutcome:
         environment=curve.trace.versions,
         trace_json=curve.trace.to_json() if spec.with_trace else None,
     )
-
-
-def _trace(spec: TrialSpec) -> Trace:
-    return trace_workload(resolve(spec.workload), spec)
-
-
-_warm_curves = WarmCurves(_trace)
 
 
 def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:

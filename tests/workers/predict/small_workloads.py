@@ -494,14 +494,7 @@ def _once_more_from_64_on(model: nn.Module, batch: Tensor) -> Tensor:
     return loss + _mean_square(model, batch + 1) if len(batch) >= 64 else loss
 
 
-def _by_eights(model: nn.Module, batch: Tensor) -> Tensor:
-    if len(batch) % 8:
-        raise ValueError("batches come by eights")
-    return _mean_square(model, batch)
-
-
 branching_at_64 = _workload(_perceptron, loss=_once_more_from_64_on)
-by_eights = _workload(_perceptron, loss=_by_eights)
 
 
 def _padded() -> nn.Module:
