@@ -14,14 +14,15 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
 from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
-from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.conditions import Level
+from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.mixed_convolutions import Option
-from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.spans import Workspace
 from workers.trace import Convolution
 
@@ -104,25 +105,20 @@ class _Pick:
 
 
 class ConvPlanner:
-    """Plans the convolutions of a step on a card.
+    """Plans the convolutions of a step at one batch size on a card.
 
     Args:
-        curve: of the step.
-        conditions: of the card; their convolution algorithm does not matter.
+        configuration: of the step on the card; its convolution algorithm does not matter.
         rates: what the card can do.
         level: of what is not certain.
     """
 
-    def __init__(
-        self, curve: PeakCurve, conditions: Conditions, rates: Rates, *, level: Level = Level.HIGH
-    ) -> None:
-        self._curve = curve
-        self._conditions = conditions
+    def __init__(self, configuration: Configuration, rates: Rates, *, level: Level = Level.HIGH) -> None:
+        self._configuration = configuration
         self._rates = rates
         self._level = level
-        self._known: dict[int, dict[Convolution, tuple[list[Option], int]]] = {}  # by batch size
 
-    def within_workspace(self, batch_size: int, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
+    def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
         """The cheapest plan none of whose workspaces exceeds a limit.
 
         A layer that no algorithm gets within it has the one that takes least.
@@ -130,14 +126,14 @@ class ConvPlanner:
         Args:
             only: the one algorithm there is; layers that it does not apply to are the backend's.
         """
-        return self._plan(batch_size, lambda _call: limit_bytes, only=only)
+        return self._plan(lambda _call: limit_bytes, only=only)
 
-    def within_budget(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
+    def within_budget(self, budget_bytes: int) -> ConvPlan | None:
         """The cheapest plan under which the step's reserved peak is within a budget; None for none."""
-        live = self._curve.live_at_convolutions(batch_size, self._level)
+        live = self._configuration.step.live_at_convolutions(self._level)
 
         def under(total_bytes: int) -> ConvPlan:
-            return self._plan(batch_size, lambda call: total_bytes - live[call])
+            return self._plan(lambda call: total_bytes - live[call])
 
         best = under(budget_bytes)
         if best.peak_reserved_bytes <= budget_bytes:
@@ -155,22 +151,21 @@ class ConvPlanner:
                 high = middle
         return best
 
-    def _layers(self, batch_size: int) -> dict[Convolution, tuple[list[Option], int]]:
-        if batch_size not in self._known:
-            found = self._curve.convolution_options(batch_size, self._conditions)
-            modules = self._curve.convolution_modules(batch_size)
-            self._known = {
-                batch_size: {layer: (options, len(modules[layer])) for layer, options in found.items()}
-            }
-        return self._known[batch_size]
+    @cached_property
+    def _options(self) -> dict[Convolution, list[Option]]:
+        """The algorithms for each different layer."""
+        return self._configuration.convolution_options()
 
-    def _plan(
-        self, batch_size: int, limit_of: Callable[[Convolution], int], *, only: str | None = None
-    ) -> ConvPlan:
-        modules = self._curve.convolution_modules(batch_size)
+    @cached_property
+    def _modules(self) -> dict[Convolution, tuple[str, ...]]:
+        """The modules that call each different layer."""
+        return self._configuration.step.convolution_modules()
+
+    def _plan(self, limit_of: Callable[[Convolution], int], *, only: str | None = None) -> ConvPlan:
+        modules = self._modules
         picked: dict[Convolution, _Pick] = {}
         default_cost = 0.0
-        for layer, (options, count) in self._layers(batch_size).items():
+        for layer, options in self._options.items():
             picks = [pick for option in _restricted(options, only) for pick in self._picks(option)]
             fitting = [p for p in picks if all(size <= limit_of(call) for call, size in p.sizes.items())]
             picked[layer] = (
@@ -178,11 +173,11 @@ class ConvPlanner:
                 if fitting
                 else min(picks, key=lambda pick: pick.workspace_bytes)
             )
-            default_cost += _first(options, self._rates) * count
+            default_cost += _first(options, self._rates) * len(modules[layer])
         total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
         sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
         return ConvPlan(
-            batch_size=batch_size,
+            batch_size=self._configuration.step.batch_size,
             layers=tuple(
                 LayerChoice(
                     layer=module,
@@ -192,7 +187,7 @@ class ConvPlanner:
                 )
                 for module, layer in _in_order(modules)
             ),
-            peak_reserved_bytes=self._curve.reserved_with(batch_size, self._conditions, sizes, self._level),
+            peak_reserved_bytes=self._configuration.reserved_with(sizes, self._level),
             relative_cost=total / default_cost,
         )
 

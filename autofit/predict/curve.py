@@ -21,15 +21,10 @@ from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Conditions, Level
+from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.mixed_convolutions import Option
-from workers.predict.curve.peak_curve import (
-    TRACED_BATCH_SIZES,
-    AccumulatedCurve,
-    LiveAllocation,
-    PeakCurve,
-    PeakEstimate,
-    TracedCurve,
-)
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
+from workers.predict.curve.peak_estimate import LiveAllocation, PeakEstimate
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.trace import Category, Convolution, Trace
 
@@ -54,7 +49,7 @@ class PredictedCurve:
         workload: str,
         knobs: Knobs,
         card: Card,
-        curve: PeakCurve | TracedCurve | AccumulatedCurve,
+        curve: StepCurve,
         *,
         residuals: Residuals,
         plans: CardPlans,
@@ -84,7 +79,7 @@ class PredictedCurve:
     @property
     def needs_traces(self) -> bool:
         """True if the step allocates differently at every batch size, so that each size costs a trace."""
-        return isinstance(self._curve, TracedCurve)
+        return self._curve.needs_traces
 
     def __call__(self, batch_size: int) -> Estimate:
         """Predicts one batch size.
@@ -98,16 +93,16 @@ class PredictedCurve:
         Raises:
             UsageError: the batch size is below 1.
         """
-        curve = self._at(batch_size)
-        peak = curve.estimate(batch_size, self._conditions)
-        calibration = self._calibration(curve)
+        configuration = self._at(batch_size)
+        trace, peak = configuration.step.trace, configuration.estimate()
+        calibration = self._calibration(configuration)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
             knobs=self._knobs,
-            mode=curve.trace.mode,
-            batch_kind=curve.trace.batch_kind,
-            num_ranks=curve.trace.num_ranks,
+            mode=trace.mode,
+            batch_kind=trace.batch_kind,
+            num_ranks=trace.num_ranks,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,
             device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,
@@ -125,7 +120,7 @@ class PredictedCurve:
             workspace_bytes=_workspace_span(peak),
             largest=_largest(peak.live),
             architectures=self._card.architectures,
-            trace_digest=self._digest(curve.trace),
+            trace_digest=self._digest(trace),
             versions=versions(),
         )
 
@@ -135,16 +130,17 @@ class PredictedCurve:
         Raises:
             UsageError: the curve is not of the trace at that size.
         """
-        curve = self._at(batch_size)
-        if curve.trace.batch_size != batch_size:
+        configuration = self._at(batch_size)
+        trace = configuration.step.trace
+        if trace.batch_size != batch_size:
             raise UsageError(
-                f"a profile needs a trace at its own batch size: this one is at {curve.trace.batch_size}"
+                f"a profile needs a trace at its own batch size: this one is at {trace.batch_size}"
             )
-        sizes, found_bytes, likely = curve.likely(batch_size, self._conditions)
+        sizes, found_bytes, likely = configuration.likely()
         settings = self._conditions.settings
-        block_bytes = given_blocks(curve.trace.events, sizes, settings=settings, found=found_bytes)
+        block_bytes = given_blocks(trace.events, sizes, settings=settings, found=found_bytes)
         return Profile(
-            trace=curve.trace,
+            trace=trace,
             knobs=self._knobs,
             card=self._card.name,
             architecture=self._card.architecture,
@@ -179,31 +175,28 @@ class PredictedCurve:
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
-        curve = self._at(batch_size)
+        configuration = self._at(batch_size)
         if stop_above_bytes is not None:
-            stop_above_bytes = self._before_widening(curve, stop_above_bytes)
-        return self._widened(
-            curve,
-            curve.reserved_bytes(
-                batch_size, self._conditions, _LEVELS[self.risk], stop_above_bytes=stop_above_bytes
-            ),
-        )
+            stop_above_bytes = self._before_widening(configuration, stop_above_bytes)
+        reserved_bytes = configuration.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
+        return self._widened(configuration, reserved_bytes)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
-        curve = self._at(batch_size)
-        return self._widened(curve, curve.lower_bound_bytes(batch_size))
+        configuration = self._at(batch_size)
+        return self._widened(configuration, configuration.step.lower_bound_bytes())
 
     def live_bytes(self, batch_size: int) -> int:
         """The peak of live bytes, without any workspace."""
-        return self._at(batch_size).lower_bound_bytes(batch_size)
+        return self._at(batch_size).step.lower_bound_bytes()
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
-        curve = self._at(batch_size)
+        configuration = self._at(batch_size)
+        trace = configuration.step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
-            allocated_bytes=curve.replay(batch_size, self._conditions).peak_allocated_bytes,
+            allocated_bytes=configuration.by_first_source.replay().peak_allocated_bytes,
             reserved_bytes=reserved_bytes,
             device_bytes=reserved_bytes + self._card.context_bytes,
         )
@@ -216,32 +209,32 @@ class PredictedCurve:
             first_step=peaks,
             steady=peaks,
             conv_cost=self.conv_cost(batch_size, budget_bytes),
-            environment={**curve.trace.versions, "trace_sha256": self._digest(curve.trace)},
+            environment={**trace.versions, "trace_sha256": self._digest(trace)},
         )
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
-        curve = self._at(batch_size)
-        within_bytes = self._before_widening(curve, budget_bytes)
-        return curve.verdict(batch_size, self._conditions, within_bytes, _LEVELS[self.risk])
+        configuration = self._at(batch_size)
+        return configuration.verdict(self._before_widening(configuration, budget_bytes), self._level)
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
-        curve = self._at(batch_size)
-        planner = ConvPlanner(curve, self._conditions, self._rates(curve), level=_LEVELS[self.risk])
-        return planner.within_budget(batch_size, self._before_widening(curve, budget_bytes))
+        configuration = self._at(batch_size)
+        planner = ConvPlanner(configuration, self._rates(configuration), level=self._level)
+        return planner.within_budget(self._before_widening(configuration, budget_bytes))
 
     def conv_cost(self, batch_size: int, budget_bytes: int) -> float:
         """The predicted time of all convolutions, over that of the backend's own choice."""
-        curve = self._at(batch_size)
         if self._knobs.conv_algo == MIXED:
             plan = self.conv_plan(batch_size, budget_bytes)
             return math.inf if plan is None else plan.relative_cost
-        return relative_cost(curve.convolutions(batch_size), self._knobs.conv_algo, self._rates(curve))
+        configuration = self._at(batch_size)
+        calls = configuration.step.convolutions.values()
+        return relative_cost(calls, self._knobs.conv_algo, self._rates(configuration))
 
-    def _rates(self, curve: PeakCurve) -> Rates:
+    def _rates(self, configuration: Configuration) -> Rates:
         """What the card can do for tensors of the type that the step convolves."""
-        dtypes = [a.convolution.dtype for a in curve.trace.allocations if a.convolution is not None]
+        dtypes = [call.dtype for call in configuration.step.convolutions.values()]
         return Rates.of(
             properties_for(self._card.architecture, self._card.name),
             dtype=dtypes[0] if dtypes else "float32",
@@ -257,61 +250,65 @@ class PredictedCurve:
 
     def why_refused(self, batch_size: int) -> str | None:
         """Why a size cannot be run, whatever memory there is; None where it can."""
-        refusal = self._at(batch_size).refusal(batch_size, self._conditions)
+        refusal = self._at(batch_size).refusal()
         return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether even the low end fails under the budget, with all that the allocator can release."""
-        curve = self._at(batch_size)
-        limit_bytes = self._calibration(curve).within_low_end(budget_bytes)
-        return not any(
-            curve.runs_within(batch_size, self._conditions, limit_bytes, level)
-            for level in (Level.LOW, Level.LIKELY, Level.HIGH)
-        )
+        configuration = self._at(batch_size)
+        limit_bytes = self._calibration(configuration).within_low_end(budget_bytes)
+        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        return not any(configuration.runs_within(limit_bytes, level) for level in levels)
 
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether it runs where everything but the workspaces is as large as the high end has it.
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
-        curve = self._at(batch_size)
-        limit_bytes = self._calibration(curve).within_high_end(budget_bytes)
-        return curve.runs_within(batch_size, self._conditions, limit_bytes, Level.LOW)
+        configuration = self._at(batch_size)
+        limit_bytes = self._calibration(configuration).within_high_end(budget_bytes)
+        return configuration.runs_within(limit_bytes, Level.LOW)
 
     def convolution_options(self, batch_size: int, names: Sequence[str]) -> dict[Convolution, list[Option]]:
         """Each different layer with those of some convolution algorithms that apply to it."""
-        return self._at(batch_size).convolution_options(batch_size, self._conditions, names)
+        return self._at(batch_size).convolution_options(names)
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
         """The modules that call each different layer."""
-        return self._at(batch_size).convolution_modules(batch_size)
+        return self._at(batch_size).step.convolution_modules()
 
     @property
     def trace_digest(self) -> str:
         """Names the trace at the first of the sizes that every curve is traced at."""
-        return self._digest(self._at(TRACED_BATCH_SIZES[0]).trace)
+        return self._digest(self._at(TRACED_BATCH_SIZES[0]).step.trace)
 
-    def _at(self, batch_size: int) -> PeakCurve:
+    @property
+    def _level(self) -> Level:
+        return _LEVELS[self.risk]
+
+    def _at(self, batch_size: int) -> Configuration:
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
-        return self._curve.at(batch_size)
+        return self._curve.configuration(batch_size, self._conditions)
 
-    def _widened(self, curve: PeakCurve, num_bytes: int) -> int:
+    def _widened(self, configuration: Configuration, num_bytes: int) -> int:
         """A peak with the residuals that the curve's risk allows for."""
-        return num_bytes if self.risk is Risk.LIKELY else self._calibration(curve).high_end(num_bytes)
+        if self.risk is Risk.LIKELY:
+            return num_bytes
+        return self._calibration(configuration).high_end(num_bytes)
 
-    def _before_widening(self, curve: PeakCurve, limit_bytes: int) -> int:
+    def _before_widening(self, configuration: Configuration, limit_bytes: int) -> int:
         """The largest peak that is within a limit once it is widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
-        return self._calibration(curve).within_high_end(limit_bytes)
+        return self._calibration(configuration).within_high_end(limit_bytes)
 
-    def _calibration(self, curve: PeakCurve) -> Calibration:
-        size = curve.trace.batch_size
-        if size not in self._calibrations:
-            model_class = classify(curve.trace)
-            self._calibrations[size] = self._residuals.of(model_class, *self._card.architectures)
-        return self._calibrations[size]
+    def _calibration(self, configuration: Configuration) -> Calibration:
+        trace = configuration.step.trace
+        if trace.batch_size not in self._calibrations:
+            model_class = classify(trace)
+            self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)
+        return self._calibrations[trace.batch_size]
 
     def _digest(self, trace: Trace) -> str:
         if trace.batch_size not in self._digests:

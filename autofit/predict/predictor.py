@@ -34,11 +34,12 @@ from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
-    BatchDependentEventsError,
     PeakCurve,
+    StepCurve,
     TracedCurve,
     traced_knobs,
 )
+from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import ALONE, Setup
 from workers.trace import Trace
@@ -233,7 +234,7 @@ class Predictor:
         self,
         knobs: Knobs,
         card: Card,
-        curve: PeakCurve | TracedCurve | AccumulatedCurve,
+        curve: StepCurve,
         risk: Risk,
         *,
         on_grid: bool,
@@ -249,7 +250,7 @@ class Predictor:
             risk=risk,
         )
 
-    def _curve_of(self, knobs: Knobs) -> PeakCurve | TracedCurve | AccumulatedCurve:
+    def _curve_of(self, knobs: Knobs) -> StepCurve:
         """The curve of a setting's traces, made when it is first asked for."""
         pieces = self._known_curve(self._traced(knobs, 1))
         if knobs.global_batch is None:

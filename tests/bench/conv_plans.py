@@ -41,7 +41,7 @@ def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )
     rates = Rates.of(properties_for(card.architecture, gpu), dtype="float32", allow_tf32=True)
-    return ConvPlanner(PeakCurve([trace]), conditions, rates)
+    return ConvPlanner(PeakCurve([trace]).configuration(batch_size, conditions), rates)
 
 
 def is_within(plan: ConvPlan, limit_bytes: int) -> bool:
@@ -57,8 +57,8 @@ def print_curve(model: str, gpu: str, batch_size: int) -> bool:
     never_loses = True
     for limit_mib in LIMITS_MIB:
         limit_bytes = limit_mib * MIB
-        mixed = plans.within_workspace(batch_size, limit_bytes)
-        alone = {name: plans.within_workspace(batch_size, limit_bytes, only=name) for name in SINGLE}
+        mixed = plans.within_workspace(limit_bytes)
+        alone = {name: plans.within_workspace(limit_bytes, only=name) for name in SINGLE}
         within = {name: plan for name, plan in alone.items() if is_within(plan, limit_bytes)}
         largest = max(choice.workspace_bytes for choice in mixed.layers) / MIB
         names = ", ".join(dict.fromkeys(choice.algorithm for choice in mixed.layers))

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from workers.allocator import Choice, replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve, Requests
+from workers.predict.curve.configuration import Configuration
+from workers.predict.curve.planned_step import PlannedStep, Requests
+from workers.predict.curve.sized_step import SizedStep
 from workers.predict.plans.plan import PlanSource
 from workers.trace import Category, Trace
 
@@ -31,7 +33,7 @@ def steps_down(first: int, last: int) -> tuple[int, ...]:
 
 
 def runs_in_turn(
-    curve_at: Callable[[int], PeakCurve],
+    step_at: Callable[[int], SizedStep],
     batch_sizes: tuple[int, ...],
     conditions: Conditions,
     limit_bytes: int,
@@ -39,10 +41,10 @@ def runs_in_turn(
     """Whether each size likely runs, after all before it were tried in the same process.
 
     Args:
-        curve_at: the curve that knows a size.
+        step_at: the step at a size.
     """
     by_source = [
-        _runs_by(source, curve_at, batch_sizes, conditions, limit_bytes) for source in conditions.sources
+        _runs_by(source, step_at, batch_sizes, conditions, limit_bytes) for source in conditions.sources
     ]
     return {
         batch_size: Level.LIKELY.settles(runs[batch_size] for runs in by_source) for batch_size in batch_sizes
@@ -51,13 +53,13 @@ def runs_in_turn(
 
 def _runs_by(
     source: PlanSource,
-    curve_at: Callable[[int], PeakCurve],
+    step_at: Callable[[int], SizedStep],
     batch_sizes: tuple[int, ...],
     conditions: Conditions,
     limit_bytes: int,
 ) -> dict[int, bool]:
     process = _Process(conditions, limit_bytes)
-    return {batch_size: process.tries(curve_at(batch_size), batch_size, source) for batch_size in batch_sizes}
+    return {batch_size: process.tries(step_at(batch_size), source) for batch_size in batch_sizes}
 
 
 class _Process:
@@ -72,11 +74,11 @@ class _Process:
         self._held: list[int] = []  # by the last runner
         self._num_handles = 0  # of cuBLAS that have their workspace
 
-    def tries(self, curve: PeakCurve, batch_size: int, source: PlanSource) -> bool:
+    def tries(self, step: SizedStep, source: PlanSource) -> bool:
         """Whether a size runs now; what that leaves behind is there for the next one."""
-        runner = _Runner.of(curve.trace, first=len(self._sizes) + 1)
-        emptied = self._append(curve.requests(batch_size, self._conditions, source))
-        refusal = curve.refusal(batch_size, self._conditions)
+        runner = _Runner.of(step.trace, first=len(self._sizes) + 1)
+        emptied = self._append(PlannedStep(step, self._conditions, source).requests())
+        refusal = Configuration(step, self._conditions).refusal()
         there = runner.handles[: self._num_handles]
         steps = [event for event in runner.steps if event not in there]
         tried = [

@@ -24,7 +24,9 @@ from tests.bench.tracer import NotTracedError
 from tests.bench.traces import Traced, Traces
 from workers.allocator import replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve, TracedCurve
+from workers.predict.curve.configuration import Configuration
+from workers.predict.curve.peak_curve import StepCurve
+from workers.predict.curve.sized_step import SizedStep
 from workers.predict.versions import parse_release
 from workers.trace import Trace
 
@@ -85,42 +87,42 @@ def conditions_of(row: Row) -> Conditions:
     )
 
 
-def _live_bytes(curve: PeakCurve, row: Row) -> int:
-    return curve.lower_bound_bytes(row.batch_size)
+def _live_bytes(step: SizedStep, _row: Row) -> int:
+    return step.lower_bound_bytes()
 
 
-def _without_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    sizes = curve.sizes(row.batch_size, _without_corrections(row), Level.LOW)
-    for index, allocation in enumerate(curve.trace.allocations):
+def _without_workspaces_bytes(step: SizedStep, row: Row) -> int:
+    sizes = Configuration(step, _without_corrections(row)).by_first_source.sizes(Level.LOW)
+    for index, allocation in enumerate(step.trace.allocations):
         if allocation.convolution is not None:
             sizes[index] = 0
-    return replay(curve.trace.events, sizes).peak_reserved_bytes
+    return replay(step.trace.events, sizes).peak_reserved_bytes
 
 
-def _with_workspaces_bytes(curve: PeakCurve, row: Row) -> int:
-    return on_the_card(curve, row, _without_corrections(row))
+def _with_workspaces_bytes(step: SizedStep, row: Row) -> int:
+    return on_the_card(step, row, _without_corrections(row))
 
 
-def _with_everything_bytes(curve: PeakCurve, row: Row) -> int:
-    return on_the_card(curve, row, conditions_of(row))
+def _with_everything_bytes(step: SizedStep, row: Row) -> int:
+    return on_the_card(step, row, conditions_of(row))
 
 
-def on_the_card(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+def on_the_card(step: SizedStep, row: Row, conditions: Conditions) -> int:
     """The likely peak, the lower median of the sources'.
 
     No run reserves more than its card has: near the end the plans come down.
     """
     peaks = [
-        _with_one_source(curve, row, dataclasses.replace(conditions, plans=(source,)))
+        _with_one_source(Configuration(step, dataclasses.replace(conditions, plans=(source,))), row)
         for source in conditions.sources
     ]
     return statistics.median_low(peaks)
 
 
-def _with_one_source(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
-    likely_bytes = curve.reserved_bytes(row.batch_size, conditions, Level.LIKELY)
+def _with_one_source(configuration: Configuration, row: Row) -> int:
+    likely_bytes = configuration.reserved_bytes(Level.LIKELY)
     if likely_bytes > row.limit_bytes:
-        within = curve.replay_within(row.batch_size, conditions, row.limit_bytes)
+        within = configuration.by_first_source.replay_within(row.limit_bytes)
         if within.completed:
             return within.peak_reserved_bytes
     return likely_bytes
@@ -131,7 +133,7 @@ def _without_corrections(row: Row) -> Conditions:
 
 
 # What each part of the model buys: every step has those before it.
-ABLATION: tuple[tuple[str, Callable[[PeakCurve, Row], int]], ...] = (
+ABLATION: tuple[tuple[str, Callable[[SizedStep, Row], int]], ...] = (
     ("trace only", _live_bytes),
     ("+ allocator", _without_workspaces_bytes),
     ("+ convolution workspaces", _with_workspaces_bytes),
@@ -221,39 +223,39 @@ def _run(task: _Task) -> list[Prediction]:
 
 def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     any_size = traced.curve
-    curve = any_size.at(row.batch_size)
+    step = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
-    estimate = curve.estimate(row.batch_size, conditions)
-    likely_bytes, high_bytes = on_the_card(curve, row, conditions), estimate.high_bytes
+    estimate = Configuration(step, conditions).estimate()
+    likely_bytes, high_bytes = on_the_card(step, row, conditions), estimate.high_bytes
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = traced.seconds + time.perf_counter() - started
-    calibration = _calibration(curve, row)
+    calibration = _calibration(step, row)
     runs = _runs(any_size, row)
     return Prediction(
         model_class=calibration.model_class.value,
-        cudnn=used_of_cudnn(curve.trace),
+        cudnn=used_of_cudnn(step.trace),
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
-        before_bytes=before_bytes(curve, row, conditions),
+        before_bytes=before_bytes(step, row, conditions),
         runs=runs.get(row.batch_size, {}),
         next_runs=runs.get(row.failed_batch_size or 0, {}),
         seconds=seconds,
         safe_batch_size=None if row.failed_batch_size is None else _safe_batch_size(any_size, row),
-        ablation_bytes={name: step(curve, row) for name, step in ABLATION} if ablate else {},
+        ablation_bytes={name: part(step, row) for name, part in ABLATION} if ablate else {},
     )
 
 
-def before_bytes(curve: PeakCurve, row: Row, conditions: Conditions) -> int:
+def before_bytes(step: SizedStep, row: Row, conditions: Conditions) -> int:
     """What the allocator holds where the row's measurement begins."""
     if not row.measured_from:
         return 0
-    (position,) = (mark.position for mark in curve.trace.marks if mark.name == row.measured_from)
-    sizes = curve.sizes(row.batch_size, conditions, Level.LIKELY)
-    return replay(curve.trace.events[:position], sizes).peak_reserved_bytes
+    (position,) = (mark.position for mark in step.trace.marks if mark.name == row.measured_from)
+    sizes = Configuration(step, conditions).by_first_source.sizes(Level.LIKELY)
+    return replay(step.trace.events[:position], sizes).peak_reserved_bytes
 
 
 def used_of_cudnn(trace: Trace) -> tuple[str, ...]:
@@ -269,11 +271,11 @@ def used_of_cudnn(trace: Trace) -> tuple[str, ...]:
     return tuple(what for what, is_done in does.items() if is_done)
 
 
-def _calibration(curve: PeakCurve, row: Row) -> Calibration:
-    return shipped_residuals().of(classify(curve.trace), row.architecture)
+def _calibration(step: SizedStep, row: Row) -> Calibration:
+    return shipped_residuals().of(classify(step.trace), row.architecture)
 
 
-def _runs(any_size: PeakCurve | TracedCurve, row: Row) -> dict[int, dict[str, bool]]:
+def _runs(any_size: StepCurve, row: Row) -> dict[int, dict[str, bool]]:
     """For the sizes of which the row says whether they ran: by level, whether they run under its limit."""
     if row.ran is None:
         return {}
@@ -285,7 +287,7 @@ def _runs(any_size: PeakCurve | TracedCurve, row: Row) -> dict[int, dict[str, bo
         return {batch_size: {Level.LIKELY.value: each} for batch_size, each in runs.items()}
     return {
         batch_size: {
-            level.value: any_size.at(batch_size).runs_within(batch_size, conditions, limit_bytes, level)
+            level.value: any_size.configuration(batch_size, conditions).runs_within(limit_bytes, level)
             for level in Level
         }
         for batch_size in (row.batch_size, row.failed_batch_size)
@@ -293,18 +295,18 @@ def _runs(any_size: PeakCurve | TracedCurve, row: Row) -> dict[int, dict[str, bo
     }
 
 
-def _safe_batch_size(any_size: PeakCurve | TracedCurve, row: Row) -> int:
+def _safe_batch_size(any_size: StepCurve, row: Row) -> int:
     """Found by halving, as if a larger batch always needed more, which is nearly so."""
     assert row.failed_batch_size is not None
     conditions = conditions_of(row)
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        curve = any_size.at(batch_size)
-        within_bytes = _calibration(curve, row).within_high_end(row.limit_bytes)
+        configuration = any_size.configuration(batch_size, conditions)
+        within_bytes = _calibration(configuration.step, row).within_high_end(row.limit_bytes)
         if (
-            curve.refusal(batch_size, conditions) is None
-            and curve.reserved_bytes(batch_size, conditions, stop_above_bytes=within_bytes) <= within_bytes
+            configuration.refusal() is None
+            and configuration.reserved_bytes(stop_above_bytes=within_bytes) <= within_bytes
         ):
             fits = batch_size
         else:

@@ -19,12 +19,8 @@ from pathlib import Path
 from autofit.paths import write_atomically
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
-from workers.predict.curve.peak_curve import (
-    TRACED_BATCH_SIZES,
-    BatchDependentEventsError,
-    PeakCurve,
-    TracedCurve,
-)
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
+from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -52,10 +48,10 @@ class Traced:
     usual: tuple[Trace, ...]
     trace_at: Callable[[int], Trace]
     seconds: float
-    _curve: PeakCurve | TracedCurve | None = field(default=None, init=False, repr=False)
+    _curve: StepCurve | None = field(default=None, init=False, repr=False)
 
     @property
-    def curve(self) -> PeakCurve | TracedCurve:
+    def curve(self) -> StepCurve:
         """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
         if self._curve is None:
             try:

@@ -63,7 +63,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         )
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
-    return _outcome(PeakCurve([trace_workload(resolve(spec.workload), spec)]), spec)
+    return _outcome(trace_workload(resolve(spec.workload), spec), spec)
 
 
 def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
@@ -73,11 +73,12 @@ def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
     _install(spec)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
-    trace = tracer.run(lambda: last_word(lambda: _outcome(PeakCurve([tracer.trace()]), spec)))
-    return _outcome(PeakCurve([trace]), spec)
+    trace = tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
+    return _outcome(trace, spec)
 
 
-def _outcome(curve: PeakCurve, spec: TrialSpec) -> TrialOutcome:
+def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
+    curve = PeakCurve([trace])
     peaks, verdict = _of_host(curve, spec) if spec.is_for_host else _of_card(curve, spec)
     return TrialOutcome(
         verdict=verdict,
@@ -88,8 +89,8 @@ def _outcome(curve: PeakCurve, spec: TrialSpec) -> TrialOutcome:
         first_step=peaks,
         steady=peaks,
         num_steps_done=NUM_TRACED_STEPS,
-        environment=curve.trace.versions,
-        trace_json=curve.trace.to_json() if spec.with_trace else None,
+        environment=trace.versions,
+        trace_json=trace.to_json() if spec.with_trace else None,
     )
 
 
@@ -101,9 +102,10 @@ def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
         allow_tf32=spec.knobs.tf32_in_convolutions,
         settings=AllocatorSettings.of_knob(spec.knobs.allocator),
     )
-    estimate = curve.estimate(spec.batch_size, conditions)
+    configuration = curve.configuration(spec.batch_size, conditions)
+    estimate = configuration.estimate()
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
-    return peaks, curve.verdict(spec.batch_size, conditions, spec.budget_bytes)
+    return peaks, configuration.verdict(spec.budget_bytes)
 
 
 def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:

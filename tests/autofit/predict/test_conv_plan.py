@@ -45,7 +45,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
 
 @pytest.fixture
 def planner(curve: PeakCurve) -> ConvPlanner:
-    return ConvPlanner(curve, Conditions(), RATES)
+    return ConvPlanner(curve.configuration(BATCH_SIZE, Conditions()), RATES)
 
 
 def largest(plan: ConvPlan) -> int:
@@ -55,24 +55,24 @@ def largest(plan: ConvPlan) -> int:
 @pytest.mark.parametrize("limit_mib", [0, 1, 4, 16, 64, 256, 1024])
 def test_within_a_workspace_no_single_algorithm_is_cheaper(planner: ConvPlanner, limit_mib: int) -> None:
     limit_bytes = limit_mib * MIB
-    plan = planner.within_workspace(BATCH_SIZE, limit_bytes)
+    plan = planner.within_workspace(limit_bytes)
     for name in ("cudnn", *CANDIDATES):
-        alone = planner.within_workspace(BATCH_SIZE, limit_bytes, only=name)
+        alone = planner.within_workspace(limit_bytes, only=name)
         if largest(alone) <= limit_bytes:
             assert plan.relative_cost <= alone.relative_cost + 1e-12
             assert largest(plan) <= limit_bytes
 
 
 def test_every_layer_has_an_algorithm_and_its_share_of_the_time(planner: ConvPlanner) -> None:
-    plan = planner.within_workspace(BATCH_SIZE, 64 * MIB)
+    plan = planner.within_workspace(64 * MIB)
     assert [layer for layer, _ in plan.assignment] == ["0", "2", "4", "6"]
     assert sum(choice.cost for choice in plan.layers) == pytest.approx(1.0)
 
 
 def test_within_a_budget_the_reserved_peak_is_and_more_memory_never_costs_time(planner: ConvPlanner) -> None:
-    least = planner.within_workspace(BATCH_SIZE, 0).peak_reserved_bytes
+    least = planner.within_workspace(0).peak_reserved_bytes
     budgets = [least + extra * MIB for extra in (0, 4, 16, 64, 256)]
-    plans = [plan for budget in budgets if (plan := planner.within_budget(BATCH_SIZE, budget)) is not None]
+    plans = [plan for budget in budgets if (plan := planner.within_budget(budget)) is not None]
     assert len(plans) == len(budgets)
     assert all(plan.peak_reserved_bytes <= budget for plan, budget in zip(plans, budgets, strict=True))
     costs = [plan.relative_cost for plan in plans]
@@ -81,19 +81,19 @@ def test_within_a_budget_the_reserved_peak_is_and_more_memory_never_costs_time(p
 
 
 def test_what_no_plan_fits_has_none(planner: ConvPlanner) -> None:
-    assert planner.within_budget(BATCH_SIZE, MIB) is None
+    assert planner.within_budget(MIB) is None
 
 
 def test_the_plan_of_a_setting_that_is_mixed_takes_least(curve: PeakCurve) -> None:
     peaks = {
-        name: curve.reserved_bytes(BATCH_SIZE, Conditions(conv_algo=name))
+        name: curve.configuration(BATCH_SIZE, Conditions(conv_algo=name)).reserved_bytes()
         for name in ("mixed", "cudnn", *CANDIDATES)
     }
     assert peaks["mixed"] == min(peaks.values())
 
 
 def test_a_plan_survives_its_file(planner: ConvPlanner, tmp_path: Path) -> None:
-    plan = planner.within_workspace(BATCH_SIZE, 16 * MIB)
+    plan = planner.within_workspace(16 * MIB)
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert ConvPlan.load(tmp_path / "plan.json") == plan
 
@@ -108,7 +108,7 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_native_kernels_cost_more_and_the_default_costs_one(curve: PeakCurve) -> None:
-    calls = curve.convolutions(BATCH_SIZE)
+    calls = curve.at(BATCH_SIZE).convolutions.values()
     assert relative_cost(calls, "cudnn", RATES) == 1.0
     assert relative_cost(calls, "native", RATES) > 1.0
     assert relative_cost([], "native", RATES) == 1.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
 from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
 from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.plans.plan import Plan
 from workers.protocol import Verdict
@@ -22,32 +24,39 @@ def curve() -> PeakCurve:
     return PeakCurve([step(batch_size) for batch_size in (4, 6, 9)])
 
 
+@pytest.fixture
+def under(curve) -> Callable[[Conditions], Configuration]:
+    """The step at `BATCH_SIZE` under conditions."""
+    return lambda conditions: curve.configuration(BATCH_SIZE, conditions)
+
+
 def with_sizes(*mib: int, **settings) -> Conditions:
     return Conditions(plans=(of_sizes(*(size * MIB for size in mib)),), **settings)
 
 
-def test_one_source_that_knows_the_order_leaves_the_low_end_alone_in_doubt(curve):
-    estimate = curve.estimate(BATCH_SIZE, with_sizes(100, 300, 0))
+def test_one_source_that_knows_the_order_leaves_the_low_end_alone_in_doubt(under):
+    configuration = under(with_sizes(100, 300, 0))
+    estimate = configuration.estimate()
     assert estimate.reserved_bytes == estimate.high_bytes == BARE_BYTES + 100 * MIB
     assert estimate.low_bytes == BARE_BYTES
-    worst = curve.reserved_bytes(BATCH_SIZE, with_sizes(100, 300, 0), Level.WORST)
+    worst = configuration.reserved_bytes(Level.WORST)
     assert worst == BARE_BYTES + 300 * MIB
 
 
-def test_the_likely_peak_of_several_sources_is_their_median_and_the_ends_span_them(curve):
+def test_the_likely_peak_of_several_sources_is_their_median_and_the_ends_span_them(under):
     sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
-    conditions = Conditions(plans=sources)
-    estimate = curve.estimate(BATCH_SIZE, conditions)
+    configuration = under(Conditions(plans=sources))
+    estimate = configuration.estimate()
     assert estimate.reserved_bytes == BARE_BYTES + 60 * MIB
     assert estimate.low_bytes == BARE_BYTES + 30 * MIB
     assert estimate.high_bytes == BARE_BYTES + 100 * MIB
-    assert curve.reserved_bytes(BATCH_SIZE, conditions, Level.LIKELY) == estimate.reserved_bytes
-    assert curve.reserved_bytes(BATCH_SIZE, conditions, Level.HIGH) == estimate.high_bytes
+    assert configuration.reserved_bytes(Level.LIKELY) == estimate.reserved_bytes
+    assert configuration.reserved_bytes(Level.HIGH) == estimate.high_bytes
 
 
-def test_what_is_alive_at_the_peak_is_told_by_the_source_of_the_median(curve):
+def test_what_is_alive_at_the_peak_is_told_by_the_source_of_the_median(under):
     sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
-    estimate = curve.estimate(BATCH_SIZE, Conditions(plans=sources))
+    estimate = under(Conditions(plans=sources)).estimate()
     assert estimate.allocated_bytes == estimate.reserved_bytes == BARE_BYTES + 60 * MIB
     assert sum(estimate.breakdown.values()) == estimate.allocated_bytes
     assert [one.num_bytes for one in estimate.live] == [60 * MIB, 40 * MIB, 20 * MIB]
@@ -55,49 +64,49 @@ def test_what_is_alive_at_the_peak_is_told_by_the_source_of_the_median(curve):
 
 
 @pytest.mark.parametrize("mib", [(100, 40), (41, 42, 42), (42, 41)])  # 41 and 42 share a segment's size
-def test_the_order_of_the_sources_does_not_matter(curve, mib):
+def test_the_order_of_the_sources_does_not_matter(under, mib):
     sources = [of_sizes(size * MIB) for size in mib]
-    there, back = (curve.estimate(BATCH_SIZE, Conditions(plans=tuple(s))) for s in (sources, sources[::-1]))
+    there, back = (under(Conditions(plans=tuple(s))).estimate() for s in (sources, sources[::-1]))
     assert there == back
 
 
 @pytest.mark.parametrize("mib", [(100, 40), (100, 40, 60), (10, 300, 40, 60), (10, 300, 40, 300, 60, 20)])
-def test_the_likely_peak_is_within_a_limit_where_half_of_the_sources_run(curve, mib):
-    conditions = Conditions(plans=tuple(of_sizes(size * MIB) for size in mib))
+def test_the_likely_peak_is_within_a_limit_where_half_of_the_sources_run(under, mib):
+    configuration = under(Conditions(plans=tuple(of_sizes(size * MIB) for size in mib)))
     for limit_mib in (50, 70, 90, 110, 130, 200, 400):
         limit_bytes = limit_mib * MIB
-        is_within = curve.reserved_bytes(BATCH_SIZE, conditions, Level.LIKELY) <= limit_bytes
-        assert curve.runs_within(BATCH_SIZE, conditions, limit_bytes, Level.LIKELY) == is_within
+        is_within = configuration.reserved_bytes(Level.LIKELY) <= limit_bytes
+        assert configuration.runs_within(limit_bytes, Level.LIKELY) == is_within
 
 
 def test_a_source_is_asked_for_the_batch_size_that_is_replayed(curve):
     source = MadeUpPlans(lambda call: (Plan(1, 2 * MIB * call.input_shape[0]),))
     conditions = Conditions(plans=(source,))
-    assert curve.reserved_bytes(30, conditions) == (40 + 30 + 60) * MIB
-    assert curve.reserved_bytes(50, conditions) == (40 + 50 + 100) * MIB
+    assert curve.configuration(30, conditions).reserved_bytes() == (40 + 30 + 60) * MIB
+    assert curve.configuration(50, conditions).reserved_bytes() == (40 + 50 + 100) * MIB
     assert source.asked == [30, 50]
 
 
-def test_under_a_limit_a_convolution_comes_down_to_the_next_plan_that_fits(curve):
-    conditions = with_sizes(300, 100, 200, 0)
+def test_under_a_limit_a_convolution_comes_down_to_the_next_plan_that_fits(under):
+    planned = under(with_sizes(300, 100, 200, 0)).by_first_source
     for limit_mib, workspace_mib in ((360, 300), (359, 100), (160, 100), (159, 0)):
-        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB)
+        replay = planned.replay_within(limit_mib * MIB)
         assert replay.completed
         assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
-    assert not curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES - 1).completed
+    assert not planned.replay_within(BARE_BYTES - 1).completed
 
 
-def test_where_the_first_plan_is_the_only_one_the_limit_decides(curve):
-    conditions = with_sizes(300)
-    assert curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES + 300 * MIB).completed
-    assert not curve.replay_within(BATCH_SIZE, conditions, BARE_BYTES + 300 * MIB - 1).completed
+def test_where_the_first_plan_is_the_only_one_the_limit_decides(under):
+    planned = under(with_sizes(300)).by_first_source
+    assert planned.replay_within(BARE_BYTES + 300 * MIB).completed
+    assert not planned.replay_within(BARE_BYTES + 300 * MIB - 1).completed
 
 
 @pytest.mark.parametrize("sizes", [(300, 100, 0), (100, 300, 0), (0, 100, 300)])
-def test_benchmarking_comes_down_from_the_largest_even_if_that_is_the_first_plan(sizes, curve):
-    conditions = with_sizes(*sizes, conv_algo="cudnn-benchmark")
+def test_benchmarking_comes_down_from_the_largest_even_if_that_is_the_first_plan(sizes, under):
+    planned = under(with_sizes(*sizes, conv_algo="cudnn-benchmark")).by_first_source
     for limit_mib, workspace_mib in ((360, 300), (359, 100), (100, 0)):
-        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB)
+        replay = planned.replay_within(limit_mib * MIB)
         assert replay.completed
         assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
 
@@ -118,37 +127,36 @@ def test_benchmarking_gives_back_what_is_cached_though_there_is_nothing_to_choos
     peaks = []
     for conv_algo in ("cudnn", "cudnn-benchmark"):
         conditions = with_sizes(0, conv_algo=conv_algo)
-        replay = curve.replay(BATCH_SIZE, conditions)
-        assert replay == curve.replay_within(BATCH_SIZE, conditions, 10**12)
+        planned = curve.configuration(BATCH_SIZE, conditions).by_first_source
+        replay = planned.replay()
+        assert replay == planned.replay_within(10**12)
         peaks.append(replay.peak_reserved_bytes // MIB)
     assert peaks == [40 + 20 + 40, 40 + 40]
 
 
-def test_at_the_worst_the_largest_is_tried_first_and_smaller_ones_after_it(curve):
-    conditions = with_sizes(100, 300, 0)
+def test_at_the_worst_the_largest_is_tried_first_and_smaller_ones_after_it(under):
+    planned = under(with_sizes(100, 300, 0)).by_first_source
     for limit_mib, workspace_mib in ((360, 300), (359, 100), (100, 0)):
-        replay = curve.replay_within(BATCH_SIZE, conditions, limit_mib * MIB, Level.WORST)
+        replay = planned.replay_within(limit_mib * MIB, Level.WORST)
         assert replay.peak_reserved_bytes == BARE_BYTES + workspace_mib * MIB
 
 
-def test_sources_with_the_same_first_plan_come_down_to_plans_of_their_own(curve):
+def test_sources_with_the_same_first_plan_come_down_to_plans_of_their_own(under):
     roomy, tight = of_sizes(300 * MIB, 0), of_sizes(300 * MIB)
-    conditions = Conditions(plans=(roomy, tight))
+    configuration = under(Conditions(plans=(roomy, tight)))
     limit_bytes = BARE_BYTES + 10 * MIB
-    runs = [
-        curve.replay_within(BATCH_SIZE, conditions, limit_bytes, source=s).completed for s in (roomy, tight)
-    ]
+    runs = [planned.replay_within(limit_bytes).completed for planned in configuration.by_source]
     assert runs == [True, False]
 
 
-def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_perhaps_if_by_one(curve):
+def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_perhaps_if_by_one(under):
     roomy, tight = of_sizes(300 * MIB, 0), of_sizes(300 * MIB)
     limit_bytes = BARE_BYTES + 10 * MIB
 
     def runs(*plans):
-        conditions = Conditions(plans=plans)
+        configuration = under(Conditions(plans=plans))
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
-        return [curve.runs_within(BATCH_SIZE, conditions, limit_bytes, level) for level in levels]
+        return [configuration.runs_within(limit_bytes, level) for level in levels]
 
     assert runs(tight, tight) == [False, False, False]
     assert runs(tight, roomy, tight) == [True, False, False]
@@ -156,14 +164,14 @@ def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_per
     assert runs(roomy, roomy) == [True, True, True]
 
 
-def test_what_runs_with_a_smaller_plan_alone_is_thrashing(curve):
-    conditions = with_sizes(300, 100)
-    verdicts = [curve.verdict(BATCH_SIZE, conditions, limit * MIB) for limit in (360, 359, 160, 159)]
+def test_what_runs_with_a_smaller_plan_alone_is_thrashing(under):
+    configuration = under(with_sizes(300, 100))
+    verdicts = [configuration.verdict(limit * MIB) for limit in (360, 359, 160, 159)]
     assert verdicts == [Verdict.FITS, Verdict.THRASH, Verdict.THRASH, Verdict.OOM]
 
 
-def test_policies_with_other_workspaces_share_no_replay(curve):
+def test_policies_with_other_workspaces_share_no_replay(under):
     plans = MadeUpPlans(lambda _call: (Plan(1, 50 * MIB, uses_tensor_cores=True), Plan(2, 20 * MIB)))
     tf32, ieee = (Conditions(plans=(plans,), allow_tf32=allowed) for allowed in (True, False))
-    assert curve.reserved_bytes(BATCH_SIZE, tf32) == BARE_BYTES + 50 * MIB
-    assert curve.reserved_bytes(BATCH_SIZE, ieee) == BARE_BYTES + 20 * MIB
+    assert under(tf32).reserved_bytes() == BARE_BYTES + 50 * MIB
+    assert under(ieee).reserved_bytes() == BARE_BYTES + 20 * MIB

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from workers.predict.curve.conditions import Level
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, TracedCurve
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
 
 _ALIGNMENT_BYTES = 64
 _PAGE_BYTES = 4096
@@ -27,13 +27,13 @@ class HostBlocks:
         curve: of traces for `workers.protocol.HOST_ARCHITECTURE`.
     """
 
-    def __init__(self, curve: PeakCurve | TracedCurve) -> None:
+    def __init__(self, curve: StepCurve) -> None:
         self._curve = curve
 
     @property
     def needs_traces(self) -> bool:
         """Whether the step allocates differently at every size, so that each costs a trace."""
-        return isinstance(self._curve, TracedCurve)
+        return self._curve.needs_traces
 
     @property
     def digest(self) -> str:
@@ -44,19 +44,19 @@ class HostBlocks:
 
     def touched_bytes(self, batch_size: int) -> int:
         """What is written to, and so resident."""
-        return self._curve.at(batch_size).live_bytes(batch_size, Level.LOW, block_bytes)
+        return self._curve.at(batch_size).live_bytes(Level.LOW, block_bytes)
 
     def asked_bytes(self, batch_size: int) -> int:
         """What is asked for, and so counts against a limit of private writable memory."""
-        return self._curve.at(batch_size).live_bytes(batch_size, Level.LIKELY, block_bytes)
+        return self._curve.at(batch_size).live_bytes(Level.LIKELY, block_bytes)
 
     def most_bytes(self, batch_size: int) -> int:
         """The same, where oneDNN takes the most that is known of it."""
-        return self._curve.at(batch_size).live_bytes(batch_size, Level.HIGH, block_bytes)
+        return self._curve.at(batch_size).live_bytes(Level.HIGH, block_bytes)
 
     def workspace_bytes(self, batch_size: int) -> int:
         """The most that an operator likely takes beside its output."""
-        return self._curve.at(batch_size).largest_estimate_bytes(batch_size)
+        return self._curve.at(batch_size).largest_estimate_bytes()
 
 
 def block_bytes(num_bytes: int) -> int:

@@ -9,7 +9,9 @@ import pytest
 from workers.allocator import AllocatorSettings
 from workers.allocator import replay as allocator_replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import BatchDependentEventsError, PeakCurve, PeakEstimate, TracedCurve
+from workers.predict.curve.peak_curve import PeakCurve, TracedCurve
+from workers.predict.curve.peak_estimate import PeakEstimate
+from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.protocol import Verdict
 from workers.trace import Category
 from workers.workload.models import BUILTINS
@@ -61,13 +63,12 @@ def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curv
         concrete = PeakCurve([trace_of(workload, batch_size)])
         for conv_algo in POLICIES:
             conditions = Conditions(conv_algo=conv_algo)
+            configuration = curve.configuration(batch_size, conditions)
+            known = concrete.configuration(batch_size, conditions)
             for level in Level:
-                sizes = curve.sizes(batch_size, conditions, level)
-                assert sizes == concrete.sizes(batch_size, conditions, level)
-            assert told(curve.estimate(batch_size, conditions)) == told(
-                concrete.estimate(batch_size, conditions)
-            )
-        assert curve.lower_bound_bytes(batch_size) == concrete.lower_bound_bytes(batch_size)
+                assert configuration.by_first_source.sizes(level) == known.by_first_source.sizes(level)
+            assert told(configuration.estimate()) == told(known.estimate())
+        assert curve.at(batch_size).lower_bound_bytes() == concrete.at(batch_size).lower_bound_bytes()
 
 
 @pytest.mark.parametrize(
@@ -89,8 +90,8 @@ def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
         concrete = PeakCurve([trace_of(workload, batch_size, **settings)])
         for conv_algo in POLICIES:
             conditions = Conditions(conv_algo=conv_algo)
-            assert told(curve.estimate(batch_size, conditions)) == told(
-                concrete.estimate(batch_size, conditions)
+            assert told(curve.configuration(batch_size, conditions).estimate()) == told(
+                concrete.configuration(batch_size, conditions).estimate()
             )
 
 
@@ -109,7 +110,7 @@ def test_such_steps_are_traced_at_every_size_that_is_asked_for_once(trace_of):
 
     curve = TracedCurve(trace_at)
     peaks = [
-        curve.at(batch_size).estimate(batch_size, Conditions()).allocated_bytes for batch_size in (2, 7, 7)
+        curve.configuration(batch_size, Conditions()).estimate().allocated_bytes for batch_size in (2, 7, 7)
     ]
     assert asked == [2, 7]
     assert peaks[0] < peaks[1] == peaks[2]
@@ -125,111 +126,122 @@ def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
 
 
 def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
-    curve = PeakCurve([trace_of("small:perceptron", 4)])
-    assert curve.at(4) is curve
+    trace = trace_of("small:perceptron", 4)
+    curve = PeakCurve([trace])
+    assert curve.at(4).trace is curve.trace is trace
     with pytest.raises(AssertionError):
         curve.at(5)
 
 
+def test_a_curve_agrees_with_traces_up_to_where_the_step_changes(curve_of, trace_of):
+    curve = curve_of("small:branching_at_64")
+    agrees = [curve.agrees_with(trace_of("small:branching_at_64", size)) for size in (16, 63, 64, 100)]
+    assert agrees == [True, True, False, False]
+
+
+def test_a_curve_disagrees_with_a_trace_whose_tensors_have_other_sizes(curve_of, trace_of):
+    trace = trace_of("small:perceptron", 16)
+    larger = dataclasses.replace(trace.allocations[0], num_bytes=trace.allocations[0].num_bytes + 512)
+    changed = dataclasses.replace(trace, allocations=(larger, *trace.allocations[1:]))
+    assert curve_of("small:perceptron").agrees_with(trace)
+    assert not curve_of("small:perceptron").agrees_with(changed)
+
+
 @pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])
 def test_the_breakdown_adds_up_to_the_allocated_peak(workload, curve_of):
-    curve = curve_of(workload)
-    estimate = curve.estimate(50, Conditions())
+    configuration = curve_of(workload).configuration(50, Conditions())
+    estimate = configuration.estimate()
     assert sum(estimate.breakdown.values()) == estimate.allocated_bytes
-    live = curve.estimate(50, Conditions()).live
+    live = configuration.estimate().live
     assert [item.num_bytes for item in live] == sorted((item.num_bytes for item in live), reverse=True)
     by_category = sum(item.num_bytes for item in live if item.allocation.category is Category.PARAMETER)
     assert estimate.breakdown[Category.PARAMETER] == by_category
 
 
 def test_the_likely_peak_lies_between_low_and_high(curve_of):
-    estimate = curve_of("vgg16").estimate(40, Conditions(conv_algo="cudnn-benchmark"))
+    estimate = curve_of("vgg16").configuration(40, Conditions(conv_algo="cudnn-benchmark")).estimate()
     assert estimate.low_bytes <= estimate.reserved_bytes <= estimate.high_bytes
     assert estimate.low_bytes < estimate.high_bytes  # its workspaces are a matter of opinion
     assert estimate.allocated_bytes <= estimate.reserved_bytes
 
 
 def test_a_workload_without_convolutions_has_one_answer(curve_of):
-    estimate = curve_of("small:perceptron").estimate(5000, Conditions())
+    estimate = curve_of("small:perceptron").configuration(5000, Conditions()).estimate()
     assert estimate.low_bytes == estimate.reserved_bytes == estimate.high_bytes
 
 
 def test_native_convolutions_need_a_workspace_that_does_not_grow_with_the_batch(curve_of):
     curve = curve_of("small:convolutional")
     native = Conditions(conv_algo="native")
+    likely = [curve.configuration(b, native).by_first_source.sizes(Level.LIKELY) for b in (10, 1000)]
     workspaces = [
-        {
-            size
-            for size, a in zip(curve.sizes(b, native, Level.LIKELY), curve.trace.allocations, strict=True)
-            if a.convolution is not None
-        }
-        for b in (10, 1000)
+        {size for size, a in zip(sizes, curve.trace.allocations, strict=True) if a.convolution is not None}
+        for sizes in likely
     ]
     columns = 4 * (3 * 9) * (10 * 12), 4 * (8 * 9) * (2 * 2)
     assert workspaces == [set(columns), set(columns)]
 
 
 def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
-    curve = curve_of("davenet-audio")
-    exact = curve.reserved_bytes(200, Conditions())
+    configuration = curve_of("davenet-audio").configuration(200, Conditions())
+    exact = configuration.reserved_bytes()
     budget_bytes = exact // 2
-    stopped = curve.reserved_bytes(200, Conditions(), stop_above_bytes=budget_bytes)
+    stopped = configuration.reserved_bytes(stop_above_bytes=budget_bytes)
     assert budget_bytes < stopped <= exact
-    assert curve.reserved_bytes(200, Conditions(), stop_above_bytes=exact) == exact
+    assert configuration.reserved_bytes(stop_above_bytes=exact) == exact
 
 
 def test_the_worst_is_no_less_than_the_high_end_and_least_where_benchmarking_gives_its_cache_back(curve_of):
     curve = curve_of("vgg16")
     peaks = {}
     for conv_algo in POLICIES:
-        conditions = Conditions(conv_algo=conv_algo)
+        configuration = curve.configuration(40, Conditions(conv_algo=conv_algo))
         likely, high, worst = (
-            curve.reserved_bytes(40, conditions, level) for level in (Level.LIKELY, Level.HIGH, Level.WORST)
+            configuration.reserved_bytes(level) for level in (Level.LIKELY, Level.HIGH, Level.WORST)
         )
         assert likely <= high <= worst
-        assert likely == curve.estimate(40, conditions).reserved_bytes
+        assert likely == configuration.estimate().reserved_bytes
         peaks[conv_algo] = high, worst
     assert peaks["cudnn"][1] > peaks["cudnn-benchmark"][1]
     assert peaks["native"][0] == peaks["native"][1]
 
 
 def test_each_level_has_its_verdict(curve_of):
-    curve = curve_of("vgg16")
-    conditions = Conditions()
-    likely_bytes = curve.reserved_bytes(40, conditions, Level.LIKELY)
-    assert curve.verdict(40, conditions, likely_bytes, Level.LIKELY) is Verdict.FITS
-    assert curve.verdict(40, conditions, likely_bytes, Level.HIGH) is not Verdict.FITS
-    assert curve.runs_within(40, conditions, likely_bytes, Level.LOW)
+    configuration = curve_of("vgg16").configuration(40, Conditions())
+    likely_bytes = configuration.reserved_bytes(Level.LIKELY)
+    assert configuration.verdict(likely_bytes, Level.LIKELY) is Verdict.FITS
+    assert configuration.verdict(likely_bytes, Level.HIGH) is not Verdict.FITS
+    assert configuration.runs_within(likely_bytes, Level.LOW)
 
 
 def test_an_estimate_names_the_largest_workspace_at_each_level(curve_of):
     curve = curve_of("vgg16")
-    told = curve.estimate(40, Conditions())
+    configuration = curve.configuration(40, Conditions())
+    told = configuration.estimate()
     for level, num_bytes in (
         (Level.LOW, told.workspace_low_bytes),
         (Level.LIKELY, told.workspace_likely_bytes),
         (Level.HIGH, told.workspace_high_bytes),
     ):
-        sizes = zip(curve.sizes(40, Conditions(), level), curve.trace.allocations, strict=True)
+        sizes = zip(configuration.by_first_source.sizes(level), curve.trace.allocations, strict=True)
         assert num_bytes == max(size for size, a in sizes if a.convolution is not None)
     assert 0 == told.workspace_low_bytes < told.workspace_likely_bytes < told.workspace_high_bytes
 
 
 def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
-    curve = curve_of("davenet-audio")
-    conditions = Conditions(conv_algo="cudnn-benchmark")
-    high_bytes = curve.reserved_bytes(64, conditions)
-    assert curve.verdict(64, conditions, None) is Verdict.FITS
-    assert curve.verdict(64, conditions, high_bytes) is Verdict.FITS
-    assert curve.verdict(64, conditions, high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
-    assert curve.verdict(64, conditions, curve.lower_bound_bytes(64) - 1) is Verdict.OOM
+    configuration = curve_of("davenet-audio").configuration(64, Conditions(conv_algo="cudnn-benchmark"))
+    high_bytes = configuration.reserved_bytes()
+    assert configuration.verdict(None) is Verdict.FITS
+    assert configuration.verdict(high_bytes) is Verdict.FITS
+    assert configuration.verdict(high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
+    assert configuration.verdict(configuration.step.lower_bound_bytes() - 1) is Verdict.OOM
 
 
 def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
-    curve = curve_of("davenet-audio")
-    high_bytes = curve.reserved_bytes(64, Conditions())
+    configuration = curve_of("davenet-audio").configuration(64, Conditions())
+    high_bytes = configuration.reserved_bytes()
     verdicts = [
-        curve.verdict(64, Conditions(), budget_bytes)
+        configuration.verdict(budget_bytes)
         for budget_bytes in range(high_bytes, high_bytes // 4, -(high_bytes // 40))
     ]
     assert verdicts[0] is Verdict.FITS
@@ -239,20 +251,21 @@ def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
 
 def test_benchmarking_takes_its_room_where_it_meets_a_convolution_for_the_first_time_alone(curve_of):
     curve = curve_of("vgg16")
+    planned = curve.configuration(8, Conditions(conv_algo="cudnn-benchmark")).by_first_source
     found, again = {}, []
-    sizes = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.LIKELY)
+    sizes = planned.sizes(Level.LIKELY)
     for allocation, num_bytes in zip(curve.trace.allocations, sizes, strict=True):
         if allocation.convolution is not None:
             again.append(found.setdefault(allocation.convolution, num_bytes) - num_bytes)
     assert min(again) == 0 < max(again)
-    largest = curve.sizes(8, Conditions(conv_algo="cudnn-benchmark"), Level.HIGH)
+    largest = planned.sizes(Level.HIGH)
     assert all(a <= b for a, b in zip(sizes, largest, strict=True))
 
 
 def test_benchmarking_gives_back_what_is_cached_where_it_meets_a_convolution_for_the_first_time(curve_of):
     # The same sizes, so that all of the difference is in what is given back.
     curve = curve_of("vgg16")
-    likely, _, replay = curve.likely(40, Conditions(conv_algo="cudnn-benchmark"))
+    likely, _, replay = curve.configuration(40, Conditions(conv_algo="cudnn-benchmark")).likely()
     kept = allocator_replay(curve.trace.events, likely)
     assert replay.peak_allocated_position == kept.peak_allocated_position
     assert replay.peak_reserved_bytes < kept.peak_reserved_bytes
@@ -262,14 +275,17 @@ def test_nothing_gets_below_the_live_bytes(curve_of):
     for workload in ("davenet-audio", "small:convolutional", "small:all_pairs"):
         curve = curve_of(workload)
         for batch_size in (1, 17, 300):
-            bound = curve.lower_bound_bytes(batch_size)
-            assert bound <= curve.estimate(batch_size, Conditions(conv_algo="native")).low_bytes
+            native = curve.configuration(batch_size, Conditions(conv_algo="native"))
+            assert native.step.lower_bound_bytes() <= native.estimate().low_bytes
 
 
 def test_the_allocators_settings_decide_what_is_reserved(curve_of):
     curve = curve_of("davenet-audio")
-    plain = curve.replay(100, Conditions())
-    expandable = curve.replay(100, Conditions(settings=AllocatorSettings.parse("expandable_segments:True")))
+    segments = Conditions(settings=AllocatorSettings.parse("expandable_segments:True"))
+    plain, expandable = (
+        curve.configuration(100, conditions).by_first_source.replay()
+        for conditions in (Conditions(), segments)
+    )
     assert expandable.peak_allocated_bytes <= plain.peak_allocated_bytes
     assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes
 
@@ -277,7 +293,7 @@ def test_the_allocators_settings_decide_what_is_reserved(curve_of):
 def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
     curve = curve_of("vgg16")
     ampere, pascal = (
-        curve.estimate(32, Conditions(architecture=card, corrections=frozenset()))
+        curve.configuration(32, Conditions(architecture=card, corrections=frozenset())).estimate()
         for card in ("sm_80", "sm_61")
     )
     assert pascal.high_bytes < ampere.high_bytes
@@ -291,18 +307,17 @@ def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
         for index, allocation in enumerate(curve.trace.allocations)
         if allocation.operator == "aten._cudnn_rnn" and allocation.category == Category.ACTIVATION
     } & set(range(len(curve.trace.allocations) // 3))  # of the first step
-    low, likely, high = (
-        curve.sizes(20, Conditions(), level)[reserve] for level in (Level.LOW, Level.LIKELY, Level.HIGH)
-    )
+    planned = curve.configuration(20, Conditions()).by_first_source
+    low, likely, high = (planned.sizes(level)[reserve] for level in (Level.LOW, Level.LIKELY, Level.HIGH))
     units = 5 * 20 * 6 * 4  # steps × sequences × units, four bytes each
     assert (low, likely, high) == (5 * units, 5 * units, 6 * units)
 
 
 def test_estimated_sizes_widen_the_interval(trace_of):
-    curve = PeakCurve([trace_of("lstm", 32)])
+    configuration = PeakCurve([trace_of("lstm", 32)]).configuration(32, Conditions())
     low, likely, high = (
-        curve.replay(32, Conditions(), level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
+        configuration.by_first_source.replay(level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
     )
     assert low.peak_allocated_bytes < likely.peak_allocated_bytes < high.peak_allocated_bytes
-    estimate = curve.estimate(32, Conditions())
+    estimate = configuration.estimate()
     assert estimate.low_bytes < estimate.high_bytes
