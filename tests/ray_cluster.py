@@ -195,6 +195,11 @@ class RayCluster:
         """Ends all nodes; the nodes first, which would complain of a head that is gone."""
         for node in reversed(self.nodes):
             node.end()
+        # What has changed its title has lost its mark, and would write into the folder while it goes.
+        for process in _writers_below(self._folder):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+                process.wait()
         shutil.rmtree(self._folder)
 
     def __enter__(self) -> Self:
@@ -204,3 +209,13 @@ class RayCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+
+
+def _writers_below(folder: Path) -> list[psutil.Process]:
+    """The processes that have a file in the folder open."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile, or is another user's
+            if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                found.append(process)
+    return found
