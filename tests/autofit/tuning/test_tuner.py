@@ -336,7 +336,8 @@ def test_several_trials_at_once_find_the_same_boundary(
     study = open_study(algos=("cudnn",), curves=curves.prior)
     frontier = tune_in_parallel(study, curves, card.measure, num_parallel)
     assert answers(frontier) == {"cudnn": (largest, largest + 1)}
-    assert len(card.tried) == len(set(card.tried)) <= 10
+    # Which end first is up to the system: every further one at once may be one in vain.
+    assert len(card.tried) == len(set(card.tried)) <= 8 + num_parallel
 
 
 def test_outcomes_are_told_in_the_order_in_which_they_end(
