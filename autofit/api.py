@@ -33,9 +33,8 @@ def tune(
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         on_event: receives the events of `autofit.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
-            `device`, `probe`, `conv_algo`, `precision`, `memory_format`, `optimizer`, `optimizer_impl`,
-            `set_to_none`, `checkpointing`, `allocator`, `global_batch`, `compile`, `mode`, `worst_case`,
-            `parallel`, `search`, `max_batch`, `risk`, …
+            `device`, `probe`, `mode`, `worst_case`, `parallel`, `search`, `max_batch`, `risk`, …, and the
+            knobs, the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -71,9 +70,7 @@ def estimate(
         mode: `train` or `infer`, instead of the workload's own.
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
         parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
-        knobs: the fields of `Knobs`: `conv_algo`, `precision`, `memory_format`, `optimizer`,
-            `optimizer_impl`, `set_to_none`, `checkpointing`, `allocator`, `grad_accumulation`,
-            `global_batch`.
+        knobs: the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.

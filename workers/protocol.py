@@ -188,9 +188,9 @@ class TrialSpec:
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
         deadline_seconds: after so long the trial's whole process group is killed.
-        heartbeat_seconds: so long may the trial's process be silent before it is taken as hung.
-            It beats several times as often, also during an operator of hours; only what keeps the
-            interpreter's lock, or stops the process, silences it.
+        heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
+            several times as often, also during an operator of hours; only what keeps the interpreter's
+            lock, or stops the process, silences it.
         conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.

@@ -27,7 +27,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -419,13 +418,8 @@ def cluster_of_this_machine() -> str | None:
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
-    """Undoes what connecting to Ray changes of this process.
-
-    That is its environment, SIGTERM's handler, and where modules are looked for, which decides whether an
-    earlier answer still holds.
-    """
+    """Undoes what connecting to Ray changes of this process: its environment, SIGTERM's handler."""
     environment = dict(os.environ)
-    folders = set(sys.path)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -433,19 +427,8 @@ def process_state_kept() -> Iterator[None]:
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)
-        for folder in _folders_of_ray() - folders:
-            sys.path.remove(folder)  # others' stay: another thread may be loading a workload meanwhile
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-
-
-def _folders_of_ray() -> set[str]:
-    """Where Ray, once it is imported, has modules looked for that it brings along."""
-    ray = sys.modules.get("ray")
-    if ray is None or ray.__file__ is None:
-        return set()
-    own = Path(ray.__file__).parent
-    return {folder for folder in sys.path if Path(folder).is_relative_to(own)}
 
 
 def _protect_local_cluster() -> None:

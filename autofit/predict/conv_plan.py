@@ -21,8 +21,8 @@ from typing import Any, Self
 from autofit.errors import StorageError, UsageError
 from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
 from workers.predict.curve.conditions import Level
-from workers.predict.curve.configuration import Configuration
-from workers.predict.curve.mixed_convolutions import Option
+from workers.predict.curve.mixed_convolutions import Candidate
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.spans import Workspace
 from workers.trace import Convolution
 
@@ -108,13 +108,13 @@ class ConvPlanner:
     """Plans the convolutions of a step at one batch size on a card.
 
     Args:
-        configuration: of the step on the card; its convolution algorithm does not matter.
+        on_card: the step on the card; its convolution algorithm does not matter.
         rates: what the card can do.
         level: of what is not certain.
     """
 
-    def __init__(self, configuration: Configuration, rates: Rates, *, level: Level = Level.HIGH) -> None:
-        self._configuration = configuration
+    def __init__(self, on_card: StepOnCard, rates: Rates, *, level: Level = Level.HIGH) -> None:
+        self._on_card = on_card
         self._rates = rates
         self._level = level
 
@@ -130,7 +130,7 @@ class ConvPlanner:
 
     def within_budget(self, budget_bytes: int) -> ConvPlan | None:
         """The cheapest plan under which the step's reserved peak is within a budget; None for none."""
-        live = self._configuration.step.live_at_convolutions(self._level)
+        live = self._on_card.step.live_at_convolutions(self._level)
 
         def under(total_bytes: int) -> ConvPlan:
             return self._plan(lambda call: total_bytes - live[call])
@@ -152,14 +152,14 @@ class ConvPlanner:
         return best
 
     @cached_property
-    def _options(self) -> dict[Convolution, list[Option]]:
+    def _options(self) -> dict[Convolution, list[Candidate]]:
         """The algorithms for each different layer."""
-        return self._configuration.convolution_options()
+        return self._on_card.convolution_options()
 
     @cached_property
     def _modules(self) -> dict[Convolution, tuple[str, ...]]:
         """The modules that call each different layer."""
-        return self._configuration.step.convolution_modules()
+        return self._on_card.step.convolution_modules()
 
     def _plan(self, limit_of: Callable[[Convolution], int], *, only: str | None = None) -> ConvPlan:
         modules = self._modules
@@ -177,7 +177,7 @@ class ConvPlanner:
         total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
         sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
         return ConvPlan(
-            batch_size=self._configuration.step.batch_size,
+            batch_size=self._on_card.step.batch_size,
             layers=tuple(
                 LayerChoice(
                     layer=module,
@@ -187,11 +187,11 @@ class ConvPlanner:
                 )
                 for module, layer in _in_order(modules)
             ),
-            peak_reserved_bytes=self._configuration.reserved_with(sizes, self._level),
+            peak_reserved_bytes=self._on_card.reserved_with(sizes, self._level),
             relative_cost=total / default_cost,
         )
 
-    def _picks(self, option: Option) -> Iterator[_Pick]:
+    def _picks(self, option: Candidate) -> Iterator[_Pick]:
         """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
         cost = sum(seconds(call, option.algorithm, self._rates) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
@@ -201,7 +201,7 @@ class ConvPlanner:
             yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN)
 
 
-def _restricted(options: Sequence[Option], only: str | None) -> Sequence[Option]:
+def _restricted(options: Sequence[Candidate], only: str | None) -> Sequence[Candidate]:
     if only is None:
         return options
     return [option for option in options if option.algorithm == only] or options[:1]
@@ -211,7 +211,7 @@ def _smallest(span: Workspace) -> int:
     return min((span.low_bytes, *span.choices_bytes))
 
 
-def _first(options: Sequence[Option], rates: Rates) -> float:
+def _first(options: Sequence[Candidate], rates: Rates) -> float:
     """What a layer's passes cost by the backend's own choice."""
     return sum(seconds(call, options[0].algorithm, rates) for call in options[0].spans)
 

@@ -21,10 +21,10 @@ from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Conditions, Level
-from workers.predict.curve.configuration import Configuration
-from workers.predict.curve.mixed_convolutions import Option
+from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
 from workers.predict.curve.peak_estimate import LiveAllocation, PeakEstimate
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.trace import Category, Convolution, Trace
 
@@ -93,9 +93,9 @@ class PredictedCurve:
         Raises:
             UsageError: the batch size is below 1.
         """
-        configuration = self._at(batch_size)
-        trace, peak = configuration.step.trace, configuration.estimate()
-        calibration = self._calibration(configuration)
+        on_card = self._at(batch_size)
+        trace, peak = on_card.step.trace, on_card.estimate()
+        calibration = self._calibration(on_card)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -130,13 +130,13 @@ class PredictedCurve:
         Raises:
             UsageError: the curve is not of the trace at that size.
         """
-        configuration = self._at(batch_size)
-        trace = configuration.step.trace
+        on_card = self._at(batch_size)
+        trace = on_card.step.trace
         if trace.batch_size != batch_size:
             raise UsageError(
                 f"a profile needs a trace at its own batch size: this one is at {trace.batch_size}"
             )
-        sizes, found_bytes, likely = configuration.likely()
+        sizes, found_bytes, likely = on_card.likely()
         settings = self._conditions.settings
         block_bytes = given_blocks(trace.events, sizes, settings=settings, found=found_bytes)
         return Profile(
@@ -175,28 +175,24 @@ class PredictedCurve:
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
-        configuration = self._at(batch_size)
+        on_card = self._at(batch_size)
         if stop_above_bytes is not None:
-            stop_above_bytes = self._before_widening(configuration, stop_above_bytes)
-        reserved_bytes = configuration.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
-        return self._widened(configuration, reserved_bytes)
+            stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
+        reserved_bytes = on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
+        return self._widened(on_card, reserved_bytes)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
-        configuration = self._at(batch_size)
-        return self._widened(configuration, configuration.step.lower_bound_bytes())
-
-    def live_bytes(self, batch_size: int) -> int:
-        """The peak of live bytes, without any workspace."""
-        return self._at(batch_size).step.lower_bound_bytes()
+        on_card = self._at(batch_size)
+        return self._widened(on_card, on_card.step.lower_bound_bytes())
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
-        configuration = self._at(batch_size)
-        trace = configuration.step.trace
+        on_card = self._at(batch_size)
+        trace = on_card.step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
-            allocated_bytes=configuration.by_first_source.replay().peak_allocated_bytes,
+            allocated_bytes=on_card.by_first_source.replay().peak_allocated_bytes,
             reserved_bytes=reserved_bytes,
             device_bytes=reserved_bytes + self._card.context_bytes,
         )
@@ -214,27 +210,27 @@ class PredictedCurve:
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
-        configuration = self._at(batch_size)
-        return configuration.verdict(self._before_widening(configuration, budget_bytes), self._level)
+        on_card = self._at(batch_size)
+        return on_card.verdict(self._before_widening(on_card, budget_bytes), self._level)
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
-        configuration = self._at(batch_size)
-        planner = ConvPlanner(configuration, self._rates(configuration), level=self._level)
-        return planner.within_budget(self._before_widening(configuration, budget_bytes))
+        on_card = self._at(batch_size)
+        planner = ConvPlanner(on_card, self._rates(on_card), level=self._level)
+        return planner.within_budget(self._before_widening(on_card, budget_bytes))
 
     def conv_cost(self, batch_size: int, budget_bytes: int) -> float:
         """The predicted time of all convolutions, over that of the backend's own choice."""
         if self._knobs.conv_algo == MIXED:
             plan = self.conv_plan(batch_size, budget_bytes)
             return math.inf if plan is None else plan.relative_cost
-        configuration = self._at(batch_size)
-        calls = configuration.step.convolutions.values()
-        return relative_cost(calls, self._knobs.conv_algo, self._rates(configuration))
+        on_card = self._at(batch_size)
+        calls = on_card.step.convolutions.values()
+        return relative_cost(calls, self._knobs.conv_algo, self._rates(on_card))
 
-    def _rates(self, configuration: Configuration) -> Rates:
+    def _rates(self, on_card: StepOnCard) -> Rates:
         """What the card can do for tensors of the type that the step convolves."""
-        dtypes = [call.dtype for call in configuration.step.convolutions.values()]
+        dtypes = [call.dtype for call in on_card.step.convolutions.values()]
         return Rates.of(
             properties_for(self._card.architecture, self._card.name),
             dtype=dtypes[0] if dtypes else "float32",
@@ -255,21 +251,23 @@ class PredictedCurve:
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether even the low end fails under the budget, with all that the allocator can release."""
-        configuration = self._at(batch_size)
-        limit_bytes = self._calibration(configuration).within_low_end(budget_bytes)
+        on_card = self._at(batch_size)
+        limit_bytes = self._calibration(on_card).within_low_end(budget_bytes)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
-        return not any(configuration.runs_within(limit_bytes, level) for level in levels)
+        return not any(on_card.runs_within(limit_bytes, level) for level in levels)
 
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
         """Whether it runs where everything but the workspaces is as large as the high end has it.
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
-        configuration = self._at(batch_size)
-        limit_bytes = self._calibration(configuration).within_high_end(budget_bytes)
-        return configuration.runs_within(limit_bytes, Level.LOW)
+        on_card = self._at(batch_size)
+        limit_bytes = self._calibration(on_card).within_high_end(budget_bytes)
+        return on_card.runs_within(limit_bytes, Level.LOW)
 
-    def convolution_options(self, batch_size: int, names: Sequence[str]) -> dict[Convolution, list[Option]]:
+    def convolution_options(
+        self, batch_size: int, names: Sequence[str]
+    ) -> dict[Convolution, list[Candidate]]:
         """Each different layer with those of some convolution algorithms that apply to it."""
         return self._at(batch_size).convolution_options(names)
 
@@ -286,25 +284,25 @@ class PredictedCurve:
     def _level(self) -> Level:
         return _LEVELS[self.risk]
 
-    def _at(self, batch_size: int) -> Configuration:
+    def _at(self, batch_size: int) -> StepOnCard:
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
-        return self._curve.configuration(batch_size, self._conditions)
+        return self._curve.on_card(batch_size, self._conditions)
 
-    def _widened(self, configuration: Configuration, num_bytes: int) -> int:
+    def _widened(self, on_card: StepOnCard, num_bytes: int) -> int:
         """A peak with the residuals that the curve's risk allows for."""
         if self.risk is Risk.LIKELY:
             return num_bytes
-        return self._calibration(configuration).high_end(num_bytes)
+        return self._calibration(on_card).high_end(num_bytes)
 
-    def _before_widening(self, configuration: Configuration, limit_bytes: int) -> int:
+    def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
         """The largest peak that is within a limit once it is widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
-        return self._calibration(configuration).within_high_end(limit_bytes)
+        return self._calibration(on_card).within_high_end(limit_bytes)
 
-    def _calibration(self, configuration: Configuration) -> Calibration:
-        trace = configuration.step.trace
+    def _calibration(self, on_card: StepOnCard) -> Calibration:
+        trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             model_class = classify(trace)
             self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)

@@ -132,9 +132,9 @@ class Boundary:
     peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
     peaks do. Several workers get the estimate, its next size, and sizes spread around both.
 
-    Feasibility that is not monotone is met by neighbours: where the corrected prediction has a
-    larger size below the first that failed, that size is measured too; without a prediction, the
-    size after the first that failed is. Where not even the minimum fits, no neighbour is tried.
+    A larger batch may fit where a smaller one fails. So where the corrected prediction has a larger
+    size below the first failure, that size is measured too; without a prediction, the size after the
+    first failure is. Where not even the minimum fits, no neighbour is tried.
 
     Args:
         budget_bytes: what the measured peaks are held against.

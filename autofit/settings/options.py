@@ -83,7 +83,7 @@ def _knob_option(knob: Knob) -> Option:
         metavar=knob.metavar or "|".join(knob.values),
         choices=knob.values if knob.examples is None else knob.examples,
         is_switch=knob.is_switch,
-        choice="batches a step" if knob.name in ("grad_accumulation", "global_batch") else None,
+        choice=knob.choice,
     )
 
 

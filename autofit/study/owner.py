@@ -15,7 +15,17 @@ import psutil
 _START_TOLERANCE_SECONDS = 2.0
 _RENEWED_AT = 2 / 3  # of the lease left; before that a renewal would be a write for nothing
 
-coordinators_here: set[str] = set()  # those of this process that are still at work
+_coordinators_here: set[str] = set()  # those of this process that are still at work
+
+
+def begin(coordinator: str) -> None:
+    """Says that a coordinator of this process is at work: its trials are waited for."""
+    _coordinators_here.add(coordinator)
+
+
+def end(coordinator: str) -> None:
+    """Says that it is not any more: nobody will end its trials."""
+    _coordinators_here.discard(coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,6 @@ class Owner:
             return f"process {self.process_id} ended before its trial"
         if abs(started_seconds - self.started_seconds) > _START_TOLERANCE_SECONDS:
             return f"process {self.process_id} ended before its trial, and its id was used again"
-        if self.process_id == os.getpid() and self.coordinator and self.coordinator not in coordinators_here:
+        if self.process_id == os.getpid() and self.coordinator and self.coordinator not in _coordinators_here:
             return "its search ended before it, in this process"
         return None

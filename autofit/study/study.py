@@ -32,9 +32,10 @@ from autofit.search.curves import Curve
 from autofit.search.pruning import PrunedSetting, Pruning
 from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
+from autofit.study import owner as owners
 from autofit.study.feed import TrialFeed
 from autofit.study.ledger import Ledger
-from autofit.study.owner import Owner, coordinators_here
+from autofit.study.owner import Owner
 from autofit.study.prepare import default_name, prepare, require_name
 from autofit.study.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
 from autofit.study.search_record import Opened, record_opening
@@ -111,6 +112,7 @@ class TuningStudy:
         goal: Goal,
         lease_seconds: float,
         opened: Opened,
+        coordinator: str,
         pruning: Pruning | None = None,
     ) -> None:
         self.name = name
@@ -121,8 +123,7 @@ class TuningStudy:
         self._space = space
         self._storage = storage
         self._lease_seconds = lease_seconds
-        self._coordinator = uuid.uuid4().hex
-        coordinators_here.add(self._coordinator)
+        self._coordinator = coordinator
         self._sampler = BoundarySampler(space, seed=seed)
         self._study = optuna.load_study(study_name=name, storage=storage.backend)
         study_id = storage.backend.get_study_id_from_name(name)
@@ -188,6 +189,7 @@ class TuningStudy:
         digest = fingerprint(settings)
         name = default_name(label, digest) if name is None else name
         require_name(name)
+        coordinator = uuid.uuid4().hex
         now = Opened(workload=workload, gpu=gpu, opened_seconds=time.time())
         with quiet_optuna():
             opened = open_storage(storage, name, wait_seconds=wait_seconds)
@@ -207,12 +209,14 @@ class TuningStudy:
                         lease_seconds=lease_seconds,
                         opened=now,
                         pruning=pruning,
+                        coordinator=coordinator,
                     )
                 )
                 study.reconcile()
             except BaseException:
                 opened.close()
                 raise
+        owners.begin(coordinator)
         return study
 
     def __enter__(self) -> Self:
@@ -237,7 +241,7 @@ class TuningStudy:
             _log.warning("running trials stay open in study %s: %s", self.name, error.message)
         finally:
             self._asked.clear()
-            coordinators_here.discard(self._coordinator)
+            owners.end(self._coordinator)
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:

@@ -208,12 +208,14 @@ def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[
 
 def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
     """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
-    answers: dict[int, Knobs] = {}
+    answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
         prior = curves.prior(knobs)
         if prior is not None:
             scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
-            answers.setdefault(scan.largest_batch or space.min_batch, knobs)
-    if not all(predictor.confirm(knobs, batch_size) for batch_size, knobs in answers.items()):
+            answers.append((knobs, scan.largest_batch or space.min_batch))
+    # All of them are looked at: a curve that differs is replaced. Settings that share traces share these.
+    agreed = [predictor.confirm(knobs, batch_size) for knobs, batch_size in answers]
+    if not all(agreed):
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))

@@ -281,10 +281,13 @@ def _devices(
 
 def _installed_packages() -> str:
     """A digest of the packages that can be imported here, with their versions."""
+    folders = {Path(folder).absolute() for folder in sys.path if folder}
+    # What a package brings along for itself, as Ray does once it is imported, counts with its version.
+    installed = {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
     names = sorted(
         entry.name
-        for folder in {Path(folder).absolute() for folder in sys.path if folder}
-        if folder.is_dir()
+        for folder in folders
+        if folder.is_dir() and not installed.intersection(folder.parents)
         for entry in folder.iterdir()
         if entry.name.endswith((".dist-info", ".egg-info"))
     )

@@ -187,7 +187,7 @@ class Tuner:
         return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
-        """Waits for trials to end, not beyond the time there is, and keeps them ours meanwhile."""
+        """Waits for a trial to end or the time to run out, renewing this process's leases."""
         while True:
             left = max(self._seconds_left(), 0.0)
             timeout = min(left, self._study.renewal_seconds)

@@ -20,6 +20,7 @@ import autofit
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UnknownGpuError, UnknownModelError, UsageError, WorkloadFailedError
 from autofit.events import Event, TrialStarted, TuneFinished, TuneStarted
+from autofit.predict.predictor import Predictor
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
@@ -237,6 +238,20 @@ def test_a_step_in_portions_is_found_out_at_the_answer_and_traced_there() -> Non
     assert result.best is not None
     there = autofit.estimate(f"{WORKLOADS}:portions", batch_size=result.best.batch_size, conv_algo="native")
     assert result.best.peak_reserved_bytes == there.peak_reserved_bytes
+
+
+def test_each_of_several_settings_is_confirmed_at_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though they answer the same size, and the first of them differs there."""
+    confirm, found = Predictor.confirm, {}
+
+    def watched(predictor: Predictor, knobs: Knobs, batch_size: int) -> bool:
+        found[knobs.optimizer, batch_size] = confirm(predictor, knobs, batch_size)
+        return found[knobs.optimizer, batch_size]
+
+    monkeypatch.setattr(Predictor, "confirm", watched)
+    options = {"gpu_mem": "1G", "conv_algo": "native", "max_batch": 60, "search": ["optimizer=sgd,adam"]}
+    autofit.tune(f"{WORKLOADS}:portions", **options)
+    assert found == {("sgd", 60): False, ("adam", 60): False}
 
 
 @pytest.mark.parametrize("option", ["metrics_port", "model"])

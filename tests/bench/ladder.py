@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from workers.allocator import Choice, replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.planned_step import PlannedStep, Requests
 from workers.predict.curve.sized_step import SizedStep
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.plan import PlanSource
 from workers.trace import Category, Trace
 
@@ -78,7 +78,7 @@ class _Process:
         """Whether a size runs now; what that leaves behind is there for the next one."""
         runner = _Runner.of(step.trace, first=len(self._sizes) + 1)
         emptied = self._append(PlannedStep(step, self._conditions, source).requests())
-        refusal = Configuration(step, self._conditions).refusal()
+        refusal = StepOnCard(step, self._conditions).refusal()
         there = runner.handles[: self._num_handles]
         steps = [event for event in runner.steps if event not in there]
         tried = [

@@ -24,9 +24,9 @@ from tests.bench.tracer import NotTracedError
 from tests.bench.traces import Traced, Traces
 from workers.allocator import replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.peak_curve import StepCurve
 from workers.predict.curve.sized_step import SizedStep
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.versions import parse_release
 from workers.trace import Trace
 
@@ -92,7 +92,7 @@ def _live_bytes(step: SizedStep, _row: Row) -> int:
 
 
 def _without_workspaces_bytes(step: SizedStep, row: Row) -> int:
-    sizes = Configuration(step, _without_corrections(row)).by_first_source.sizes(Level.LOW)
+    sizes = StepOnCard(step, _without_corrections(row)).by_first_source.sizes(Level.LOW)
     for index, allocation in enumerate(step.trace.allocations):
         if allocation.convolution is not None:
             sizes[index] = 0
@@ -113,16 +113,16 @@ def on_the_card(step: SizedStep, row: Row, conditions: Conditions) -> int:
     No run reserves more than its card has: near the end the plans come down.
     """
     peaks = [
-        _with_one_source(Configuration(step, dataclasses.replace(conditions, plans=(source,))), row)
+        _with_one_source(StepOnCard(step, dataclasses.replace(conditions, plans=(source,))), row)
         for source in conditions.sources
     ]
     return statistics.median_low(peaks)
 
 
-def _with_one_source(configuration: Configuration, row: Row) -> int:
-    likely_bytes = configuration.reserved_bytes(Level.LIKELY)
+def _with_one_source(on_card: StepOnCard, row: Row) -> int:
+    likely_bytes = on_card.reserved_bytes(Level.LIKELY)
     if likely_bytes > row.limit_bytes:
-        within = configuration.by_first_source.replay_within(row.limit_bytes)
+        within = on_card.by_first_source.replay_within(row.limit_bytes)
         if within.completed:
             return within.peak_reserved_bytes
     return likely_bytes
@@ -226,7 +226,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     step = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
-    estimate = Configuration(step, conditions).estimate()
+    estimate = StepOnCard(step, conditions).estimate()
     likely_bytes, high_bytes = on_the_card(step, row, conditions), estimate.high_bytes
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
@@ -254,7 +254,7 @@ def before_bytes(step: SizedStep, row: Row, conditions: Conditions) -> int:
     if not row.measured_from:
         return 0
     (position,) = (mark.position for mark in step.trace.marks if mark.name == row.measured_from)
-    sizes = Configuration(step, conditions).by_first_source.sizes(Level.LIKELY)
+    sizes = StepOnCard(step, conditions).by_first_source.sizes(Level.LIKELY)
     return replay(step.trace.events[:position], sizes).peak_reserved_bytes
 
 
@@ -287,7 +287,7 @@ def _runs(any_size: StepCurve, row: Row) -> dict[int, dict[str, bool]]:
         return {batch_size: {Level.LIKELY.value: each} for batch_size, each in runs.items()}
     return {
         batch_size: {
-            level.value: any_size.configuration(batch_size, conditions).runs_within(limit_bytes, level)
+            level.value: any_size.on_card(batch_size, conditions).runs_within(limit_bytes, level)
             for level in Level
         }
         for batch_size in (row.batch_size, row.failed_batch_size)
@@ -302,11 +302,11 @@ def _safe_batch_size(any_size: StepCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        configuration = any_size.configuration(batch_size, conditions)
-        within_bytes = _calibration(configuration.step, row).within_high_end(row.limit_bytes)
+        on_card = any_size.on_card(batch_size, conditions)
+        within_bytes = _calibration(on_card.step, row).within_high_end(row.limit_bytes)
         if (
-            configuration.refusal() is None
-            and configuration.reserved_bytes(stop_above_bytes=within_bytes) <= within_bytes
+            on_card.refusal() is None
+            and on_card.reserved_bytes(stop_above_bytes=within_bytes) <= within_bytes
         ):
             fits = batch_size
         else:

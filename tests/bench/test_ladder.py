@@ -130,7 +130,7 @@ def test_a_ladder_of_one_size_is_a_process_of_its_own(conv_algo: str) -> None:
 
     of, conditions = curve(convolved, 2, 3, ~3, 4, ~4, ~2), Conditions(conv_algo=conv_algo)
     limits = [mib * MIB for mib in range(200, 600, 4)]
-    configuration = of.configuration(32, conditions)
-    alone = [configuration.runs_within(limit, Level.LIKELY) for limit in limits]
+    on_card = of.on_card(32, conditions)
+    alone = [on_card.runs_within(limit, Level.LIKELY) for limit in limits]
     assert [runs_in_turn(of.at, (32,), conditions, limit)[32] for limit in limits] == alone
     assert set(alone) == {False, True}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conformance.dispatcher import survivors, trial_processes
-from tests.faults.searches import Finished, Search
+from tests.conformance.searches import Finished, Search
 from workers.protocol import Verdict
 
-# A workload of `tests/faults/tunable.py`, and the options that its search has beside the usual ones.
+# A workload of `tunable.py`, and the options that its search has beside the usual ones.
 SEARCHES: dict[str, dict[str, str | None]] = {
     "hangs": {"max_batch": "2", "deadline": "6"},
     "healthy": {},

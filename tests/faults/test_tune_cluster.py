@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster
 
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
-from tests.faults.searches import Search, finished
+from tests.conformance.searches import Search, finished
 from workers.protocol import Verdict
 
 # The first test waits for all the searches.

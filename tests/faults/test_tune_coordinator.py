@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.conformance.dispatcher import survivors, trial_processes
-from tests.faults.searches import Finished, Search, finished
+from tests.conformance.searches import Finished, Search, finished
 from workers.protocol import Verdict
 
 pytestmark = pytest.mark.process

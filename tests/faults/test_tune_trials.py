@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
-from tests.faults.searches import Search
+from tests.conformance.searches import Search
 from workers.protocol import Verdict
 
 # The first test waits for all the searches.

@@ -21,8 +21,8 @@ from autofit.jobs.records import JobRecord, JobState
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from tests.conformance.dispatcher import survivors
+from tests.conformance.searches import Search
 from tests.deploy.expressions import all_expressions
-from tests.faults.searches import Search
 from tests.postgres import running_postgres
 from tests.prometheus import Prometheus, needs_prometheus
 from tests.ray_cluster import RayCluster
@@ -117,7 +117,7 @@ def _submit_all(client: Client, searches: dict[str, Search], code: Path) -> None
     """A fleet for each predicted workload, whose code travels; all nodes see that of the others."""
     code.mkdir()
     shutil.copy(HERE.parent / "autofit" / "tiny_workloads.py", code)
-    shutil.copy(HERE.parent / "faults" / "tunable.py", code)
+    shutil.copy(HERE.parent / "conformance" / "tunable.py", code)
     predicted = [f"--gpu={','.join(CARDS)}", "--probe=predict", "--conv-algo=native", f"--working-dir={code}"]
     asked = [search.arguments[2:] for search in searches.values()]
     asked += [[f"--model={model}", *predicted] for model in PREDICTED]

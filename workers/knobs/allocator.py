@@ -24,8 +24,10 @@ def allocator_conf(name: str) -> str:
 
 
 def _read(value: object) -> str:
-    allocator_conf(str(value))
-    return str(value)
+    name = str(value)
+    allocator_conf(name)
+    kind, _, digits = name.partition(":")
+    return f"{kind}:{int(digits)}" if digits else kind
 
 
 def _lines(value: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ KNOB = Knob(
     read=or_none(whole_number()),
     help="Exact number of samples per optimizer step, accumulated from batches that divide it.",
     metavar="N",
+    choice="batches a step",
     words={None: "no global batch"},
     phrase="global batch {}",
 )

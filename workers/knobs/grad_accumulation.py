@@ -10,6 +10,7 @@ KNOB = Knob(
     read=or_none(whole_number()),
     help="Number of batches per optimizer step.",
     metavar="N",
+    choice="batches a step",
     words={None: "accumulated", 1: "one batch a step"},
     phrase="{} batches a step",
 )

@@ -50,6 +50,7 @@ class Knob:
         is_searchable: whether `--search` may choose it.
         is_switch: whether its option takes no value.
         of_training: whether it means nothing without gradients.
+        choice: knobs of one choice say the same in other ways, so that only one of them is given.
         levers: values that `--what-if` tries.
         words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part
@@ -69,6 +70,7 @@ class Knob:
     is_searchable: bool = False
     is_switch: bool = False
     of_training: bool = False
+    choice: str | None = None
     levers: tuple[Any, ...] = ()
     words: Mapping[Any, str] = field(default_factory=dict)
     phrase: str = "{}"

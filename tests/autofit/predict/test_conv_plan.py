@@ -45,7 +45,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
 
 @pytest.fixture
 def planner(curve: PeakCurve) -> ConvPlanner:
-    return ConvPlanner(curve.configuration(BATCH_SIZE, Conditions()), RATES)
+    return ConvPlanner(curve.on_card(BATCH_SIZE, Conditions()), RATES)
 
 
 def largest(plan: ConvPlan) -> int:
@@ -86,7 +86,7 @@ def test_what_no_plan_fits_has_none(planner: ConvPlanner) -> None:
 
 def test_the_plan_of_a_setting_that_is_mixed_takes_least(curve: PeakCurve) -> None:
     peaks = {
-        name: curve.configuration(BATCH_SIZE, Conditions(conv_algo=name)).reserved_bytes()
+        name: curve.on_card(BATCH_SIZE, Conditions(conv_algo=name)).reserved_bytes()
         for name in ("mixed", "cudnn", *CANDIDATES)
     }
     assert peaks["mixed"] == min(peaks.values())

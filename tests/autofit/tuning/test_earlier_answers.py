@@ -201,6 +201,17 @@ def test_another_version_of_torch_or_of_any_package_is_another_question(
     assert before.parts["versions"]["torch"].startswith(importlib.metadata.version("torch"))
 
 
+def test_what_an_installed_package_brings_along_for_itself_is_no_part_of_the_question(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packages = tmp_path / "site-packages"
+    (packages / "ray" / "thirdparty_files" / "psutil-7.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(packages))
+    before = asking.question()
+    monkeypatch.syspath_prepend(str(packages / "ray" / "thirdparty_files"))  # as importing Ray does
+    assert asking.question().study == before.study
+
+
 def test_where_and_for_how_long_to_look_is_no_part_of_the_question(asking: Asking) -> None:
     one = asking.question(address="head:6379")
     other = asking.question(address="elsewhere:6379", max_seconds=9, node_wait=1, deadline=9, fresh=True)

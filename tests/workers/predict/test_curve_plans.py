@@ -9,8 +9,8 @@ import pytest
 
 from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.plan import Plan
 from workers.protocol import Verdict
 from workers.trace import Trace
@@ -25,9 +25,9 @@ def curve() -> PeakCurve:
 
 
 @pytest.fixture
-def under(curve) -> Callable[[Conditions], Configuration]:
+def under(curve) -> Callable[[Conditions], StepOnCard]:
     """The step at `BATCH_SIZE` under conditions."""
-    return lambda conditions: curve.configuration(BATCH_SIZE, conditions)
+    return lambda conditions: curve.on_card(BATCH_SIZE, conditions)
 
 
 def with_sizes(*mib: int, **settings) -> Conditions:
@@ -35,23 +35,23 @@ def with_sizes(*mib: int, **settings) -> Conditions:
 
 
 def test_one_source_that_knows_the_order_leaves_the_low_end_alone_in_doubt(under):
-    configuration = under(with_sizes(100, 300, 0))
-    estimate = configuration.estimate()
+    on_card = under(with_sizes(100, 300, 0))
+    estimate = on_card.estimate()
     assert estimate.reserved_bytes == estimate.high_bytes == BARE_BYTES + 100 * MIB
     assert estimate.low_bytes == BARE_BYTES
-    worst = configuration.reserved_bytes(Level.WORST)
+    worst = on_card.reserved_bytes(Level.WORST)
     assert worst == BARE_BYTES + 300 * MIB
 
 
 def test_the_likely_peak_of_several_sources_is_their_median_and_the_ends_span_them(under):
     sources = of_sizes(100 * MIB), of_sizes(40 * MIB, 30 * MIB), of_sizes(60 * MIB)
-    configuration = under(Conditions(plans=sources))
-    estimate = configuration.estimate()
+    on_card = under(Conditions(plans=sources))
+    estimate = on_card.estimate()
     assert estimate.reserved_bytes == BARE_BYTES + 60 * MIB
     assert estimate.low_bytes == BARE_BYTES + 30 * MIB
     assert estimate.high_bytes == BARE_BYTES + 100 * MIB
-    assert configuration.reserved_bytes(Level.LIKELY) == estimate.reserved_bytes
-    assert configuration.reserved_bytes(Level.HIGH) == estimate.high_bytes
+    assert on_card.reserved_bytes(Level.LIKELY) == estimate.reserved_bytes
+    assert on_card.reserved_bytes(Level.HIGH) == estimate.high_bytes
 
 
 def test_what_is_alive_at_the_peak_is_told_by_the_source_of_the_median(under):
@@ -72,18 +72,18 @@ def test_the_order_of_the_sources_does_not_matter(under, mib):
 
 @pytest.mark.parametrize("mib", [(100, 40), (100, 40, 60), (10, 300, 40, 60), (10, 300, 40, 300, 60, 20)])
 def test_the_likely_peak_is_within_a_limit_where_half_of_the_sources_run(under, mib):
-    configuration = under(Conditions(plans=tuple(of_sizes(size * MIB) for size in mib)))
+    on_card = under(Conditions(plans=tuple(of_sizes(size * MIB) for size in mib)))
     for limit_mib in (50, 70, 90, 110, 130, 200, 400):
         limit_bytes = limit_mib * MIB
-        is_within = configuration.reserved_bytes(Level.LIKELY) <= limit_bytes
-        assert configuration.runs_within(limit_bytes, Level.LIKELY) == is_within
+        is_within = on_card.reserved_bytes(Level.LIKELY) <= limit_bytes
+        assert on_card.runs_within(limit_bytes, Level.LIKELY) == is_within
 
 
 def test_a_source_is_asked_for_the_batch_size_that_is_replayed(curve):
     source = MadeUpPlans(lambda call: (Plan(1, 2 * MIB * call.input_shape[0]),))
     conditions = Conditions(plans=(source,))
-    assert curve.configuration(30, conditions).reserved_bytes() == (40 + 30 + 60) * MIB
-    assert curve.configuration(50, conditions).reserved_bytes() == (40 + 50 + 100) * MIB
+    assert curve.on_card(30, conditions).reserved_bytes() == (40 + 30 + 60) * MIB
+    assert curve.on_card(50, conditions).reserved_bytes() == (40 + 50 + 100) * MIB
     assert source.asked == [30, 50]
 
 
@@ -127,7 +127,7 @@ def test_benchmarking_gives_back_what_is_cached_though_there_is_nothing_to_choos
     peaks = []
     for conv_algo in ("cudnn", "cudnn-benchmark"):
         conditions = with_sizes(0, conv_algo=conv_algo)
-        planned = curve.configuration(BATCH_SIZE, conditions).by_first_source
+        planned = curve.on_card(BATCH_SIZE, conditions).by_first_source
         replay = planned.replay()
         assert replay == planned.replay_within(10**12)
         peaks.append(replay.peak_reserved_bytes // MIB)
@@ -143,9 +143,9 @@ def test_at_the_worst_the_largest_is_tried_first_and_smaller_ones_after_it(under
 
 def test_sources_with_the_same_first_plan_come_down_to_plans_of_their_own(under):
     roomy, tight = of_sizes(300 * MIB, 0), of_sizes(300 * MIB)
-    configuration = under(Conditions(plans=(roomy, tight)))
+    on_card = under(Conditions(plans=(roomy, tight)))
     limit_bytes = BARE_BYTES + 10 * MIB
-    runs = [planned.replay_within(limit_bytes).completed for planned in configuration.by_source]
+    runs = [planned.replay_within(limit_bytes).completed for planned in on_card.by_source]
     assert runs == [True, False]
 
 
@@ -154,9 +154,9 @@ def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_per
     limit_bytes = BARE_BYTES + 10 * MIB
 
     def runs(*plans):
-        configuration = under(Conditions(plans=plans))
+        on_card = under(Conditions(plans=plans))
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
-        return [configuration.runs_within(limit_bytes, level) for level in levels]
+        return [on_card.runs_within(limit_bytes, level) for level in levels]
 
     assert runs(tight, tight) == [False, False, False]
     assert runs(tight, roomy, tight) == [True, False, False]
@@ -165,8 +165,8 @@ def test_a_size_runs_if_it_does_by_all_sources_likely_if_by_half_of_them_and_per
 
 
 def test_what_runs_with_a_smaller_plan_alone_is_thrashing(under):
-    configuration = under(with_sizes(300, 100))
-    verdicts = [configuration.verdict(limit * MIB) for limit in (360, 359, 160, 159)]
+    on_card = under(with_sizes(300, 100))
+    verdicts = [on_card.verdict(limit * MIB) for limit in (360, 359, 160, 159)]
     assert verdicts == [Verdict.FITS, Verdict.THRASH, Verdict.THRASH, Verdict.OOM]
 
 

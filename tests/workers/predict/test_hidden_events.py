@@ -69,12 +69,12 @@ def test_what_a_step_takes_it_gives_back_but_for_the_handles(steps_of):
 def test_a_correction_that_is_off_takes_no_memory(curve_of):
     curve = curve_of("attention")
     for name in ("cublas", "attention"):
-        configuration = curve.configuration(64, Conditions(corrections=frozenset({name})))
-        on = configuration.by_first_source.sizes(Level.LIKELY)
+        on_card = curve.on_card(64, Conditions(corrections=frozenset({name})))
+        on = on_card.by_first_source.sizes(Level.LIKELY)
         taking = {a.correction for a, size in zip(curve.trace.allocations, on, strict=True) if size}
         assert taking - {""} == {name}
     on, off = (
-        curve.configuration(64, conditions).estimate()
+        curve.on_card(64, conditions).estimate()
         for conditions in (Conditions(), Conditions(corrections=NONE))
     )
     assert off.breakdown["workspace"] == 0
@@ -88,9 +88,7 @@ def test_all_corrections_are_on_unless_told_otherwise():
 def test_the_release_that_runs_may_be_another_than_the_one_that_traced(curve_of):
     curve = curve_of("perceptron")
     hopper, earlier = (
-        curve.configuration(
-            4, Conditions(architecture="sm_100", torch_release=release)
-        ).by_first_source.replay()
+        curve.on_card(4, Conditions(architecture="sm_100", torch_release=release)).by_first_source.replay()
         for release in (None, (2, 6))
     )
     assert earlier.peak_allocated_bytes < CUBLAS_BYTES * 3 < hopper.peak_allocated_bytes
@@ -100,7 +98,7 @@ def test_a_threshold_that_no_trace_passed_is_passed_by_the_curve(curve_of, trace
     curve = curve_of("language")
     large = trace_of("small:language", 700)  # 700 sequences of 5 tokens are more than 3072
     assert curve.agrees_with(large)
-    planned = curve.configuration(700, Conditions()).by_first_source
+    planned = curve.on_card(700, Conditions()).by_first_source
     sizes = planned.sizes(Level.LIKELY)
     sums = [
         size
@@ -108,5 +106,5 @@ def test_a_threshold_that_no_trace_passed_is_passed_by_the_curve(curve_of, trace
         if a.scratch is not None and a.scratch.formula == "embedding_partial_sums"
     ]
     assert set(sums) == {(3500 // 10 + 100) * 16 * 4}
-    known = PeakCurve([large]).configuration(700, Conditions()).by_first_source
+    known = PeakCurve([large]).on_card(700, Conditions()).by_first_source
     assert planned.replay() == known.replay()

@@ -21,7 +21,7 @@ Demands = Callable[[str], Sequence[Workspace]]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Candidate:
     """An algorithm for a layer.
 
     Attributes:
@@ -49,7 +49,7 @@ def candidates(device_kind: str) -> tuple[str, ...]:
 
 def options(
     calls: Sequence[object], demands: Demands, names: Sequence[str]
-) -> dict[Convolution, list[Option]]:
+) -> dict[Convolution, list[Candidate]]:
     """Every layer with those of some algorithms that apply to it.
 
     Args:
@@ -61,14 +61,14 @@ def options(
     for number, call in enumerate(calls):
         if isinstance(call, Convolution):
             passes.setdefault(layer_of(call), []).append(number)
-    found: dict[Convolution, list[Option]] = {layer: [] for layer in passes}
+    found: dict[Convolution, list[Candidate]] = {layer: [] for layer in passes}
     for name in names:
         algorithm = conv.find(name)
         spans = demands(name)
         for layer, numbers in passes.items():
             if not isinstance(algorithm, conv.Rewrite) or algorithm.leaves(layer) is None:
                 by_call = {call: spans[n] for n in numbers if isinstance(call := calls[n], Convolution)}
-                found[layer].append(Option(name, by_call))
+                found[layer].append(Candidate(name, by_call))
     return found
 
 

@@ -1,6 +1,6 @@
 """The peak curve: a step and its peak memory at any batch size, from traces of it.
 
-`curve.at(batch_size)` is the step at that size, `curve.configuration(batch_size, conditions)` its peaks
+`curve.at(batch_size)` is the step at that size, `curve.on_card(batch_size, conditions)` its peaks
 and verdicts on a card. No torch is needed here.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.configuration import Configuration
 from workers.predict.curve.replay_memory import ReplayMemory
 from workers.predict.curve.sized_step import SizedStep
 from workers.predict.curve.step_lines import StepLines
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.trace import Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
@@ -48,9 +48,9 @@ class StepCurve(ABC):
         """The step at a batch size; remembered until another size is asked for."""
         ...
 
-    def configuration(self, batch_size: int, conditions: Conditions) -> Configuration:
+    def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
         """The step at a batch size under conditions."""
-        return Configuration(self.at(batch_size), conditions)
+        return StepOnCard(self.at(batch_size), conditions)
 
 
 class PeakCurve(StepCurve):

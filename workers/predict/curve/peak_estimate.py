@@ -18,7 +18,7 @@ class LiveAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakEstimate:
-    """Predicted peaks of one configuration.
+    """Predicted peaks of a step on a card.
 
     Attributes:
         allocated_bytes, reserved_bytes: with the likely workspaces. Where there are several sources of

@@ -1,4 +1,4 @@
-"""The replays of one step that are remembered, so that configurations that agree share theirs."""
+"""The replays of one step that are remembered, so that cards and algorithms that agree share theirs."""
 
 from __future__ import annotations
 

@@ -150,16 +150,16 @@ def test_the_peaks_of_a_step_span_those_on_each_card_and_cost_a_replay_an_end():
     plans = {"sm_75": of_sizes(0), "sm_80": of_sizes(300 * MIB), "sm_90": of_sizes(800 * MIB)}
     elsewhere = OtherCards({name: plans[name] for name in ("sm_75", "sm_90")})
     alike = Conditions(plans=(plans["sm_80"],), elsewhere=elsewhere)
-    spanned = curve.configuration(BATCH_SIZE, alike).estimate()
+    spanned = curve.on_card(BATCH_SIZE, alike).estimate()
     assert len(curve._replays) == 3
     alone = {
-        name: curve.configuration(BATCH_SIZE, Conditions(architecture=name, plans=(plans[name],))).estimate()
+        name: curve.on_card(BATCH_SIZE, Conditions(architecture=name, plans=(plans[name],))).estimate()
         for name in plans
     }
     assert spanned.reserved_bytes == alone["sm_80"].reserved_bytes
     assert spanned.low_bytes == alone["sm_75"].low_bytes
     assert spanned.high_bytes == alone["sm_90"].high_bytes
-    assert curve.configuration(BATCH_SIZE, alike).reserved_bytes() == spanned.high_bytes
+    assert curve.on_card(BATCH_SIZE, alike).reserved_bytes() == spanned.high_bytes
 
 
 def test_where_workspaces_are_from_is_told_of_the_other_cards_where_it_differs():

@@ -198,8 +198,8 @@ def test_the_largest_tensor_of_those_that_are_counted_sets_the_last_batch(
     curve = PeakCurve([trace_of(f"small:{workload}", size, **settings) for size in (4, 6, 10)])
     most = MOST_ELEMENTS // num_elements
     there = Conditions(torch_release=(2, 13))
-    assert curve.configuration(most, there).refusal() is None
-    refusal = curve.configuration(most + 1, there).refusal()
+    assert curve.on_card(most, there).refusal() is None
+    refusal = curve.on_card(most + 1, there).refusal()
     assert refusal is not None
     assert refusal.module == module
 
@@ -273,19 +273,19 @@ def pooled(batch_size: int) -> Trace:
 
 def test_what_is_pooled_is_counted_at_the_batch_that_is_asked_for() -> None:
     curve = PeakCurve([pooled(batch_size) for batch_size in (4, 6, 10)])
-    assert curve.configuration(1337, Conditions()).refusal() is None
-    refusal = curve.configuration(1338, Conditions()).refusal()
+    assert curve.on_card(1337, Conditions()).refusal() is None
+    refusal = curve.on_card(1338, Conditions()).refusal()
     assert refusal is not None
     assert refusal.module == "stem.pool"
 
 
 def test_windows_are_samples_too_and_no_memory_helps() -> None:
     curve = PeakCurve([windows(batch_size) for batch_size in (4, 6, 10)])
-    assert curve.configuration(1023, Conditions()).refusal() is None
-    assert curve.configuration(1023, Conditions()).verdict(10**12) is Verdict.FITS
-    refusal = curve.configuration(1024, Conditions()).refusal()
+    assert curve.on_card(1023, Conditions()).refusal() is None
+    assert curve.on_card(1023, Conditions()).verdict(10**12) is Verdict.FITS
+    refusal = curve.on_card(1024, Conditions()).refusal()
     assert refusal is not None
     assert refusal.module == "stages.0.blocks.0.0.attn"
     assert "65,536 sequences or windows" in refusal.reason
-    assert curve.configuration(1024, Conditions()).verdict(10**12) is Verdict.OOM
-    assert not curve.configuration(1024, Conditions()).runs_within(10**12)
+    assert curve.on_card(1024, Conditions()).verdict(10**12) is Verdict.OOM
+    assert not curve.on_card(1024, Conditions()).runs_within(10**12)

@@ -34,7 +34,7 @@ class LikelyReplay(NamedTuple):
     replay: Replay
 
 
-class Configuration:
+class StepOnCard:
     """Peaks and verdicts of a step at one batch size under conditions.
 
     Args:
@@ -137,7 +137,7 @@ class Configuration:
 
     def convolution_options(
         self, names: Sequence[str] = ()
-    ) -> dict[Convolution, list[mixed_convolutions.Option]]:
+    ) -> dict[Convolution, list[mixed_convolutions.Candidate]]:
         """The algorithms for each different layer, with what they take.
 
         Args:

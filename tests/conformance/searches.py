@@ -33,8 +33,8 @@ class Finished(commands.Finished):
     """A search that ended."""
 
     @property
-    def answer(self) -> tuple[int, int]:
-        """The largest size that fits, and the next larger one that is known to fail."""
+    def answer(self) -> tuple[int, int | None]:
+        """The largest size that fits, and the next larger one that is known to fail; None at the cap."""
         assert self.code == 0, self.err
         (entry,) = self.document["frontier"]
         assert self.document["best"]["batch_size"] == entry["largest_batch"]
