@@ -27,7 +27,7 @@ class Option:
     Attributes:
         name: as it is typed, without the dashes in front.
         field: where `TuneSettings` holds it; `knobs.NAME` and `setup.NAME` are fields of those.
-        convert: from an option's text or a TOML value to what the field holds; raises `ValueError`, saying
+        read: makes of an option's text or a TOML value what the field holds; raises `ValueError`, saying
             what was expected.
         help: what it is for, one or two sentences.
         default: what holds without it, as the help shows it; empty where the sentence says so.
@@ -44,7 +44,7 @@ class Option:
 
     name: str
     field: str
-    convert: Read
+    read: Read
     help: str
     default: str = ""
     metavar: str | None = None
@@ -77,7 +77,7 @@ def _knob_option(knob: Knob) -> Option:
     return Option(
         name=knob.option,
         field=_KNOBS + knob.name,
-        convert=values.knob_value(knob),
+        read=values.knob_value(knob),
         help=knob.help,
         default="" if default is None or knob.is_switch else str(default).lower(),
         metavar=knob.metavar or "|".join(knob.values),
@@ -91,7 +91,7 @@ _MODEL = (
     Option(
         name="model",
         field="model",
-        convert=values.text,
+        read=values.text,
         help="A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
         "package.module:attribute or path/file.py:attribute.",
         metavar="MODEL",
@@ -101,28 +101,28 @@ _MODEL = (
     Option(
         name="input",
         field="input_shape",
-        convert=values.shape,
+        read=values.shape,
         help="Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.",
         metavar="SHAPE",
     ),
     Option(
         name="classes",
         field="num_classes",
-        convert=whole_number(minimum=1),
+        read=whole_number(minimum=1),
         help="Number of classes of the labels that go with --input.",
         metavar="N",
     ),
     Option(
         name="seq-len",
         field="sequence_length",
-        convert=whole_number(minimum=1),
+        read=whole_number(minimum=1),
         help="Tokens per sample, for a language model such as hf:gpt2.",
         metavar="N",
     ),
     Option(
         name="script",
         field="script",
-        convert=values.text,
+        read=values.text,
         help="A training script, run as it is until some optimizer steps are done, instead of --model.",
         metavar="FILE",
         choice="workload",
@@ -131,7 +131,7 @@ _MODEL = (
     Option(
         name="script-arg",
         field="script_arguments",
-        convert=values.arguments,
+        read=values.arguments,
         help="One argument for the script. Repeatable.",
         metavar="ARG",
         of_scripts=True,
@@ -139,7 +139,7 @@ _MODEL = (
     Option(
         name="batch-arg",
         field="batch_argument",
-        convert=values.text,
+        read=values.text,
         help="The script's argument that takes the batch size, such as --batch-size. One that ends in = is "
         "joined with the size.",
         metavar="ARG",
@@ -148,7 +148,7 @@ _MODEL = (
     Option(
         name="batch-env",
         field="batch_variable",
-        convert=values.text,
+        read=values.text,
         help="The environment variable that takes the batch size, instead of an argument.",
         metavar="NAME",
         of_scripts=True,
@@ -158,7 +158,7 @@ _CARD = (
     Option(
         name="gpu-mem",
         field="gpu_mem_bytes",
-        convert=values.size,
+        read=values.size,
         help="Total memory of the device: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
         metavar="SIZE",
         choice="card",
@@ -166,7 +166,7 @@ _CARD = (
     Option(
         name="gpu",
         field="gpu",
-        convert=values.cards,
+        read=values.cards,
         help="The card, such as rtx-3090; `autofit gpus` lists them.",
         metavar="CARD",
         choice="card",
@@ -174,7 +174,7 @@ _CARD = (
     Option(
         name="device",
         field="device",
-        convert=values.one_of(DEVICES),
+        read=values.one_of(DEVICES),
         help="Where to measure. cpu counts the memory of the process.",
         default="auto",
         choices=DEVICES,
@@ -183,7 +183,7 @@ _CARD = (
     Option(
         name="probe",
         field="probe",
-        convert=values.one_of(PROBES),
+        read=values.one_of(PROBES),
         help="auto measures where the device is here or at --address, and predicts elsewhere.",
         default="auto",
         choices=PROBES,
@@ -194,7 +194,7 @@ _VARIED = (
     Option(
         name="conv-algo",
         field="conv_algos",
-        convert=values.conv_algos,
+        read=values.conv_algos,
         help="Convolution algorithms to choose from; `autofit conv-algos` lists them.",
         default="what the device's backend has",
         metavar="A,B,…|all",
@@ -203,7 +203,7 @@ _VARIED = (
     Option(
         name="search",
         field="searched",
-        convert=values.searched,
+        read=values.searched,
         help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
         "is a setting, and settings that cannot win are pruned.",
         metavar="KNOB=A,B,…",
@@ -212,21 +212,21 @@ _VARIED = (
     Option(
         name="mode",
         field=_SETUP + "mode",
-        convert=values.one_of(MODES),
+        read=values.one_of(MODES),
         help="Train or infer, instead of the workload's own mode.",
         choices=MODES,
     ),
     Option(
         name="worst-case",
         field=_SETUP + "batch_kind",
-        convert=values.batch_kind,
+        read=values.batch_kind,
         help="Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
         is_switch=True,
     ),
     Option(
         name="parallel",
         field=_SETUP + "parallel",
-        convert=lambda value: Parallel.parse(str(value)),
+        read=lambda value: Parallel.parse(str(value)),
         help=f"Predict one of N ranks of {PARALLEL_KINDS['ddp']}, with its buckets and NCCL. The batch "
         "size is that of one rank.",
         metavar="ddp:N",
@@ -236,7 +236,7 @@ _SEARCH = (
     Option(
         name="max-batch",
         field="max_batch",
-        convert=whole_number(minimum=1),
+        read=whole_number(minimum=1),
         help="Largest batch size to consider.",
         default="65536",
         metavar="N",
@@ -245,7 +245,7 @@ _SEARCH = (
     Option(
         name="margin",
         field="margin",
-        convert=values.margin,
+        read=values.margin,
         help="Share of the device's memory to keep free.",
         default="3%",
         metavar="PERCENT",
@@ -253,14 +253,14 @@ _SEARCH = (
     Option(
         name="reserve",
         field="reserve_bytes",
-        convert=values.size_or_zero,
+        read=values.size_or_zero,
         help="Memory to leave to other processes on the device.",
         metavar="SIZE",
     ),
     Option(
         name="risk",
         field="risk",
-        convert=values.risk,
+        read=values.risk,
         help="Which level of a prediction has to fit: safe, the high end of its 95 % interval; likely, its "
         "likely peak; worst, the largest workspace of every convolution.",
         default="safe",
@@ -270,7 +270,7 @@ _SEARCH = (
     Option(
         name="objective",
         field="objective",
-        convert=values.objective,
+        read=values.objective,
         help="What the best has most of: samples per batch, or measured samples per second.",
         default="batch",
         choices=tuple(Objective),
@@ -279,7 +279,7 @@ _SEARCH = (
     Option(
         name="soak-steps",
         field="soak_steps",
-        convert=whole_number(minimum=0),
+        read=whole_number(minimum=0),
         help="Steps for which the winner runs again in a fresh process; 0 for none.",
         default="20 on CUDA, 5 on the CPU",
         metavar="N",
@@ -288,7 +288,7 @@ _SEARCH = (
     Option(
         name="max-trials",
         field="max_trials",
-        convert=whole_number(minimum=1),
+        read=whole_number(minimum=1),
         help="End after this many measured trials, including those of earlier runs.",
         metavar="N",
         of_search=True,
@@ -297,7 +297,7 @@ _SEARCH = (
     Option(
         name="max-seconds",
         field="max_seconds",
-        convert=values.seconds,
+        read=values.seconds,
         help="End after this long; trials that are running then are stopped.",
         metavar="SECONDS",
         of_search=True,
@@ -308,7 +308,7 @@ _PLACES = (
     Option(
         name="storage",
         field="storage",
-        convert=values.text,
+        read=values.text,
         help="Where the study is kept: an Optuna URL, or a file ending in .journal.",
         default="in the state directory",
         metavar="URL",
@@ -319,7 +319,7 @@ _PLACES = (
     Option(
         name="storage-wait",
         field="storage_wait_seconds",
-        convert=values.seconds_or_zero,
+        read=values.seconds_or_zero,
         help="How long to wait for a database that went away; 0 for not at all.",
         default="60",
         metavar="SECONDS",
@@ -329,7 +329,7 @@ _PLACES = (
     Option(
         name="study",
         field="study",
-        convert=values.text,
+        read=values.text,
         help="Name of the study to begin or resume.",
         default="follows from the settings",
         metavar="NAME",
@@ -338,7 +338,7 @@ _PLACES = (
     Option(
         name="dispatch",
         field="dispatch",
-        convert=values.one_of(DISPATCHES),
+        read=values.one_of(DISPATCHES),
         help="What runs measured trials: Ray, or inline, this machine one after another without Ray.",
         default="ray; inline, with a note, where Ray cannot start",
         choices=DISPATCHES,
@@ -349,7 +349,7 @@ _PLACES = (
     Option(
         name="address",
         field="address",
-        convert=values.text,
+        read=values.text,
         help="A Ray cluster to measure on.",
         default="a local one",
         metavar="ADDRESS",
@@ -361,7 +361,7 @@ _PLACES = (
     Option(
         name="resources",
         field="resources",
-        convert=values.resources,
+        read=values.resources,
         help="Custom Ray resources that every trial asks its node for.",
         metavar="NAME=NUM,…",
         of_search=True,
@@ -370,7 +370,7 @@ _PLACES = (
     Option(
         name="node-wait",
         field="node_wait_seconds",
-        convert=values.seconds_or_zero,
+        read=values.seconds_or_zero,
         help="How long to wait for a node that could run a trial; 0 for not at all.",
         default="30",
         metavar="SECONDS",
@@ -381,7 +381,7 @@ _PLACES = (
     Option(
         name="fresh",
         field="fresh",
-        convert=switch,
+        read=switch,
         help="Ignore earlier answers, and begin the study anew.",
         is_switch=True,
         of_search=True,
@@ -390,7 +390,7 @@ _PLACES = (
     Option(
         name="metrics-port",
         field="metrics_port",
-        convert=whole_number(minimum=0, maximum=65535),
+        read=whole_number(minimum=0, maximum=65535),
         help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
         metavar="PORT",
         of_search=True,
@@ -400,7 +400,7 @@ _PLACES = (
     Option(
         name="metrics-host",
         field="metrics_host",
-        convert=values.text,
+        read=values.text,
         help="Address to serve metrics on.",
         default="127.0.0.1",
         metavar="HOST",
@@ -411,7 +411,7 @@ _PLACES = (
     Option(
         name="deadline",
         field="deadline_seconds",
-        convert=values.seconds,
+        read=values.seconds,
         help="How long one trial may take.",
         default="600",
         metavar="SECONDS",
@@ -421,7 +421,7 @@ _PLACES = (
     Option(
         name="threads",
         field="num_threads",
-        convert=whole_number(minimum=1),
+        read=whole_number(minimum=1),
         help="Intra-op threads of a trial on the CPU.",
         default="one per core",
         metavar="N",

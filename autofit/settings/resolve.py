@@ -2,7 +2,7 @@
 
     command line (or the call) ─▶ environment ─▶ file ─▶ default
 
-The first that names a setting decides it. All of them go through the same converters, once. A
+The first that names a setting decides it. All of them go through the same readers, once. A
 setting has the name of its option everywhere:
 
     --gpu-mem 16G          option
@@ -46,7 +46,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         file: a TOML file with a table `[tune]`.
 
     Raises:
-        UsageError: for an unknown name, a value that does not convert, a file that cannot be read
+        UsageError: for an unknown name, a value that cannot be read, a file that cannot be read
             or parsed; it says where.
     """
     chosen = _chosen(cli, env, file)
@@ -66,7 +66,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         )
     _require_one_place(chosen)
     _require_a_cluster(chosen)
-    return _settings({OPTIONS[option].field: converted for option, (_, converted) in chosen.items()})
+    return _settings({OPTIONS[option].field: value for option, (_, value) in chosen.items()})
 
 
 def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneSettings:
@@ -90,7 +90,7 @@ def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneS
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """The settings of converted values by their fields, those of knobs and setup with a prefix."""
+    """The settings of values that were read, by their fields, those of knobs and setup with a prefix."""
     parts: dict[str, dict[str, Any]] = {"": {}, "knobs": {}, "setup": {}}
     for name, value in fields.items():
         part, _, own = name.rpartition(".")
@@ -126,7 +126,7 @@ def _is_inline(chosen: Mapping[str, tuple[Any, Any]]) -> bool:
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
-    """What `resolve_settings` reads of the same, by option name: as it was given, not converted."""
+    """What `resolve_settings` reads of the same, by option name: as it was given, not as it was read."""
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
 
 
@@ -143,17 +143,17 @@ def _cards_in(chosen: Mapping[str, tuple[Any, Any]]) -> tuple[Gpu, ...]:
 def _chosen(
     cli: Mapping[str, object], env: Mapping[str, str], file: Path | None
 ) -> dict[str, tuple[Any, Any]]:
-    """By option: the value of the first place that gives it, raw and converted."""
+    """By option: the value of the first place that gives it, as it was given and as it was read."""
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
         put_aside = _put_aside_by(chosen)
         for option, (label, raw) in given.items():
-            converted = _converted(option, raw, label)
+            value = _read(option, raw, label)
             if option == "search":
-                converted = tuple(pair for pair in converted if KNOBS[pair[0]].option not in put_aside)
-                raw = _search_text(converted)  # noqa: PLW2901 - without what a higher place sets
-            if option not in put_aside and (converted or option != "search"):
-                chosen.setdefault(option, (raw, converted))
+                value = tuple(pair for pair in value if KNOBS[pair[0]].option not in put_aside)
+                raw = _search_text(value)  # noqa: PLW2901 - without what a higher place sets
+            if option not in put_aside and (value or option != "search"):
+                chosen.setdefault(option, (raw, value))
     return chosen
 
 
@@ -184,9 +184,9 @@ def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
 _Given = dict[str, tuple[str, Any]]  # option → how a message calls it, and the value as it was given
 
 
-def _converted(option: str, raw: Any, label: str) -> Any:
+def _read(option: str, raw: Any, label: str) -> Any:
     try:
-        return OPTIONS[option].convert(raw)
+        return OPTIONS[option].read(raw)
     except UsageError as error:
         raise type(error)(f"{label}: {error.message}") from error
     except ValueError as error:

@@ -21,7 +21,7 @@ from workers.setup import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneSettings:
-    """Everything `autofit tune` can be told, converted and checked.
+    """Everything `autofit tune` can be told, read and checked.
 
     Attributes:
         model: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or

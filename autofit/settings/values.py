@@ -1,6 +1,6 @@
 """What options hold: from an option's text or a TOML value to bytes, numbers and cards.
 
-Each converter raises `ValueError`, with what was expected instead, where it cannot read a value.
+Each reader raises `ValueError`, with what was expected instead, where it cannot read a value.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ def text(value: Any) -> str:
 
 
 def one_of(words: tuple[str, ...]) -> Read:
-    """A converter that takes one of these words, and names near matches of another."""
+    """Reads one of these words, and names near matches of another."""
     return _hinting(plain_one_of(words), words)
 
 
-def _hinting(convert: Read, words: tuple[str, ...]) -> Read:
+def _hinting(read: Read, words: tuple[str, ...]) -> Read:
+    """Reads the same, and names near matches where it cannot."""
 
     def with_hint(value: Any) -> Any:
         try:
-            return convert(value)
+            return read(value)
         except ValueError as error:
             hint = did_you_mean(str(value), words)
             raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
@@ -78,7 +79,7 @@ def conv_algos(value: Any) -> tuple[str, ...]:
 
 
 def knob_value(knob: Knob) -> Read:
-    """A converter that takes a value of a knob, and names near matches of one that there is not."""
+    """Reads a value of a knob, and names near matches of one that there is not."""
     return _hinting(knob.read, knob.values)
 
 

@@ -1,6 +1,6 @@
 """The options that commands share, and what the shell completes them with.
 
-Values stay the text that was typed: `resolve_settings` converts them, so that a bad one reads the
+Values stay the text that was typed: `resolve_settings` reads them, so that a bad one reads the
 same whether it comes from the command line, the environment or a file.
 """
 

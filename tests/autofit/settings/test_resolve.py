@@ -13,6 +13,7 @@ import pytest
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.settings.goals import Objective, Risk
+from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
@@ -121,8 +122,19 @@ def test_the_examples_cover_every_field() -> None:
     assert [example[2] for example in EXAMPLES] == [field for field in fields if field != "knobs.conv_algo"]
 
 
+def test_the_default_that_the_help_names_is_the_one_that_holds() -> None:
+    settings = resolve_settings({"model": "davenet"}, {}, None)
+    compared = set()
+    for option in OPTIONS.values():
+        held = operator.attrgetter(option.field)(settings)
+        if option.default and held is not None:
+            assert option.read(option.default.partition(";")[0]) == held, option.name
+            compared.add(option.name)
+    assert {"max-batch", "margin", "risk", "precision", "deadline", "node-wait", "dispatch"} <= compared
+
+
 @each_example
-def test_a_setting_converts_alike_from_call_environment_and_file(
+def test_a_setting_is_read_alike_from_call_environment_and_file(
     toml: Any, option: str, text: str, field: str, value: object
 ) -> None:
     variable = "AUTOFIT_" + option.upper().replace("-", "_")
