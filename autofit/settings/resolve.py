@@ -73,18 +73,19 @@ def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneS
     """The settings of a call that predicts one configuration: one algorithm, and nothing of a search.
 
     Args:
-        options: those of the call.
+        options: those of the call; None is not given.
         what: what the call makes, for messages: `a check`.
 
     Raises:
         UsageError: an option is wrong, or means something to a search alone.
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search}
-    if misplaced := sorted(options.keys() & of_search):
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if misplaced := sorted(given.keys() & of_search):
         raise UsageError(
             f"{what} does not take {', '.join(misplaced)}: it only predicts one configuration; leave that out"
         )
-    settings = resolve_settings({**options, "probe": "predict"}, {}, None)
+    settings = resolve_settings({**given, "probe": "predict"}, {}, None)
     settings.one_conv_algo(what)
     return settings
 

@@ -14,7 +14,7 @@ from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
 from autofit.questions.summary import SummarizedEstimate
 from autofit.questions.what_if import WhatIf
-from autofit.settings.resolve import resolve_settings
+from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 
@@ -58,8 +58,7 @@ def estimate(
 
     No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all architectures.
     """
-    settings = resolve_settings(given, {}, None)
-    settings.one_conv_algo("an estimate")
+    settings = resolve_one_configuration(given, "an estimate")
     if settings.script is not None and (asks_what_if or method == _SUMMARY):
         raise UsageError("--what-if and --method summary need --model: leave them out with --script")
     if report is not None:

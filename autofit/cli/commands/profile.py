@@ -15,7 +15,7 @@ from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, read_profile
 from autofit.explain.views.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
-from autofit.settings.resolve import resolve_settings
+from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from workers.process.garbage import without_collections
 
@@ -142,8 +142,7 @@ def _predicted(
         raise UsageError(
             "name what to profile: --model M or --script FILE with --batch-size N, or --trace FILE"
         )
-    settings = resolve_settings(given, {}, None)
-    settings.one_conv_algo("a profile")
+    settings = resolve_one_configuration(given, "a profile")
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 

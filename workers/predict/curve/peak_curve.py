@@ -45,7 +45,7 @@ class StepCurve(ABC):
 
     @abstractmethod
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size; remembered until another size is asked for."""
+        """The step at a batch size."""
         ...
 
     def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
