@@ -43,14 +43,14 @@ pytestmark = [pytest.mark.process, needs_prometheus, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 CARDS = ("t4", "a100-40g")
-PREDICTED = ("tiny_workloads.py:small", "tunable.py:healthy")
+PREDICTED = ("tunable.py:healthy",)
 # What goes wrong in these does so once: they come to the same answer as the healthy one.
 NODE_DIES, DRIVER_DIES = MEASURED = ("hangs_once", "hangs_at_its_second_trial")
 OF_A_MEASURED = {"gpu_mem": "415M", "max_batch": "16", "soak_steps": "0", "deadline": "600"}
 AT_ONCE = 2  # measured trials, on all nodes together
 HANGS_SECONDS = 400  # until a trial has come so far
 PASSWORD = "correct-horse-battery"
-NUM_DRIVERS, NUM_NODES, NUM_GPUS = 4, 2, 2  # GPUs of a node
+NUM_DRIVERS, NUM_NODES, NUM_GPUS = 3, 2, 2  # GPUs of a node
 NUM_JOBS = len(PREDICTED) * len(CARDS) + len(MEASURED)
 
 
@@ -116,7 +116,6 @@ def _search(folder: Path, workload: str) -> Search:
 def _submit_all(client: Client, searches: dict[str, Search], code: Path) -> None:
     """A fleet for each predicted workload, whose code travels; all nodes see that of the others."""
     code.mkdir()
-    shutil.copy(HERE.parent / "autofit" / "tiny_workloads.py", code)
     shutil.copy(HERE.parent / "conformance" / "tunable.py", code)
     predicted = [f"--gpu={','.join(CARDS)}", "--probe=predict", "--conv-algo=native", f"--working-dir={code}"]
     asked = [search.arguments[2:] for search in searches.values()]
