@@ -117,7 +117,7 @@ def assumed_context(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,
         high_bytes=context.high_bytes + nccl.high_bytes,
-        basis=f"{context.basis}; NCCL: {nccl.basis}",
+        basis=f"{context.basis}; NCCL {nccl.basis}",
     )
     return whole, (said, _assumption("NCCL", nccl, f"each of {num_ranks} ranks"))
 

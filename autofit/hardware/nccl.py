@@ -29,5 +29,5 @@ def communicator_interval(num_ranks: int) -> ContextInterval:
         low_bytes=_LOW_MIB * _MIB,
         likely_bytes=likely * _MIB,
         high_bytes=_HIGH_MIB * _MIB,
-        basis="reported by others, the likely size on A100s with NVLink; it depends on the cards' links",
+        basis="as others saw it, the likely on A100s with NVLink; the links of the cards decide",
     )
