@@ -19,7 +19,7 @@ def policy(cap_mib: int) -> ConvPolicy:
     return ConvPolicy(
         name=f"cudnn-capped:{cap_mib}",
         explanation=f"asks cuDNN for workspaces of at most {cap_mib} MiB, which it may not keep to",
-        takes=f"the workspace of its plan, likely at most {cap_mib} MiB, at the high end any size",
+        takes=f"the workspace of its plan, likely {cap_mib} MiB at the most, at the high end any",
         device_kinds=("cuda",),
         workspace_cap_bytes=cap_mib * _MIB,
         variables=((CAP_VARIABLE, str(cap_mib)),),

@@ -48,7 +48,7 @@ class Matmul1x1(Rewrite):
 ALGORITHM = Matmul1x1(
     name="matmul-1x1",
     explanation="1×1 filters as a matrix product; other layers are left to the backend",
-    takes="nothing; with stride or padding, copies of what the filters see",
+    takes="nothing; with strides or zeros at the border, copies of what the filters see",
     device_kinds=DEVICE_KINDS,
     python_lines=rewrite_lines("matmul-1x1"),
 )
