@@ -28,7 +28,7 @@ ERRORS = (OSError, OptunaError, SQLAlchemyError)
 _SECRETS = ("password", "sslpassword", "passfile")  # what a URL may say behind its question mark
 _PSYCOPG = "postgresql+psycopg"
 _DRIVERS = {"postgresql": _PSYCOPG, "postgres": _PSYCOPG}
-_EXTRAS = {"psycopg": "pip install 'autofit[postgres]'"}
+_EXTRAS = {"psycopg": "pip install -c constraints.txt '.[postgres]', in autofit's checkout"}
 _POSTGRESQL: dict[str, Any] = {
     # A connection that died while a trial ran is noticed before it is used.
     "pool_pre_ping": True,

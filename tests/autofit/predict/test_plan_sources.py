@@ -21,7 +21,7 @@ from workers.predict.plans.formula_plans import FormulaPlans
 from workers.predict.plans.table_plans import TablePlans
 
 needs_libcudnn = pytest.mark.skipif(
-    not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"
+    not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"
 )
 
 

@@ -129,7 +129,9 @@ class Cudnn:
         """
         path = path or find_library("libcudnn.so.9")
         if path is None:
-            raise CudnnError("libcudnn is not installed: pip install 'autofit[cudnn]'")
+            raise CudnnError(
+                "libcudnn is not installed: pip install -c constraints.txt '.[cudnn]', in autofit's checkout"
+            )
         try:
             driver_stub.load()
             for name in ("libnvrtc.so.*[0-9]", "libcublasLt.so.*", "libcublas.so.*"):

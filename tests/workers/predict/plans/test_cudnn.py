@@ -20,7 +20,7 @@ from workers.predict.plans.workspace import at_once
 from workers.trace import Convolution, ConvPass
 
 needs_libcudnn = pytest.mark.skipif(
-    not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"
+    not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"
 )
 
 
@@ -103,7 +103,7 @@ def test_without_libcudnn_the_next_step_is_to_install_it(nvidia):
     nvidia()
     assert find_library("libcudnn.so.9") is None
     assert not CudnnPlans.is_available()
-    assert "pip install 'autofit[cudnn]'" in load_error()
+    assert "pip install -c constraints.txt '.[cudnn]'" in load_error()
 
 
 def test_a_file_that_is_no_library_is_told_as_such(nvidia):

@@ -23,7 +23,7 @@ from workers.process.child_process import ChildProcess
 from workers.process.isolate import NO_GPU
 
 needs_libcudnn = pytest.mark.skipif(
-    not CudnnPlans.is_available(), reason="needs libcudnn: pip install 'autofit[cudnn]'"
+    not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"
 )
 CARD = DeviceProperties(
     name="a card",

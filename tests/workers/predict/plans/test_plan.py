@@ -36,7 +36,7 @@ CALLS = [
 @pytest.fixture(params=["formulas", "formulas on a grid", "libcudnn", "libcudnn on a grid"])
 def source(request: pytest.FixtureRequest) -> PlanSource:
     if "libcudnn" in request.param and not CudnnPlans.is_available():
-        pytest.skip("needs libcudnn: pip install 'autofit[cudnn]'")
+        pytest.skip("needs libcudnn: pip install -c constraints.txt '.[cudnn]'")
     inner = CudnnPlans(CARD) if "libcudnn" in request.param else FormulaPlans("sm_86")
     return GridPlans(inner) if "grid" in request.param else inner
 

@@ -23,7 +23,8 @@ TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_si
 
 def needs(package):
     return pytest.mark.skipif(
-        importlib.util.find_spec(package) is None, reason=f"needs {package}: pip install 'autofit[models]'"
+        importlib.util.find_spec(package) is None,
+        reason=f"needs {package}: pip install -c constraints.txt '.[models]'",
     )
 
 
