@@ -265,7 +265,7 @@ def test_a_url_is_shown_as_it_is_written() -> None:
 
 def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StorageError, match=r"pip install 'autofit\[postgres\]'") as refused:
+    with pytest.raises(StorageError, match=r"pip install -c constraints.txt '\.\[postgres\]'") as refused:
         open_storage("postgresql://me:secret@127.0.0.1:1/x", "mine")
     assert "secret" not in str(refused.value)
 
