@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 # Read when PyTorch is imported, so set before.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformance.search")
+pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformance.searches")
 
 from tests.marks import CRD_FOLDER_VARIABLE, marking  # noqa: E402 - what is asserted in is rewritten first
 from tests.workers.predict.plan_servers import servers  # noqa: E402

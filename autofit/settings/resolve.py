@@ -80,7 +80,7 @@ def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneS
         UsageError: an option is wrong, or means something to a search alone.
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search}
-    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    given = _said(options)
     if misplaced := sorted(given.keys() & of_search):
         raise UsageError(
             f"{what} does not take {', '.join(misplaced)}: it only predicts one configuration; leave that out"
@@ -194,10 +194,14 @@ def _read(option: str, raw: Any, label: str) -> Any:
         raise UsageError(f"{label}: {error}") from error
 
 
+def _said(call: Mapping[str, object]) -> dict[str, object]:
+    """What a call gives: None and an empty list of values are not given."""
+    return {name: value for name, value in call.items() if value is not None and value != ()}
+
+
 def _given_in_call(cli: Mapping[str, object]) -> _Given:
     labels = {option.argument: (name, f"--{name}") for name, option in OPTIONS.items()}
-    given = {key: value for key, value in cli.items() if value is not None and value != ()}
-    return _labelled(given, labels, "", "setting")
+    return _labelled(_said(cli), labels, "", "setting")
 
 
 def _given_in_environment(env: Mapping[str, str]) -> _Given:

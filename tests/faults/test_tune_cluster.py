@@ -12,8 +12,15 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from tests.conformance.dispatcher import survivors, trial_processes
-from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
-from tests.conformance.searches import Search, finished
+from tests.conformance.searches import (
+    SEARCHES,
+    Ended,
+    Search,
+    SearchConformance,
+    finished,
+    run_all,
+    tries_by_verdict,
+)
 from workers.protocol import Verdict
 
 # The first test waits for all the searches.

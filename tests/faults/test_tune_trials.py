@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.dispatcher import survivors, trial_processes
-from tests.conformance.search import SEARCHES, Ended, SearchConformance, run_all, tries_by_verdict
-from tests.conformance.searches import Search
+from tests.conformance.searches import SEARCHES, Ended, Search, SearchConformance, run_all, tries_by_verdict
 from workers.protocol import Verdict
 
 # The first test waits for all the searches.

@@ -16,18 +16,20 @@ def allocator_conf(name: str) -> str:
     Raises:
         ValueError: there is none of that name, or its number is missing or wrong.
     """
+    kind, least_mib = _parse(name)
+    return ALLOCATORS[kind] if least_mib is None else f"max_split_size_mb:{least_mib}"
+
+
+def _parse(name: str) -> tuple[str, int | None]:
     kind, _, digits = name.partition(":")
     if kind != "max_split":
-        one_of(ALLOCATOR_NAMES)(name)
-        return ALLOCATORS[name]
-    return f"max_split_size_mb:{number_after(name, digits, 'MiB', example=128, minimum=_LEAST_SPLIT_MIB)}"
+        return one_of(ALLOCATOR_NAMES)(name), None
+    return kind, number_after(name, digits, "MiB", example=128, minimum=_LEAST_SPLIT_MIB)
 
 
 def _read(value: object) -> str:
-    name = str(value)
-    allocator_conf(name)
-    kind, _, digits = name.partition(":")
-    return f"{kind}:{int(digits)}" if digits else kind
+    kind, least_mib = _parse(str(value))
+    return kind if least_mib is None else f"{kind}:{least_mib}"
 
 
 def _lines(value: str) -> tuple[str, ...]:

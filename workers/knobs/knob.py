@@ -106,8 +106,7 @@ def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         is_digits = isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal()
         if not (is_number or is_digits) or not minimum <= int(value) <= maximum:
-            span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
-            raise ValueError(f"{value!r} is not a whole number {span}")
+            raise ValueError(f"{value!r} is not a whole number {_span(minimum, maximum)}")
         return int(value)
 
     return read
@@ -136,9 +135,12 @@ def number_after(
     Raises:
         ValueError: it is missing, or not between these.
     """
-    try:
-        return int(whole_number(minimum=minimum, maximum=maximum)(digits))
-    except ValueError:
-        span = f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"
+    if not (digits.isascii() and digits.isdecimal() and minimum <= int(digits) <= maximum):
         kind = name.partition(":")[0]
-        raise ValueError(f"{name} needs a number of {unit} {span}, as in {kind}:{example}") from None
+        span = _span(minimum, maximum)
+        raise ValueError(f"{name} needs a number of {unit} {span}, as in {kind}:{example}")
+    return int(digits)
+
+
+def _span(minimum: int, maximum: float) -> str:
+    return f"of {minimum} or more" if maximum == math.inf else f"from {minimum} to {maximum}"

@@ -10,7 +10,6 @@ from autofit.cli.backend import Backend
 from autofit.cli.commands.models_gpus import print_document
 from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
-from autofit.hardware.card import card_named
 from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
@@ -77,11 +76,10 @@ def _of_model(
     if device == "cpu" and settings.gpu is not None:
         raise UsageError("--gpu names a card, but --device cpu uses none: leave out one of them")
     workload = refer(settings.model, settings)
-    gpu = None if settings.gpu is None else settings.gpu.key
     from autofit.cli.text.progress import progress
 
     with progress(quiet=quiet) as emit:
-        card = None if device == "cpu" else card_named(gpu)
+        card = None if device == "cpu" else settings.card
         return backend.conv_layers(workload, batch_size, card, settings.setup.mode, emit)
 
 

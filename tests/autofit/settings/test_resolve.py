@@ -122,6 +122,12 @@ def test_the_examples_cover_every_field() -> None:
     assert [example[2] for example in EXAMPLES] == [field for field in fields if field != "knobs.conv_algo"]
 
 
+def test_a_knob_with_a_number_is_one_setting_however_the_number_is_written() -> None:
+    written = {"allocator": "max_split:0128", "checkpointing": "every:04", "conv_algo": "chunked:064"}
+    plain = Knobs(allocator="max_split:128", checkpointing="every:4", conv_algo="chunked:64")
+    assert Knobs(**written) == plain
+
+
 def test_the_default_that_the_help_names_is_the_one_that_holds() -> None:
     settings = resolve_settings({"model": "davenet"}, {}, None)
     compared = set()
@@ -238,6 +244,10 @@ def test_this_machine_alone_puts_aside_a_cluster_further_down_and_the_other_way_
         ),
         ({"conv_algo": "chunked:0"}, ["--conv-algo: chunked:0 needs a number of samples"]),
         ({"conv_algo": "fft:3"}, ["--conv-algo: 'fft:3' is not one of"]),
+        (
+            {"allocator": "max_split: 128"},
+            ["--allocator: max_split: 128 needs a number of MiB"],
+        ),
         ({"conv_algo": []}, ["--conv-algo: [] is not a list of values"]),
         ({"input": "3x224x"}, ["--input: '3x224x' is not the shape of one sample", "3x224x224"]),
         ({"input": 7}, ["--input: 7 is not the shape"]),
