@@ -109,8 +109,11 @@ class HostCurve:
         private_bytes = process.private_bytes + self._blocks.asked_bytes(batch_size)
         most_bytes = process.private_bytes + self._blocks.most_bytes(batch_size)
         likely_bytes = max(resident_bytes, private_bytes)
+        # How many pages of the libraries' files are resident depends on the kernel's cache, by tens of
+        # MiB between two runs of one program: the low end counts on none of them.
+        certain_bytes = min(resident_bytes, private_bytes)
         return HostPeak(
-            low_bytes=int(resident_bytes * (1 - _LOW_SHARE)),
+            low_bytes=int(certain_bytes * (1 - _LOW_SHARE)),
             likely_bytes=likely_bytes,
             high_bytes=int(max(likely_bytes, most_bytes) * (1 + _HIGH_SHARE)),
             resident_bytes=resident_bytes,
