@@ -54,29 +54,39 @@ def tune(
 def estimate(
     workload: Workload | Script | str,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     gpu: str | None = None,
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
+    assume: str = "nonzero=0.5",
     **knobs: Any,
 ) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
+        batch_size: samples a batch; of a script, None for its own.
         gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
             architectures of the catalogue.
         mode: `train` or `infer`, instead of the workload's own.
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
         parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
+        assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
         knobs: the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
     Raises:
         UsageError: a card, a knob or such a batch size does not exist.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
+    options = {
+        "gpu": gpu,
+        "mode": mode,
+        "worst_case": worst_case,
+        "parallel": parallel,
+        "assume": assume,
+        **knobs,
+    }
     settings, predictor = _prediction(workload, options, "an estimate")
     return predictor.estimate(settings.configuration("an estimate"), settings.card, batch_size)
 

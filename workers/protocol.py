@@ -74,18 +74,30 @@ class ScriptCall:
         batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
             joined with it.
         batch_variable: the environment variable that takes it.
+        batch_name: the constant in the script's code that is it. With none of the three its data loader's
+            batch size is changed.
         folder: the current folder of the call.
+        keeps_batch: whether the script's own batch size is found out instead of setting one.
+        keeps_trackers: whether experiment trackers are left as they are.
     """
 
     arguments: tuple[str, ...] = ()
     batch_argument: str | None = None
     batch_variable: str | None = None
+    batch_name: str | None = None
     folder: str = ""
+    keeps_batch: bool = False
+    keeps_trackers: bool = False
+
+    @property
+    def sets_loader(self) -> bool:
+        """Whether the batch size is set in its data loader, as nothing else is named."""
+        return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
         """All arguments of the command line for a batch size."""
         argument, size = self.batch_argument, str(batch_size)
-        if argument is None:
+        if argument is None or self.keeps_batch:
             return [*self.arguments]
         return [*self.arguments, *([argument + size] if argument.endswith("=") else [argument, size])]
 
@@ -197,6 +209,8 @@ class TrialSpec:
         with_trace: whether the outcome of a prediction carries its trace.
         with_tensors: whether that trace also lists the tensors and layers of a forward pass.
         with_calls: whether it also has the operators that ran, and the stacks of allocations.
+        turned: of a prediction, the places (`file:line:function`) where a branch on a value that is not
+            known takes the less likely way.
     """
 
     workload: WorkloadRef
@@ -218,6 +232,7 @@ class TrialSpec:
     with_trace: bool = True
     with_tensors: bool = False
     with_calls: bool = False
+    turned: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -246,6 +261,7 @@ class TrialSpec:
                 "knobs": Knobs(**data["knobs"]),
                 "setup": Setup.from_dict(data["setup"]),
                 "conv_plan": tuple(map(tuple, data["conv_plan"])),
+                "turned": tuple(data["turned"]),
             }
         )
 

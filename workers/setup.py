@@ -12,6 +12,7 @@ MODES = ("train", "infer")
 TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 DDP = "ddp"
+LIKELY_SHARE = 0.5
 PARALLEL_KINDS = {DDP: "DistributedDataParallel"}
 
 
@@ -71,20 +72,25 @@ class Setup:
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted.
+        nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
+            known, from 0 to 1.
 
     Raises:
-        ValueError: there is no such mode or kind of batches.
+        ValueError: there is no such mode or kind of batches, or the share is none.
     """
 
     mode: str | None = None
     batch_kind: str = TYPICAL
     parallel: Parallel = field(default_factory=Parallel)
+    nonzero_share: float = LIKELY_SHARE
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
+        if not 0 <= self.nonzero_share <= 1:
+            raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
 
     @property
     def num_ranks(self) -> int:

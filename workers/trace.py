@@ -230,6 +230,23 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A size that depends on values, which a trace does not have.
+
+    Attributes:
+        site: the user's line, `file:line:function`.
+        what: that has the size.
+        size: what was assumed, in elements.
+        largest: what it can be at most; None where nothing limits it.
+    """
+
+    site: str
+    what: str
+    size: int
+    largest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 
@@ -252,6 +269,8 @@ class Trace:
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.
         calls: the operators of all steps in their order, where they were asked for.
+        assumptions: the sizes in it that depend on values.
+        notes: what else its reader has to know of how it was made, in sentences.
     """
 
     workload: str
@@ -268,6 +287,8 @@ class Trace:
     tensors: tuple[ListedTensor, ...] = ()
     layers: tuple[ListedLayer, ...] = ()
     calls: tuple[Call, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -340,6 +361,10 @@ class Trace:
             document["counted"] = counted
         if calls:
             document["calls"] = calls
+        if self.assumptions:
+            document["assumptions"] = [dataclasses.asdict(each) for each in self.assumptions]
+        if self.notes:
+            document["notes"] = self.notes
         return document
 
     def until(self, mark: str) -> Self:
@@ -396,6 +421,8 @@ class Trace:
             tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
             layers=tuple(map(_listed_layer, data.get("layers", ()))),
             calls=tuple(_call(row, strings) for row in data.get("calls", ())),
+            assumptions=tuple(Assumption(**each) for each in data.get("assumptions", ())),
+            notes=tuple(data.get("notes", ())),
         )
 
 

@@ -35,7 +35,9 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
     return session.run(settings, workload, emit=emit)
 
 
-def estimate(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Estimate:
+def estimate(
+    settings: TuneSettings, workload: WorkloadRef, batch_size: int | None, emit: EventSink
+) -> Estimate:
     """Predicts one configuration."""
     predictor = _predictor(settings, workload, emit)
     return predictor.estimate(*_configuration(settings), batch_size)
@@ -137,7 +139,7 @@ class Backend:
     """The functions behind the commands."""
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
-    estimate: Callable[[TuneSettings, WorkloadRef, int, EventSink], Estimate] = estimate
+    estimate: Callable[[TuneSettings, WorkloadRef, int | None, EventSink], Estimate] = estimate
     summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
     what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if
     profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile

@@ -15,7 +15,7 @@ from autofit.identity import versions
 from autofit.predict.confidence import Calibration, Residuals, classify
 from autofit.predict.conv_costs import Rates, relative_cost
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
-from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
+from autofit.predict.estimate import AssumedSize, Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
@@ -39,6 +39,10 @@ class PredictedCurve:
     `needs_traces`. An estimate has the whole interval; `peak_reserved_bytes` and `verdict` are those of
     one level of it, the `risk`.
 
+    Args:
+        at_most: the same step with the largest sizes that values may give it, where its sizes depend on
+            some: the high end is that one's.
+
     Attributes:
         risk: `safe` (the high end of the interval), `likely`, or `worst` (the largest workspace of every
             convolution).
@@ -55,8 +59,10 @@ class PredictedCurve:
         plans: CardPlans,
         on_grid: bool,
         risk: Risk = Risk.SAFE,
+        at_most: StepCurve | None = None,
     ) -> None:
         self.risk = risk
+        self._at_most = at_most
         self._plans = plans
         self._on_grid = on_grid
         self._workload = workload
@@ -96,6 +102,9 @@ class PredictedCurve:
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, on_card.estimate()
         calibration = self._calibration(on_card)
+        most_bytes = (
+            self._at(batch_size, Level.HIGH).estimate().high_bytes if self._at_most else peak.high_bytes
+        )
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -111,7 +120,7 @@ class PredictedCurve:
             interval=Interval(
                 low_bytes=calibration.low_end(peak.low_bytes),
                 likely_bytes=peak.reserved_bytes,
-                high_bytes=calibration.high_end(peak.high_bytes),
+                high_bytes=calibration.high_end(max(most_bytes, peak.high_bytes)),
             ),
             evidence=Evidence.PREDICTED,
             device=Device(kind="cuda", name=self._card.name),
@@ -122,6 +131,17 @@ class PredictedCurve:
             architectures=self._card.architectures,
             trace_digest=self._digest(trace),
             versions=versions(),
+            assumptions=tuple(
+                AssumedSize(
+                    site=each.site,
+                    what=each.what,
+                    size=each.size,
+                    largest=each.largest,
+                    moves_bytes=max(0, most_bytes - peak.high_bytes),
+                )
+                for each in trace.assumptions
+            ),
+            notes=trace.notes,
         )
 
     def profile(self, batch_size: int) -> Profile:
@@ -165,6 +185,7 @@ class PredictedCurve:
             plans=self._plans,
             on_grid=self._on_grid,
             risk=self.risk,
+            at_most=self._at_most,
         )
 
     def at_risk(self, risk: Risk) -> PredictedCurve:
@@ -175,7 +196,7 @@ class PredictedCurve:
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         if stop_above_bytes is not None:
             stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
         reserved_bytes = on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
@@ -183,12 +204,12 @@ class PredictedCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         return self._widened(on_card, on_card.step.lower_bound_bytes())
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         trace = on_card.step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
@@ -210,12 +231,12 @@ class PredictedCurve:
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         return on_card.verdict(self._before_widening(on_card, budget_bytes), self._level)
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         planner = ConvPlanner(on_card, self._rates(on_card), level=self._level)
         return planner.within_budget(self._before_widening(on_card, budget_bytes))
 
@@ -224,7 +245,7 @@ class PredictedCurve:
         if self._knobs.conv_algo == MIXED:
             plan = self.conv_plan(batch_size, budget_bytes)
             return math.inf if plan is None else plan.relative_cost
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, self._level)
         calls = on_card.step.convolutions.values()
         return relative_cost(calls, self._knobs.conv_algo, self._rates(on_card))
 
@@ -261,7 +282,7 @@ class PredictedCurve:
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
-        on_card = self._at(batch_size)
+        on_card = self._at(batch_size, Level.HIGH)
         limit_bytes = self._calibration(on_card).within_high_end(budget_bytes)
         return on_card.runs_within(limit_bytes, Level.LOW)
 
@@ -284,10 +305,13 @@ class PredictedCurve:
     def _level(self) -> Level:
         return _LEVELS[self.risk]
 
-    def _at(self, batch_size: int) -> StepOnCard:
+    def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
+        """The step at a size; of the high end with the largest sizes that values may give it."""
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
-        return self._curve.on_card(batch_size, self._conditions)
+        is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
+        curve = self._at_most if is_high and self._at_most is not None else self._curve
+        return curve.on_card(batch_size, self._conditions)
 
     def _widened(self, on_card: StepOnCard, num_bytes: int) -> int:
         """A peak with the residuals that the curve's risk allows for."""

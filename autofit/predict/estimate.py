@@ -80,6 +80,25 @@ class LargeTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedSize:
+    """A size that depends on values, which a prediction does not have.
+
+    Attributes:
+        site: the user's line, `file:line:function`.
+        what: that has the size.
+        size: elements that were assumed.
+        largest: elements that it can have at most, at which the high end is; None where nothing says.
+        moves_bytes: by how much all the assumptions of the estimate together may move the peak.
+    """
+
+    site: str
+    what: str
+    size: int
+    largest: int | None
+    moves_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one configuration is predicted to need on the GPU. All sizes are in bytes.
 
@@ -107,6 +126,8 @@ class Estimate:
             its own.
         trace_digest: identifies the trace that the estimate was made from.
         versions: the versions of autofit and PyTorch.
+        assumptions: the sizes in it that depend on values; `--assume` changes them.
+        notes: what else to know of how it was made, in sentences.
     """
 
     workload: str
@@ -130,6 +151,8 @@ class Estimate:
     architectures: tuple[str, ...] = ()
     trace_digest: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    assumptions: tuple[AssumedSize, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def samples_per_step(self) -> int:

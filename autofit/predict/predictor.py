@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 
@@ -101,6 +102,7 @@ class Predictor:
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
         self.sources: dict[str, str] | None = None
+        self._largest: Predictor | None = None
 
     def curve(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedCurve:
         """The curve of a knob setting on a card; the first of its kind costs three traces.
@@ -111,9 +113,12 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        curve = self._curve_of(knobs)
-        require_applicable(knobs, curve.at(TRACED_BATCH_SIZES[0]).trace)
-        return self._predicted(knobs, card, curve, risk, on_grid=True)
+        curve = self.step_curve(knobs)
+        trace = curve.at(TRACED_BATCH_SIZES[0]).trace
+        at_most = self._at_most().step_curve(knobs) if _rests_on_shares(trace) else None
+        knobs = _with_own_conv_algo(knobs, trace)
+        require_applicable(knobs, trace)
+        return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
         """The blocks of a step on the CPU.
@@ -136,13 +141,22 @@ class Predictor:
         self._curves[traced] = self._traced_curve(traced)
         return False
 
-    def estimate(self, knobs: Knobs, card: Card, batch_size: int) -> Estimate:
-        """The estimate of one batch size from one trace, at that size."""
-        return self.curve_at(knobs, card, batch_size)(batch_size)
+    def estimate(self, knobs: Knobs, card: Card, batch_size: int | None) -> Estimate:
+        """The estimate of one batch size from one trace, at that size.
+
+        Args:
+            batch_size: None for the one that a script has of itself. Of a data set that is smaller than a
+                batch, the estimate is of the whole of it.
+        """
+        if batch_size is None:
+            batch_size = self.own_batch_size(knobs)
+        curve = self.curve_at(knobs, card, batch_size)
+        return curve(self.trace(knobs, batch_size).batch_size)
 
     def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
         """Where the memory of one batch size goes; raises what `curve_at` does."""
-        return self.curve_at(knobs, card, batch_size).profile(batch_size)
+        curve = self.curve_at(knobs, card, batch_size)
+        return curve.profile(self.trace(knobs, batch_size).batch_size)
 
     def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
         """The curve that knows this batch size alone, from one trace.
@@ -152,8 +166,11 @@ class Predictor:
             WorkloadFailedError: the workload cannot be traced.
         """
         trace = self.trace(knobs, batch_size)
+        batch_size = trace.batch_size  # smaller where the whole data set is
+        knobs = _with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
-        curve = self.curve_of(trace, knobs, card)
+        at_most = PeakCurve([self._at_most().trace(knobs, batch_size)]) if _rests_on_shares(trace) else None
+        curve = self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False, at_most=at_most)
         if (why := curve.why_refused(batch_size)) is not None:
             raise WorkloadFailedError(why)
         return curve
@@ -195,7 +212,9 @@ class Predictor:
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
-            self._emit(Progress(stage=f"tracing batch {batch_size}"))
+            is_own = script is not None and script.keeps_batch
+            stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
+            self._emit(Progress(stage=stage))
             outcome = self._run(spec)
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
@@ -214,6 +233,29 @@ class Predictor:
     def has_batch_kinds(self) -> bool:
         """Whether what was traced so far makes typical batches and others for the worst case."""
         return any(trace.batch_kind is not None for trace in self._traces.values())
+
+    @property
+    def num_samples(self) -> int | None:
+        """How many samples the data set of a script has; None where it does not say."""
+        said = [trace.versions.get("num_samples") for trace in self._traces.values()]
+        return next((int(number) for number in said if number is not None), None)
+
+    def own_batch_size(self, knobs: Knobs) -> int:
+        """The batch size that a script has of itself, which one trace shows.
+
+        Raises:
+            UsageError: the workload is no script.
+            WorkloadFailedError: it cannot be traced.
+        """
+        script = self._workload.script
+        if script is None:
+            raise UsageError("a model has no batch size of its own: give --batch-size")
+        own = dataclasses.replace(self._workload, script=dataclasses.replace(script, keeps_batch=True))
+        traces = Predictor(own, self._run, setup=self._setup, emit=self._emit, with_calls=self._with_calls)
+        trace = traces.trace(knobs, 1)
+        self.sources = traces.sources
+        self._traces[self._traced(knobs, trace.batch_size), trace.batch_size] = trace
+        return trace.batch_size
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
         """Why a setting's convolution algorithm works out nothing of the step; None where it does.
@@ -238,6 +280,7 @@ class Predictor:
         risk: Risk,
         *,
         on_grid: bool,
+        at_most: StepCurve | None = None,
     ) -> PredictedCurve:
         return PredictedCurve(
             self._workload.name,
@@ -248,9 +291,23 @@ class Predictor:
             plans=self._plans,
             on_grid=on_grid,
             risk=risk,
+            at_most=at_most,
         )
 
-    def _curve_of(self, knobs: Knobs) -> StepCurve:
+    def _at_most(self) -> Predictor:
+        """Predicts the same where masks select all that they may."""
+        if self._largest is None:
+            self._largest = Predictor(
+                self._workload,
+                self._run,
+                setup=dataclasses.replace(self._setup, nonzero_share=1.0),
+                emit=self._emit,
+                with_tensors=self._with_tensors,
+                with_calls=self._with_calls,
+            )
+        return self._largest
+
+    def step_curve(self, knobs: Knobs) -> StepCurve:
         """The curve of a setting's traces, made when it is first asked for."""
         pieces = self._known_curve(self._traced(knobs, 1))
         if knobs.global_batch is None:
@@ -288,6 +345,11 @@ class Predictor:
         return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))
 
 
+def _rests_on_shares(trace: Trace) -> bool:
+    """Whether sizes in it depend on what an unknown mask selects."""
+    return any(each.largest not in (None, each.size) for each in trace.assumptions)
+
+
 def require_applicable(knobs: Knobs, trace: Trace) -> None:
     """Raises `UsageError` where the convolution algorithm works out none of a step's convolutions."""
     rewrite = conv.find(knobs.conv_algo)
@@ -299,12 +361,19 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
         raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
 
 
+def _with_own_conv_algo(knobs: Knobs, trace: Trace) -> Knobs:
+    """The knobs with the convolutions that a script selects itself, where it does."""
+    own = trace.versions.get("own_conv_algo", knobs.conv_algo)
+    return knobs if own == Knobs().conv_algo else dataclasses.replace(knobs, conv_algo=own)
+
+
 def _require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
     """Raises `UsageError` where a script chooses cuDNN's plans in another way than is asked for."""
     own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
-    if own is not None and own not in (default, knobs.conv_algo):
+    if own is not None and own not in (default, knobs.conv_algo) and knobs.conv_algo != default:
         raise UsageError(
-            f"{trace.workload} sets PyTorch flags that select {own} convolutions: add --conv-algo {own}"
+            f"{trace.workload} sets PyTorch flags for {own} convolutions: leave out --conv-algo "
+            f"{knobs.conv_algo}, or remove them from the script"
         )
 
 

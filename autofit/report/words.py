@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate
+from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 
@@ -35,7 +36,21 @@ def unnamed_card(architectures: Sequence[str]) -> str:
 def assumptions(estimate: Estimate) -> tuple[str, ...]:
     """What the interval of a prediction spans and rests on."""
     spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
-    return (*spanned, f"convolution workspaces: {estimate.workspace_source}", estimate.calibration.note)
+    workspaces = f"convolution workspaces: {estimate.workspace_source}"
+    return (*spanned, workspaces, estimate.calibration.note, *assumed_sizes(estimate), *estimate.notes)
+
+
+def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
+    """The sizes that depend on values, each with its line, and what they may move."""
+    said = [
+        f"{each.what} at {each.site}: {each.size:,} assumed"
+        + ("" if each.largest is None else f" of at most {each.largest:,}")
+        for each in estimate.assumptions
+    ]
+    moves_bytes = max((each.moves_bytes for each in estimate.assumptions), default=0)
+    if moves_bytes:
+        said.append(f"such sizes may add {format_bytes(moves_bytes)}, which the range covers: see --assume")
+    return tuple(said)
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:

@@ -153,6 +153,24 @@ _MODEL = (
         metavar="NAME",
         of_scripts=True,
     ),
+    Option(
+        name="batch-name",
+        field="batch_name",
+        read=values.text,
+        help="The constant in the script's code that is its batch size. With none of the three, the batch "
+        "size of its data loader is changed.",
+        metavar="NAME",
+        of_scripts=True,
+    ),
+    Option(
+        name="keep-trackers",
+        field="keeps_trackers",
+        read=switch,
+        help="Let the script log to wandb, TensorBoard and other trackers while it is tried.",
+        is_switch=True,
+        of_scripts=True,
+        decides=False,
+    ),
 )
 _CARD = (
     Option(
@@ -230,6 +248,15 @@ _VARIED = (
         help=f"Predict one of N ranks of {PARALLEL_KINDS['ddp']}, with its buckets and NCCL. The batch "
         "size is that of one rank.",
         metavar="ddp:N",
+    ),
+    Option(
+        name="assume",
+        field=_SETUP + "nonzero_share",
+        read=values.nonzero_share,
+        help="How much of a tensor a mask is assumed to select whose values nobody has; the range goes up to "
+        "all of it.",
+        default="nonzero=0.5",
+        metavar="nonzero=SHARE",
     ),
 )
 _SEARCH = (

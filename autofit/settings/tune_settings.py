@@ -29,6 +29,8 @@ class TuneSettings:
         script: the path of a training script that is run as it is, in place of a model.
         script_arguments: those of its command line.
         batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
+        batch_name: the constant in its code that is its batch size.
+        keeps_trackers: whether it logs to trackers while it is tried.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
         sequence_length: tokens a sample, of a library's language model.
@@ -39,7 +41,7 @@ class TuneSettings:
         knobs: those that are not searched; the convolution algorithm is among `conv_algos`.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
-        setup: mode, kind of batches, and ranks.
+        setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -72,6 +74,8 @@ class TuneSettings:
     script_arguments: tuple[str, ...] = ()
     batch_argument: str | None = None
     batch_variable: str | None = None
+    batch_name: str | None = None
+    keeps_trackers: bool = False
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
     device: str = "auto"
@@ -102,8 +106,12 @@ class TuneSettings:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.script is None and (self.script_arguments or self.batch_argument or self.batch_variable):
-            raise UsageError("--script-arg, --batch-arg and --batch-env need a script: name it with --script")
+        of_script = (self.script_arguments, self.batch_argument, self.batch_variable, self.batch_name)
+        if self.script is None and (any(of_script) or self.keeps_trackers):
+            raise UsageError(
+                "--script-arg, --batch-arg, --batch-env, --batch-name and --keep-trackers need a script: "
+                "name it with --script"
+            )
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
                 "--gpu and --gpu-mem cannot be combined: a card's name includes its memory; give one of them"

@@ -68,6 +68,18 @@ def arguments(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def nonzero_share(value: Any) -> float:
+    """`nonzero=0.5`, as a share from 0 to 1."""
+    name, _, share = str(value).partition("=")
+    try:
+        found = float(share)
+    except ValueError:
+        found = math.nan
+    if name.strip() != "nonzero" or not 0 <= found <= 1:
+        raise ValueError(f"{value!r} is not nonzero=SHARE, with a share from 0 to 1, as in nonzero=0.5")
+    return found
+
+
 def conv_algos(value: Any) -> tuple[str, ...]:
     """The convolution algorithms to search, each once, or all."""
     names = _items(value, ",")

@@ -47,6 +47,8 @@ def _script_of(settings: TuneSettings) -> Script:
         arguments=settings.script_arguments,
         batch_argument=settings.batch_argument,
         batch_variable=settings.batch_variable,
+        batch_name=settings.batch_name,
+        keeps_trackers=settings.keeps_trackers,
     )
 
 

@@ -14,7 +14,7 @@ from optuna.storages import BaseStorage
 from autofit.search.space import SearchSpace
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.setup import DDP, TYPICAL, WORST, Parallel, Setup
+from workers.setup import DDP, LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
@@ -93,4 +93,5 @@ def _setup(settings: dict[str, Any]) -> Setup:
         mode=settings["mode"],
         batch_kind=WORST if settings.get("worst_case", False) else TYPICAL,
         parallel=Parallel(degrees=((DDP, num_ranks),) if num_ranks > 1 else ()),
+        nonzero_share=settings.get("nonzero_share", LIKELY_SHARE),
     )

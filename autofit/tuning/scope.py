@@ -123,6 +123,15 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
     return None
 
 
+def within_data_set(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space up to the whole data set of a script, and a sentence on that."""
+    num_samples = predictor.num_samples
+    if num_samples is None or num_samples >= space.max_batch or num_samples < space.min_batch:
+        return space, ()
+    note = f"the data set has {num_samples} samples, so no larger batch was considered"
+    return dataclasses.replace(space, max_batch=num_samples), (note,)
+
+
 def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, str]]:
     """The space without the sizes that PyTorch cannot run whatever memory there is; and why, by setting.
 

@@ -30,12 +30,13 @@ from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
 from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
-from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space
+from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space, within_data_set
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
+from workers.setup import LIKELY_SHARE
 
 if TYPE_CHECKING:
     from autofit.search.pruning import PrunedSetting
@@ -173,6 +174,7 @@ def _predict(
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
+    space, notes_on_data = within_data_set(space, predictor)
     curves, notes = curves_of(space, target, predictor, spec, measuring.submit, risk=settings.risk)
     space, caps = capped(space, curves)
     return _Predicted(
@@ -183,7 +185,7 @@ def _predict(
         space=space,
         curves=curves,
         caps=caps,
-        notes=(*left_out, *notes),
+        notes=(*left_out, *notes_on_data, *notes),
     )
 
 
@@ -364,7 +366,9 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
 
     The trace stands for the code that the workload's own file imports.
     """
+    share = settings.setup.nonzero_share
     return {
+        **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.setup.mode,

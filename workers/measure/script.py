@@ -10,6 +10,7 @@ import torch
 from workers.errors import InvalidTrialError
 from workers.measure import steps
 from workers.protocol import TrialSpec
+from workers.scripts.batches import Batches
 from workers.scripts.running import run_script
 from workers.scripts.watching import StepWatch
 
@@ -36,7 +37,9 @@ class ScriptTrial:
         self._meter, self._progress = meter, progress
         self._give_up = give_up
         num_steps = spec.num_warmup_steps + spec.num_steps
-        self._watch = StepWatch(spec.workload.name, spec.batch_size, num_steps, self, follows_modules=False)
+        assert spec.workload.script is not None
+        self._batches = Batches(spec.workload.name, spec.workload.script, spec.batch_size)
+        self._watch = StepWatch(self._batches, num_steps, self, follows_modules=False)
         self._step_began = 0.0
 
     def take_steps(self) -> None:
@@ -52,9 +55,15 @@ class ScriptTrial:
         self._meter.reset()
         with self._watch.watching():
             run_script(spec.workload, spec.batch_size, self._watch, saves=True, give_up=self._give_up)
+        self._batches.require_proof()
         if not self._watch.has_ended:
             progress.steady = self._meter.peaks()
-            progress.remarks["steps"] = f"{spec.workload.name} ended by itself after {self._watch.num_steps}"
+            progress.remarks["steps"] = f"{spec.workload.name} ended by itself after {self._watch.num_seen}"
+            progress.num_steps_done = max(progress.num_steps_done, self._watch.num_seen)
+        if self._watch.notes:
+            progress.remarks["notes"] = "; ".join(self._watch.notes)
+        if self._batches.whole_dataset is not None:
+            progress.remarks["whole_dataset"] = str(self._batches.whole_dataset)
         self._demand_memory()
         if _conv_flags() != flags and self._device.type == "cuda":
             raise InvalidTrialError(
@@ -88,7 +97,7 @@ class ScriptTrial:
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Peaks are read at a step's end."""
 
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002 - the follower's signature
+    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:  # noqa: ARG002 - the follower's signature
         progress, num_warmup = self._progress, self._spec.num_warmup_steps
         if self._watch.num_steps == progress.num_steps_done:
             return  # another optimizer of the same step

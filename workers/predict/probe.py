@@ -26,6 +26,7 @@ from workers.predict.recording.data_parallel import DataParallel
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.tensor_list import TensorList
+from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
@@ -127,6 +128,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
+    decisions = Decisions(spec.turned, spec.setup.nonzero_share)
+    begin(decisions)
     training = workload.mode == "train"
     seed(spec.seed)
     # Without threads of its own the engine runs backward here, where the mode is active.
@@ -183,6 +186,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         tensors=() if tensors is None else tuple(tensors.listed),
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
+        assumptions=decisions.assumptions,
+        notes=decisions.notes,
     )
 
 

@@ -3,7 +3,7 @@
     open(path, "w")          goes to a folder of ours; reading that path again finds it there
     os.open(path, …)         likewise where a file is there; a new one is gone at the end
     other ways to write      to what was there before are refused, as far as Python sees them
-    torch.save, safetensors  are serialized to nowhere, or not at all where tensors have no data
+    torch.save, safetensors  likewise; where tensors have no values, as objects of this process
     mkdir                    is done, and undone at the end where the folder stayed empty
     remove, rename, rmtree   of what was there before is refused
 
@@ -31,12 +31,14 @@ from typing import Any, Self
 
 import torch
 
+from workers.scripts.saved import SavedObjects
 from workers.scripts.sink import CountingSink
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
+_MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
 _REMOVALS = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 
 
@@ -45,7 +47,8 @@ class KeptFiles:
 
     Args:
         guarded: folders that are the user's, wherever they are.
-        saves: whether what is saved is serialized, which takes memory as saving it does.
+        saves: whether what is saved is written, which takes memory as saving it does; else tensors have
+            no values, and are kept as they are.
     """
 
     def __init__(self, *guarded: str, saves: bool) -> None:
@@ -60,6 +63,7 @@ class KeptFiles:
         self._own: tuple[str, ...] = ()
         self._is_entered = False
         self._open: Callable[..., Any] = io.open
+        self._objects = SavedObjects()
 
     def __enter__(self) -> Self:
         self._folder = tempfile.mkdtemp(prefix="autofit-script-")
@@ -76,8 +80,10 @@ class KeptFiles:
             self._replace(os, name, self._renamed(getattr(os, name)))
         for name in ("remove", "unlink"):
             self._replace(os, name, self._removed(getattr(os, name)))
+        self._replace(os, "stat", self._stated(os.stat))
         self._replace(torch, "save", self._saved(torch.save))
-        finder = _WithoutSaves()
+        self._replace(torch, "load", self._loaded(torch.load))
+        finder = _SafetensorsFinder(self)
         sys.meta_path.insert(0, finder)
         self._stack.callback(sys.meta_path.remove, finder)
         self._is_entered = True
@@ -193,12 +199,52 @@ class KeptFiles:
 
         return removed
 
+    def _stated(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def stated(path: Any, **kwargs: Any) -> os.stat_result:
+            if self._copies and isinstance(path, str | os.PathLike):
+                path = self._copies.get(os.path.abspath(os.fsdecode(path)), path)  # noqa: PTH100
+            return stat(path, **kwargs)
+
+        return stated
+
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
-        def saved(obj: Any, _file: Any, *args: Any, **kwargs: Any) -> None:
-            if self._saves:
-                save(obj, CountingSink(), *args, **kwargs)
+        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+            if not self._saves:
+                self.keep(obj, f)
+                return
+            if not isinstance(f, str | os.PathLike):
+                save(obj, f, *args, **kwargs)
+                return
+            sink = CountingSink()
+            save(obj, sink, *args, **kwargs)
+            if sink.num_bytes > shutil.disk_usage(self._folder).free * _MOST_OF_DISK:
+                return  # nobody could load it again
+            with self._opened(f, "wb") as file:
+                save(obj, file, *args, **kwargs)
 
         return saved
+
+    def keep(self, obj: Any, file: Any) -> None:
+        """Keeps an object as the content of a file, a path's or an open one."""
+        head = self._objects.save(obj)
+        if hasattr(file, "write"):
+            file.write(head)
+            return
+        with self._opened(file, "wb") as opened:
+            opened.write(head)
+
+    def _loaded(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not self._saves:
+                with suppress(LookupError, OSError, ValueError):  # what is wrong with it, `load` says
+                    return self._objects.load(self._objects.head_of(f), map_location)
+            return load(f, map_location, *args, **kwargs)
+
+        return loaded
+
+    def kept(self, file: Any, device: Any = "cpu") -> Any:
+        """The object that a file is of; raises `LookupError` where it is another file."""
+        return self._objects.load(self._objects.head_of(file), device)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._is_entered:
@@ -224,8 +270,15 @@ class KeptFiles:
             self._created.add(path)
 
 
-class _WithoutSaves(MetaPathFinder):
-    """Lets safetensors, which writes by itself, be imported without its ways to save."""
+class _SafetensorsFinder(MetaPathFinder):
+    """Lets safetensors, which writes by itself, be imported with ways to save that do not.
+
+    Args:
+        files: keep what is saved.
+    """
+
+    def __init__(self, files: KeptFiles) -> None:
+        self._files = files
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -236,12 +289,28 @@ class _WithoutSaves(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_without_saves(module: ModuleType) -> None:
+            def execute_with_own_saves(module: ModuleType) -> None:
                 execute(module)
-                vars(module).update(save_file=_nothing, save_model=_nothing)
+                self._replace(module)
 
-            spec.loader.exec_module = execute_without_saves  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_with_own_saves  # type: ignore[method-assign]
         return spec
+
+    def _replace(self, module: ModuleType) -> None:
+        files, load_file = self._files, module.load_file
+
+        def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            files.keep(dict(tensors), filename)
+
+        def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            files.keep(model.state_dict(), filename)
+
+        def loaded(filename: Any, device: Any = "cpu") -> Any:
+            with suppress(LookupError, OSError):  # what is wrong with it, `load_file` says
+                return files.kept(filename, device)
+            return load_file(filename, device)
+
+        vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)
 
 
 def _is_of_python(path: str) -> bool:
@@ -258,7 +327,3 @@ def _refusal(path: str, event: str) -> PermissionError:
     return PermissionError(
         f"autofit does not let the script change {path} ({event}) while it tries the script"
     )
-
-
-def _nothing(*_args: object, **_kwargs: object) -> None:
-    return None

@@ -18,7 +18,8 @@ class Script:
     """A training script that is run unmodified, in place of a `Workload`.
 
     autofit counts its optimizer steps and ends it after a few of them. It is called with its own
-    arguments, in the caller's current folder. Give either `batch_argument` or `batch_variable`.
+    arguments, in the caller's current folder. Give one of `batch_argument`, `batch_variable` and
+    `batch_name`, or none of them: the batch size of its data loader is changed then.
 
     Attributes:
         path: the script's file.
@@ -26,25 +27,32 @@ class Script:
         batch_argument: the argument that takes the batch size, such as `--batch-size`; if it ends in `=`,
             the size is joined to it.
         batch_variable: the environment variable that takes the batch size.
+        batch_name: the name of the constant in the script's code that is the batch size.
+        keeps_trackers: whether wandb, TensorBoard and other trackers log what the script does while it is
+            tried.
 
     Raises:
-        WorkloadError: neither or both of `batch_argument` and `batch_variable` are given, or the variable
-            has an impossible name.
+        WorkloadError: several ways to set the batch size are given, or a name is impossible.
     """
 
     path: str | Path
     arguments: tuple[str, ...] | list[str] = ()
     batch_argument: str | None = None
     batch_variable: str | None = None
+    batch_name: str | None = None
+    keeps_trackers: bool = False
 
     def __post_init__(self) -> None:
-        if (self.batch_argument is None) == (self.batch_variable is None):
+        ways = (self.batch_argument, self.batch_variable, self.batch_name)
+        if sum(way is not None for way in ways) > 1:
             raise WorkloadError(
                 "say in one way how the script takes its batch size: by an argument (--batch-arg "
-                "--batch-size) or by an environment variable that it reads (--batch-env BATCH)"
+                "--batch-size), by an environment variable that it reads (--batch-env BATCH) or by a "
+                "constant in its code (--batch-name BATCH)"
             )
-        if self.batch_variable is not None and not _VARIABLE.fullmatch(self.batch_variable):
-            raise WorkloadError(f"{self.batch_variable!r} is not the name of an environment variable")
+        for kind, name in (("an environment variable", self.batch_variable), ("a constant", self.batch_name)):
+            if name is not None and not _VARIABLE.fullmatch(name):
+                raise WorkloadError(f"{name!r} is not the name of {kind}")
 
     @property
     def name(self) -> str:
@@ -71,6 +79,8 @@ class Script:
                 arguments=tuple(self.arguments),
                 batch_argument=self.batch_argument,
                 batch_variable=self.batch_variable,
+                batch_name=self.batch_name,
+                keeps_trackers=self.keeps_trackers,
                 folder=str(Path.cwd()),
             ),
         )

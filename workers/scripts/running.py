@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from workers.errors import InvalidTrialError, WorkerError
 from workers.protocol import WorkloadRef
+from workers.scripts import launchers
+from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
 from workers.scripts.reference import read_script
+from workers.scripts.trackers import TrackerFinder
 from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
@@ -39,17 +43,18 @@ def run_script(
     For a process that does nothing else: what a script changes in it stays changed.
 
     Args:
-        saves: whether what the script saves is serialized, as far as to nowhere.
+        saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
+            as objects.
         give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
 
     Raises:
-        ScriptError: it exited with an error.
-        InvalidTrialError: it ended without an optimizer step.
-        Exception: whatever it raises itself.
+        ScriptError: it exited with an error before enough was seen.
+        InvalidTrialError: it ended without a step.
+        Exception: whatever it raises itself before enough was seen.
     """
     source = read_script(ref)
     assert ref.script is not None
-    if ref.script.batch_variable is not None:
+    if ref.script.batch_variable is not None and not ref.script.keeps_batch:
         os.environ[ref.script.batch_variable] = str(batch_size)
     if Path(ref.script.folder).is_dir():
         os.chdir(ref.script.folder)
@@ -61,23 +66,62 @@ def run_script(
     timer = threading.Timer(_GRACE_SECONDS, give_up)
     timer.daemon = True
     watch.on_end = timer.start
-    with KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves):
+    code = _compiled(ref, source, batch_size)
+    with (
+        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves),
+        launchers.refused(ref.name, watch.refuse),
+        _without_trackers(ref.script.keeps_trackers),
+    ):
         try:
-            exec(compile(source, ref.target, "exec"), vars(main))  # noqa: S102 - what it is for
+            exec(code, vars(main))  # noqa: S102 - what it is for
         except ScriptEnd:
             pass
         except SystemExit as error:
             if error.code not in (None, 0) and not watch.has_ended:
-                raise ScriptError(_exit_message(ref.name, error.code, watch.num_steps)) from None
+                failure = ScriptError(_exit_message(ref.name, error.code, watch.num_steps))
+                _accept(watch, failure)
+        except Exception as error:  # noqa: BLE001 - it is the script's own
+            if not watch.has_ended:
+                _accept(watch, error)
         finally:
             timer.cancel()
     if watch.refusal is not None:
         raise watch.refusal
-    if watch.num_steps == 0:
+    if watch.num_seen == 0:
         raise InvalidTrialError(
-            f"{ref.name} ended without an optimizer step: let it train with a torch.optim.Optimizer, on a "
-            f"data set of at least {batch_size} samples"
+            f"{ref.name} ended without a step: let it train or run a model on the GPU, on a data set of at "
+            f"least {batch_size} samples"
         )
+
+
+def _compiled(ref: WorkloadRef, source: bytes, batch_size: int) -> CodeType:
+    assert ref.script is not None
+    name = ref.script.batch_name
+    if name is None or ref.script.keeps_batch:
+        return compile(source, ref.target, "exec")
+    return compile(with_constant(source, ref.target, name, batch_size), ref.target, "exec")
+
+
+@contextmanager
+def _without_trackers(keeps: bool) -> Iterator[None]:
+    if keeps:
+        yield
+        return
+    finder = TrackerFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _accept(watch: StepWatch, error: Exception) -> None:
+    """Goes on with what was seen before a script failed; raises its error where that is too little."""
+    if not watch.has_enough:
+        raise error
+    text = str(error).strip().splitlines()
+    said = f"{type(error).__name__}{': ' + text[0] if text else ''}"
+    watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; the script then raised {said}")
 
 
 def _exit_message(name: str, code: object, num_steps: int) -> str:

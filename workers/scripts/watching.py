@@ -2,8 +2,10 @@
 
     model call ──▶ forward   engine ──▶ backward   step ──▶ optimizer   its end ──▶ input of the next
 
-A script's step is from one end of `Optimizer.step` to the next. Where there are several optimizers,
-it is ended once each of them has made enough steps, or one of them many: some never step.
+A step is from one end of `Optimizer.step` to the next. A script without an optimizer updates its
+parameters itself, and has a step for every backward pass; one without backward passes has one for every
+forward pass. Where there are several optimizers, the script is ended once each of them has made enough
+steps, or one of them many: some never step.
 """
 
 from __future__ import annotations
@@ -12,19 +14,34 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.optim import optimizer as optimizers
 
-from workers.errors import InvalidTrialError
-from workers.workload.workload import tensors_of
+from workers.scripts.batches import Batches
 
 _PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
+ENOUGH_STEPS = 2  # whole ones; what happens after them takes no answer away
+_MOST_BACKWARDS, _MOST_FORWARDS = 256, 256  # of a script that makes no step, or none of what comes before
 
 
 class ScriptEnd(BaseException):
     """Ends a script once enough is known; no `Exception`, so that few scripts catch it."""
+
+
+class StepKind(StrEnum):
+    """What a script's steps end with."""
+
+    OPTIMIZER = "optimizer step"
+    BACKWARD = "backward pass"
+    FORWARD = "forward pass"
+
+    def counted(self, num: int) -> str:
+        """`2 backward passes`."""
+        plural = "es" if self.endswith("s") else "s"
+        return f"{num} {self}{plural if num != 1 else ''}"
 
 
 class Follower(Protocol):
@@ -42,8 +59,8 @@ class Follower(Protocol):
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """A step begins; a closure may still run forward and backward in it."""
 
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step has ended."""
+    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """A step has ended; None of a script that updates its parameters itself."""
 
     def ended(self) -> None:
         """Enough steps were made: what the script does from here on is no part of it."""
@@ -53,7 +70,7 @@ class StepWatch:
     """Counts a script's steps and ends it after some.
 
     Args:
-        batch_size: what one of the tensors that the model is given has to have as a dimension.
+        batches: is shown what models are given.
         num_steps: after so many steps the script is ended.
         follower: is told what happens.
         follows_modules: whether `follower` is told of every forward pass; else modules are looked at
@@ -64,25 +81,52 @@ class StepWatch:
         has_ended: whether the script was ended.
         refusal: why it was, where it did what cannot be followed.
         on_end: called once, when it is.
+        notes: what a reader of the answer has to know, in sentences.
     """
 
     def __init__(
-        self, name: str, batch_size: int, num_steps: int, follower: Follower, *, follows_modules: bool
+        self, batches: Batches, num_steps: int, follower: Follower, *, follows_modules: bool
     ) -> None:
-        self.num_steps = 0
         self.has_ended = False
         self.refusal: Exception | None = None
         self.on_end: Callable[[], None] = lambda: None
-        self._name = name
-        self._batch_size = batch_size
+        self.notes: list[str] = []
+        self._batches = batches
         self._wanted = num_steps
         self._follower = follower
         self._follows_modules = follows_modules
         self._counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._num_optimizers = 0
+        self._most_steps = 0
+        self._num_backwards = self._num_forwards = 0
+        self._is_between = False  # whether a backward pass has ended, and no forward pass begun since
         self._depth = 0
-        self._shapes: list[tuple[int, ...]] = []  # of what models were given, until the batch was seen
-        self._has_seen_batch = False
         self._module_hooks: list[Any] = []
+
+    @property
+    def kind(self) -> StepKind:
+        """What the script's steps are, as far as it has shown."""
+        if self._num_optimizers and (self._most_steps or not self._num_backwards):
+            return StepKind.OPTIMIZER
+        return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
+
+    @property
+    def num_steps(self) -> int:
+        if self._most_steps:
+            return self._most_steps
+        return self._num_backwards or 0
+
+    @property
+    def num_seen(self) -> int:
+        """Steps of whatever kind, once the script has ended."""
+        return self.num_steps or self._num_forwards
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the steps that were seen are an answer, whatever the script does from here on."""
+        if self._num_optimizers:
+            return self._most_steps >= ENOUGH_STEPS
+        return self._num_backwards >= ENOUGH_STEPS
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -97,7 +141,7 @@ class StepWatch:
             optimizers.register_optimizer_step_post_hook(self._stepped),
         ]
         try:
-            with self._optimizers_noted(), self._backward_followed():
+            with self._batches.followed(), self._optimizers_noted(), self._backward_followed():
                 yield
         finally:
             for handle in (*handles, *self._module_hooks):
@@ -111,6 +155,7 @@ class StepWatch:
         def noted(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             initialize(optimizer, *args, **kwargs)
             self._counts.setdefault(optimizer, 0)
+            self._num_optimizers += 1
 
         kind.__init__ = noted
         try:
@@ -122,12 +167,20 @@ class StepWatch:
     def _backward_followed(self) -> Iterator[None]:
         engine: Any = torch.autograd
         run_backward = engine._engine_run_backward  # noqa: SLF001 - no public name
+        depth = 0
 
         def followed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
             self._follower.backward()
+            depth += 1
             try:
                 return run_backward(*args, **kwargs)
             finally:
+                depth -= 1
+                # Gradients that are computed for a loss are a part of its step.
+                if not depth and kwargs.get("accumulate_grad"):
+                    self._num_backwards += 1
+                    self._is_between = True
                 self._follower.after_backward()
 
         engine._engine_run_backward = followed  # noqa: SLF001
@@ -140,24 +193,32 @@ class StepWatch:
         self._depth += 1
         if self._depth > 1:
             return
+        self._begin_pass()
         if self._follows_modules:
             self._follower.forward(module)
-        if not self._has_seen_batch and torch.is_grad_enabled():
-            self._look_for_batch((args, _keywords_of_call()))
+        if not self._batches.is_proved:
+            self._batches.taken((args, _keywords_of_call()))
+
+    def _begin_pass(self) -> None:
+        """Counts a forward pass of the outermost module, before which a step without an optimizer ends."""
+        self._num_forwards += 1
+        if self._num_optimizers:
+            if not self._most_steps and self._num_backwards >= _MOST_BACKWARDS:
+                self._end()
+            return
+        if not self._num_backwards:
+            if self._num_forwards > _MOST_FORWARDS:
+                self.notes.append(f"from {_MOST_FORWARDS} forward passes, after which the script was ended")
+                self._end()
+            return
+        if self._is_between:
+            self._is_between = False
+            self._follower.stepped(None)
+            if self._num_backwards >= 2 * self._wanted:
+                self._end()
 
     def _leave(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
         self._depth -= 1
-
-    def _look_for_batch(self, given: Any) -> None:
-        shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
-        self._shapes += shapes
-        # Flattened with another dimension, the batch is a divisor of what is seen.
-        self._has_seen_batch = any(
-            size and size % self._batch_size == 0 for shape in shapes for size in shape
-        )
-        if self._has_seen_batch and not self._follows_modules:
-            for handle in self._module_hooks:
-                handle.remove()
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._follower.stepping(optimizer)
@@ -166,17 +227,23 @@ class StepWatch:
         if self.has_ended:  # something caught the end
             raise ScriptEnd
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        self.num_steps = max(self._counts.values())
+        self._most_steps = max(self._counts.values())
         self._follower.stepped(optimizer)
-        if self.num_steps == 1 and self._shapes and not self._has_seen_batch:
-            self.refuse(InvalidTrialError(self._without_batch()))
+        if self.num_steps == 1:
+            try:
+                self._batches.require_proof()
+            except Exception as error:  # noqa: BLE001 - it ends the script, whatever catches it
+                self.refuse(error)
         if min(self._counts.values()) >= self._wanted or self.num_steps >= _PATIENCE * self._wanted:
             self._end()
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends the script because it did what cannot be followed."""
+        """Ends the script because it did what cannot be followed; what was seen before stays an answer."""
         if not self.has_ended:
-            self.refusal = error
+            if self.has_enough:
+                self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")
+            else:
+                self.refusal = error
         self._end()
 
     def _end(self) -> NoReturn:
@@ -185,15 +252,6 @@ class StepWatch:
             self._follower.ended()
             self.on_end()
         raise ScriptEnd
-
-    def _without_batch(self) -> str:
-        shapes = list(dict.fromkeys(self._shapes))
-        shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
-        return (
-            f"the model of {self._name} got no input with {self._batch_size} samples, only {shown}: name the "
-            "argument or variable that sets its batch size (--batch-arg, --batch-env), or end the search "
-            "there with --max-batch if its data set has no more samples"
-        )
 
 
 def _keywords_of_call() -> Any:

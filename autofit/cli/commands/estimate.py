@@ -8,7 +8,17 @@ from pathlib import Path
 import click
 
 from autofit.cli.backend import Backend
-from autofit.cli.options.shared import BATCH_SIZE, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, REPORT, SCRIPT
+from autofit.cli.options.shared import (
+    BATCH_SIZE_OR_OWN,
+    CONV_ALGO,
+    GPU,
+    JSON,
+    KNOBS,
+    MODEL,
+    QUIET,
+    REPORT,
+    SCRIPT,
+)
 from autofit.errors import ExitCode, UsageError
 from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
@@ -24,7 +34,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
 @click.command()
 @MODEL
 @SCRIPT
-@BATCH_SIZE
+@BATCH_SIZE_OR_OWN
 @CONV_ALGO
 @KNOBS
 @GPU
@@ -46,7 +56,7 @@ def estimate(
     backend: Backend,
     /,
     *,
-    batch_size: int,
+    batch_size: int | None,
     method: str,
     asks_what_if: bool,
     report: Path | None,
@@ -61,14 +71,19 @@ def estimate(
     settings = resolve_one_configuration(given, "an estimate")
     if settings.script is not None and (asks_what_if or method == _SUMMARY):
         raise UsageError("--what-if and --method summary need --model: leave them out with --script")
+    if settings.script is None and batch_size is None:
+        raise UsageError("Missing option '--batch-size'.")
     if report is not None:
         require_writable(report)
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 
     with progress(quiet=quiet) as emit:
-        summary = backend.summarize(settings, workload, batch_size, emit) if method == _SUMMARY else None
-        levers = backend.what_if(settings, workload, batch_size, emit) if asks_what_if else None
+        summary, levers = None, None
+        if batch_size is not None and method == _SUMMARY:
+            summary = backend.summarize(settings, workload, batch_size, emit)
+        if batch_size is not None and asks_what_if:
+            levers = backend.what_if(settings, workload, batch_size, emit)
         if summary is not None:
             answer = summary.estimate
         elif levers is not None:

@@ -119,13 +119,19 @@ SCRIPT = combined(
         metavar=OPTIONS["script-arg"].metavar,
         help=OPTIONS["script-arg"].help_text,
     ),
-    settings("batch-arg", "batch-env"),
+    settings("batch-arg", "batch-env", "batch-name", "keep-trackers"),
 )
 GPU = setting("gpu", complete=_complete_gpu)
 GPU_MEM = setting("gpu-mem")
 KEPT_FREE = settings("margin", "reserve")
 BATCH_SIZE = click.option(
     "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
+)
+BATCH_SIZE_OR_OWN = click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Samples a step.  [default: of a script its own]",
 )
 
 CONV_ALGOS_OPTION = setting("conv-algo", complete=_complete_conv_algo)
@@ -161,6 +167,7 @@ KNOBS = settings(
     "mode",
     "worst-case",
     "parallel",
+    "assume",
 )
 
 REPORT = click.option(

@@ -8,7 +8,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.words import samples_in_words, unnamed_card
+from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
@@ -65,5 +65,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         workspaces,
         *unverified,
         estimate.calibration.note,
+        *assumed_sizes(estimate),
+        *estimate.notes,
     )
     bullets(console, said)

@@ -37,6 +37,10 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
             yield f"# in it: {line}"
     call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
     before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]
+    if settings.batch_name is not None:
+        yield f"# in it: {settings.batch_name} = {best.batch_size}"
+    elif call.sets_loader and not before:
+        yield f"# in it: batch_size={best.batch_size} of its DataLoader"
     words = ["python", settings.script, *call.arguments_at(best.batch_size)]
     yield " ".join((*before, shlex.join(words)))
 

@@ -62,10 +62,10 @@ class TracedSteps:
 
 
 def predict_spec(
-    workload: str, batch_size: int, *, num_threads: int | None = None, **settings: str
+    workload: str, batch_size: int, *, num_threads: int | None = None, share: float = 0.5, **settings: str
 ) -> TrialSpec:
     """A prediction of a workload of `small_workloads.py`, or else of a built-in one."""
-    setup = Setup(mode=settings.pop("mode", None))
+    setup = Setup(mode=settings.pop("mode", None), nonzero_share=share)
     architecture = settings.pop("architecture", DEFAULT_ARCHITECTURE)
     reference = (
         WorkloadRef(kind="file", target=f"{SMALL_WORKLOADS}:{workload.removeprefix('small:')}")

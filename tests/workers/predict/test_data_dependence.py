@@ -1,4 +1,4 @@
-"""Steps that need values are refused, with the operator, the user's line and what to do."""
+"""Steps whose values decide: what is known is followed, what is not is assumed and said."""
 
 from __future__ import annotations
 
@@ -7,39 +7,55 @@ from pathlib import Path
 import pytest
 
 from workers.protocol import Verdict
+from workers.trace import Trace
 
 SOURCE = Path(__file__).parent / "small_workloads.py"
 
 
-@pytest.mark.parametrize(
-    ("attribute", "operator"),
-    [
-        ("nonzero", "aten.nonzero.default"),
-        ("boolean_index", "aten.nonzero.default"),
-        ("item", "aten._local_scalar_dense.default"),
-        ("to_numpy", "aten._local_scalar_dense.default"),
-    ],
-)
-def test_the_operator_and_the_users_line_are_named(attribute, operator, outcome_of):
-    outcome = outcome_of(attribute)
+def line_of(attribute: str) -> int:
     lines = SOURCE.read_text(encoding="utf-8").splitlines()
     (line,) = (number for number, text in enumerate(lines, 1) if text.startswith(f"{attribute} = "))
-    assert outcome.verdict is Verdict.FAILED
-    assert outcome.error.kind == "data-dependent"
-    assert outcome.error.message.startswith(f"{operator} at {SOURCE}:{line}:<lambda> depends on values")
-    assert "measure instead" in outcome.error.message
-    assert outcome.trace_json is None
+    return line
 
 
-def test_packed_sequences_are_refused_for_their_lengths_are_values(outcome_of):
+@pytest.mark.parametrize(
+    ("attribute", "what"),
+    [("nonzero", "elements that are not zero"), ("boolean_index", "elements that are not zero")],
+)
+def test_a_size_that_depends_on_values_is_assumed_with_its_line(attribute, what, outcome_of):
+    trace = Trace.from_json(outcome_of(attribute).trace_json)
+    (assumed,) = trace.assumptions
+    assert assumed.site == f"{SOURCE}:{line_of(attribute)}:<lambda>"
+    assert assumed.what == what
+    assert assumed.size == assumed.largest // 2
+    indices = [a.shape[0] for a in trace.allocations if a.operator == "aten.nonzero"]
+    assert set(indices) == {assumed.size}
+
+
+def test_the_assumed_share_can_be_told(outcome_of):
+    outcome = outcome_of("nonzero", share=1.0)
+    (assumed,) = Trace.from_json(outcome.trace_json).assumptions
+    assert assumed.size == assumed.largest
+
+
+@pytest.mark.parametrize("attribute", ["item", "to_numpy"])
+def test_numbers_that_are_read_and_only_computed_with_assume_nothing(attribute, outcome_of):
+    outcome = outcome_of(attribute)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert Trace.from_json(outcome.trace_json).assumptions == ()
+
+
+def test_lengths_of_packed_sequences_come_from_the_cpu_and_are_known(outcome_of):
     outcome = outcome_of("packed")
-    assert outcome.verdict is Verdict.FAILED
-    assert outcome.error.kind == "data-dependent"
-    assert "aten._pack_padded_sequence.default" in outcome.error.message
-    assert "measure instead" in outcome.error.message
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.assumptions == ()
+    packed = [a.shape for a in trace.allocations if a.operator == "aten._pack_padded_sequence"]
+    assert packed
+    assert all(shape[0] % 5 == 0 for shape in packed)  # five steps of every sequence
 
 
-def test_a_refused_step_leaves_the_predictor_as_it_was(outcome_of, trace_of):
+def test_what_one_step_read_leaves_the_predictor_as_it_was(outcome_of):
     before = outcome_of("perceptron").trace_json
-    assert outcome_of("nonzero").verdict is Verdict.FAILED
+    assert outcome_of("nonzero").verdict is Verdict.FITS
     assert outcome_of("perceptron").trace_json == before

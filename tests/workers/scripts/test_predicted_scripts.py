@@ -98,16 +98,16 @@ def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
 @pytest.mark.parametrize(
     ("lines", "kind", "words"),
     [
-        (["loss_of_step()"], "user", "train.py ended without an optimizer step"),
+        (["x = 3"], "user", "train.py ended without a step"),
         (["import sys", "sys.exit('no data')"], "user", "an error after 0 optimizer steps: no data"),
-        (["if loss_of_step() > 0: optimizer.step()"], "data-dependent", "a tensor decides a branch"),
-        (["best = 9.0", "if loss_of_step().item() < best: pass"], "data-dependent", "value is compared"),
-        (["n = (loss_of_step() > 0).sum().item()", "torch.zeros(n)"], "data-dependent", "train.py:13:"),
-        (["loss = loss_of_step()", "loss[loss > 0]"], "data-dependent", "depends on values"),
-        (["try: bool(loss_of_step())", "except Exception: pass"], "data-dependent", "train.py:12:"),
         (["model.to('cuda:1')"], "unsupported", "asks for GPU 1"),
-        (["torch.distributed.init_process_group('nccl')"], "unsupported", "without torchrun"),
-        (["torch.compile(model)"], "unsupported", "leave torch.compile out"),
+        (["torch.distributed.init_process_group('nccl', world_size=2)"], "unsupported", "one of 2 processes"),
+        (["torch.multiprocessing.spawn(print, nprocs=2)"], "unsupported", "starts 2 processes with mp.spawn"),
+        (
+            ["import subprocess", "subprocess.run(['torchrun', 'x.py'])"],
+            "unsupported",
+            "with torchrun: call it",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_said_in_one_sentence(written, lines, kind, words):
@@ -115,6 +115,48 @@ def test_what_cannot_be_followed_is_said_in_one_sentence(written, lines, kind, w
     assert outcome.verdict in (Verdict.FAILED, Verdict.INVALID)
     assert outcome.error.kind == kind
     assert words in outcome.error.message
+
+
+STEP = "loss = loss_of_step(); optimizer.step()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "notes"),
+    [
+        ([f"for _ in range(5): {STEP}; best = loss.item() if loss.item() < 9 else 9"], ["taken as True"]),
+        ([f"for _ in range(5): {STEP}; exit(1) if loss > 10 else None"], ["taken as False"]),
+        ([f"for _ in range(2): {STEP}", "raise KeyError('path')"], ["2 optimizer steps; the script then raised"]),
+        ([f"for _ in range(2): {STEP}", "model.to('cuda:1')"], ["from 2 optimizer steps; the script then: "]),
+        (["model = torch.compile(model)", f"for _ in range(3): {STEP}"], ["compile is followed as eager"]),
+        (["torch.backends.cudnn.benchmark = True", f"for _ in range(3): {STEP}"], ["cudnn-benchmark conv"]),
+    ],
+)  # fmt: skip
+def test_what_was_seen_is_an_answer_and_what_was_decided_is_told(written, lines, notes):
+    outcome = written(*lines)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    told = " ".join(Trace.from_json(outcome.trace_json).notes)
+    assert all(note in told for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "note", "mode"),
+    [
+        ("loss = model(x).sum(); model.zero_grad(); loss.backward(); "
+         "[p.data.sub_(p.grad) for p in model.parameters()]", "backward pass", "train"),
+        ("torch.no_grad()(model)(x)", "forward pass", "infer"),
+    ],
+)  # fmt: skip
+def test_a_script_without_an_optimizer_has_steps_of_another_kind(tmp_path, line, note, mode):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 4).cuda()\n"
+        f"for _ in range(9):\n    x = torch.randn(4, 8).cuda()\n    {line}\n"
+    )
+    outcome = predicted(Script(path=path).reference(), 4)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.mode == mode
+    assert f"a step is a {note}" in " ".join(trace.notes)
 
 
 def test_a_batch_that_does_not_reach_the_model_is_invalid(written):

@@ -11,8 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+
+from workers.predict.values.decisions import running
+from workers.predict.values.known import is_made_up
+from workers.predict.values.made_up import MadeUpInt
+from workers.predict.values.reads import ANSWERS, OF_MADE_UP
 
 GPU = torch.device("cuda:0")
 
@@ -28,8 +33,14 @@ class NamedDevices(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.device:
+            return _named(func(*_card(args), **kwargs)) if args else func(**kwargs)
+        if func is torch._C._nn._parse_to:
+            return func(*(_named(arg) for arg in args), **_device_named(kwargs))
+        if func is torch.Tensor.type and args[1:]:
+            return _of_type(*args, **kwargs)
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": _named(kwargs["device"])}
+            kwargs = _device_named(kwargs)
         elif func is torch.Tensor.new_tensor:
             kwargs = {**kwargs, "device": args[0].device}
         if func is torch.Tensor.to and len(args) > 1:
@@ -38,9 +49,52 @@ class NamedDevices(TorchFunctionMode):
             func, args, kwargs = torch.Tensor.to, (args[0], GPU), {}
         if func is torch.Tensor.to and _is_there_already(args[0], args[1:], kwargs):
             return args[0]
-        if func is torch.Tensor.numpy and isinstance(args[0], FakeTensor):
-            raise DataDependentOutputException(torch.ops.aten._local_scalar_dense.default)
+        if func in ANSWERS and (
+            isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
+        ):
+            return ANSWERS[func](*args, **kwargs)
+        if any(map(_has_made_up, args)):
+            args = tuple(map(_plain, args))
         return func(*args, **kwargs)
+
+
+def _has_made_up(value: Any) -> bool:
+    """Whether a size or a place in it is made of values that are not there."""
+    if isinstance(value, list | tuple):
+        return any(type(each) is MadeUpInt or (type(each) is slice and _has_made_up(each)) for each in value)
+    if type(value) is slice:
+        return MadeUpInt in (type(value.start), type(value.stop), type(value.step))
+    return type(value) is MadeUpInt
+
+
+def _plain(value: Any) -> Any:
+    """The same with plain numbers, each noted as a size that is assumed."""
+    if type(value) is MadeUpInt:
+        return running().assume("a size made of values", value.plain, None)
+    if type(value) is slice:
+        return slice(_plain(value.start), _plain(value.stop), _plain(value.step))
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`torch.device(0)` asks PyTorch which accelerator that is."""
+    return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
+
+
+def _device_named(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**kwargs, "device": _named(kwargs["device"])} if "device" in kwargs else kwargs
+
+
+def _of_type(tensor: torch.Tensor, kind: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`tensor.type("torch.cuda.FloatTensor")`, of which a build without CUDA knows nothing."""
+    if isinstance(kind, torch.dtype):
+        return tensor.to(kind)
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    if not name.startswith("torch.cuda."):
+        converted: torch.Tensor = tensor.type(kind, *args, **kwargs)
+        return converted
+    dtype: torch.dtype = getattr(torch, name.rpartition(".")[2]).dtype  # of the same type on the CPU
+    return tensor.to(GPU, dtype)
 
 
 def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

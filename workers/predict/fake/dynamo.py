@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,9 +43,28 @@ class _Light(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        self.give_way()
+        return getattr(importlib.import_module(_NAME), name)
+
+    def give_way(self) -> None:
+        """Whoever imports the package from here on gets the real one."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
-        return getattr(importlib.import_module(_NAME), name)
+
+
+class _RealFirst(MetaPathFinder):
+    """Imports the real package before `torch._inductor`, which else imports it half-way through itself."""
+
+    def __init__(self, light: _Light) -> None:
+        self._light = light
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "torch._inductor" and sys.modules.get(_NAME) is self._light:
+            self._light.give_way()
+            importlib.import_module(_NAME)
+        return None
 
 
 def install() -> None:
@@ -55,12 +76,19 @@ def install() -> None:
     package: Any = torch
     package._dynamo = light
     package.compile = _not_compiled
+    package.use_deterministic_algorithms = _use_deterministic_algorithms
+    sys.meta_path.insert(0, _RealFirst(light))
     light.config = importlib.import_module(f"{_NAME}.config")
 
 
 def _not_compiled(model: Any = None, **_options: object) -> Any:
     """In place of `torch.compile`, which under a dispatch mode would run the model as it is, too."""
     return _as_it_is(model)
+
+
+def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Sets what eager code looks at; PyTorch's own tells the compiler as well, and so imports it."""
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def _as_it_is(function: Any) -> Any:

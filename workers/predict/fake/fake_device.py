@@ -17,6 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import ShapeCache, as_computed
+from workers.predict.values.known import followed
+from workers.predict.values.sized import SIZED, Sizes, has_mask, scalar
+
+aten: Any = torch.ops.aten
 
 OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -46,6 +50,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self.fake_mode = FakeTensorMode()
         self._shapes = ShapeCache(self.fake_mode, device, finish)
         self._observer = observer
+        self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
 
@@ -67,13 +72,31 @@ class FakeDeviceMode(TorchDispatchMode):
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args = self._without_real_tensors(args)
+        if func in SIZED:
+            return self._sized(func, args, kwargs)
+        if func is aten._local_scalar_dense.default:
+            return scalar(args[0])
+        given, args = args, self._without_real_tensors(args)
+        if func is aten.index.Tensor and has_mask(given):
+            return self._sizes.index(*given)
         if func in composites.WITH_TEMPORARIES:
             with self:
                 return composites.WITH_TEMPORARIES[func](*args, **kwargs)
         result = self._shapes.run(func, args, kwargs)
         self._observer(func, args, kwargs, result)
+        followed(func, given, kwargs, result)
         return result
+
+    def _sized(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an operator whose result's size depends on values."""
+        result = self._sizes.run(func, args, kwargs)
+        self._observer(func, args, kwargs, result)
+        return result
+
+    def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+        """A fake tensor on a tensor's device, which nothing is told of yet."""
+        with self.fake_mode:
+            return torch.empty(shape, dtype=dtype, device=like.device)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """CPU tensors enter without their values: the fake mode would compute on small ones."""
@@ -113,6 +136,7 @@ def install() -> None:
     _let_scalers_step_without_values()
     _let_initializers_leave_fake_parameters()
     _let_inference_mode_decompose()
+    _let_models_be_copied()
     _installed.append(True)
 
 
@@ -170,6 +194,12 @@ def _let_inference_mode_decompose() -> None:
     """
     c: Any = torch._C
     c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
+
+
+def _let_models_be_copied() -> None:
+    """`copy.deepcopy` of a fake tensor copies its attributes, among them the mode that it belongs to."""
+    mode: Any = FakeTensorMode
+    mode.__deepcopy__ = lambda self, _memo: self
 
 
 @contextmanager

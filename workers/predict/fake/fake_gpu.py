@@ -28,9 +28,11 @@ from workers.predict.fake import composites, fake_device
 from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.fake.layouts import as_cudnn_returns
+from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
 
 _ANSWER = torch.device("xla:0")
 _META = torch.device("meta")
+_CPU = torch.device("cpu")
 _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 # c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
 _DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
@@ -62,9 +64,11 @@ class FakeGpuMode(FakeDeviceMode):
         if on_gpu:
             kwargs = {**kwargs, "device": GPU}
         elif not any(issubclass(t, FakeTensor) for t in types):
-            return func(*args, **kwargs)
+            return on_host(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
+        if (copy := _copied_to_host(func, args, kwargs)) is not None:
+            return copy
         return self._run(func, args, kwargs)
 
     def moved(self, buffer: torch.Tensor) -> torch.Tensor:
@@ -74,6 +78,23 @@ class FakeGpuMode(FakeDeviceMode):
         if self.fake_mode.in_kernel_invocation:
             return _META
         return _ANSWER if tensor.fake_device.type == "cuda" else tensor.fake_device
+
+
+def _copied_to_host(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """A real tensor where a program copies a GPU's to the CPU; None for anything else."""
+    if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
+        target, source = args[:2]
+        values = copied_to_host(source)
+        if values is not None:
+            target.copy_(values)
+        return as_made_up(target) if values is None or is_made_up(values) else target
+    if func is not torch.ops.aten._to_copy.default or kwargs.get("device") != _CPU:
+        return None
+    if not isinstance(args[0], FakeTensor) or args[0].fake_device.type == "cpu":
+        return None
+    return copied_to_host(args[0], kwargs.get("dtype"))
 
 
 def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:

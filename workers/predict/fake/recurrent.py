@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from workers.errors import UnsupportedError
 from workers.predict.fake import recurrent_sizes
 from workers.predict.fake.devices import GPU
 from workers.predict.fake.library_memory import library_memory
@@ -41,18 +40,11 @@ def register(library: torch.library.Library) -> None:
     library.impl("lstm.input", _lstm, "AutogradCUDA")
     for name, mode in (("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
         library.impl(f"{name}.input", _with_one_state(mode), "AutogradCUDA")
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        library.impl(f"{name}.data", _refuse_packed, "AutogradCUDA")
+    library.impl("lstm.data", _packed_lstm, "AutogradCUDA")
+    for name, mode in (("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
+        library.impl(f"{name}.data", _packed_with_one_state(mode), "AutogradCUDA")
     base: Any = torch.nn.RNNBase
     base.flatten_parameters = flatten_parameters
-
-
-def _refuse_packed(*_args: object, **_kwargs: object) -> None:
-    raise UnsupportedError(
-        "the size of packed sequences depends on their lengths, which a prediction does not know: measure "
-        "instead (`--probe measure` on a machine with the GPU, or `--device cpu`), or give the network "
-        "padded sequences"
-    )
 
 
 def flatten_parameters(module: torch.nn.RNNBase) -> None:
@@ -132,6 +124,49 @@ def _with_one_state(mode: int) -> Callable[..., tuple[Tensor, Tensor]]:
     return network
 
 
+def _packed_lstm(  # noqa: PLR0917 - the operator's own signature
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: list[Tensor],
+    params: list[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    hidden, cell = hx
+    hidden_size = cell.size(2)
+    proj_size = hidden.size(2) if hidden.size(2) != hidden_size else 0
+    return _run(
+        _LSTM, data, hidden, cell, params, hidden_size=hidden_size, proj_size=proj_size,
+        has_biases=has_biases, num_layers=num_layers, dropout=dropout, train=train,
+        bidirectional=bidirectional, batch_sizes=batch_sizes,
+    )  # fmt: skip
+
+
+def _packed_with_one_state(mode: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    def network(  # noqa: PLR0917 - the operator's own signature
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Tensor,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> tuple[Tensor, Tensor]:
+        output, hy, _ = _run(
+            mode, data, hx, None, params, hidden_size=hx.size(2), proj_size=0,
+            has_biases=has_biases, num_layers=num_layers, dropout=dropout, train=train,
+            bidirectional=bidirectional, batch_sizes=batch_sizes,
+        )  # fmt: skip
+        return output, hy
+
+    return network
+
+
 def _run(
     mode: int,
     input: Tensor,  # noqa: A002
@@ -146,10 +181,12 @@ def _run(
     dropout: float,
     train: bool,
     bidirectional: bool,
-    batch_first: bool,
+    batch_first: bool = False,
+    batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`_cudnn_impl`, and under autocast `_cudnn_rnn_cast_reflatten` before it."""
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
+    sizes = [] if batch_sizes is None else batch_sizes.tolist()
     buffer = _flat_buffer(params, network.num_weights)
     state = _dropout_state() if train and dropout > 0 else None
     weights_per_layer = (4 if has_biases else 2) + (1 if proj_size else 0)
@@ -162,7 +199,7 @@ def _run(
             cx = None if cx is None else cx.to(torch.float16)
         output, hy, cy, _reserve, _buffer = aten._cudnn_rnn(
             input, params, weights_per_layer, buffer, hx, cx, mode, hidden_size, proj_size, num_layers,
-            batch_first, dropout, train, bidirectional, [], state,
+            batch_first, dropout, train, bidirectional, sizes, state,
         )  # fmt: skip
     return output, hy, cy
 
@@ -242,9 +279,9 @@ def _cudnn_rnn(  # noqa: PLR0917 - the operator's own signature
     cy = hx.new_empty(0) if cx is None else torch.empty_like(cx)
     if weight_buf is None:
         weight_buf = input.new_empty(network.num_weights)
-    workspace = _workspace(network, input, batch_first, "aten._cudnn_rnn")  # noqa: F841 - likewise
-    num_steps, batch_size = _steps_first(input, batch_first).shape[:2]
-    kept = recurrent_sizes.reserve(network, num_steps, batch_size, input.element_size(), dropout=dropout > 0)
+    workspace = _workspace(network, input, hx, "aten._cudnn_rnn")  # noqa: F841 - likewise
+    num_rows = input.numel() // input.size(-1)
+    kept = recurrent_sizes.reserve(network, num_rows, input.element_size(), dropout=dropout > 0)
     reserve = library_memory(kept if train else NO_WORKSPACE, "aten._cudnn_rnn", kept=True)
     return output, hy, cy, reserve, weight_buf
 
@@ -285,7 +322,7 @@ def _cudnn_rnn_backward(  # noqa: PLR0917 - the operator's own signature
     grad_input, grad_hx, grad_cx = _backward_data(network, input, grads, hx, cx, batch_first)
     grad_weights: list[Tensor | None] = []
     if output_mask[3]:
-        grad_weights = [*_backward_weights(network, input, weight, weight_buf, batch_first)]
+        grad_weights = [*_backward_weights(network, input, hx, weight, weight_buf, batch_first)]
     return grad_input, grad_hx, grad_cx, grad_weights
 
 
@@ -304,13 +341,14 @@ def _backward_data(  # noqa: PLR0917 - an inner part of one call
     copied_states = [grad.contiguous() for grad in grads[1:]]  # noqa: F841 - likewise
     grad_hx = torch.empty_like(hx)
     grad_cx = None if cx is None else torch.empty_like(cx)
-    workspace = _workspace(network, input, batch_first, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
+    workspace = _workspace(network, input, hx, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
     return grad_input, grad_hx, grad_cx
 
 
-def _backward_weights(
+def _backward_weights(  # noqa: PLR0917 - an inner part of one call
     network: RecurrentNetwork,
     input: Tensor,  # noqa: A002
+    hx: Tensor,
     weight: list[Tensor],
     weight_buf: Tensor,
     batch_first: bool,
@@ -318,16 +356,18 @@ def _backward_weights(
     """All gradients of the weights are parts of one buffer."""
     copied = _steps_first(input, batch_first).contiguous()  # noqa: F841 - lives as long as the call
     grad_buffer = torch.zeros_like(weight_buf)
-    workspace = _workspace(network, input, batch_first, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
+    workspace = _workspace(network, input, hx, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
     return _parts(grad_buffer, weight)
 
 
 def _steps_first(sequence: Tensor, batch_first: bool) -> Tensor:
-    return sequence.transpose(0, 1) if batch_first else sequence
+    return sequence.transpose(0, 1) if batch_first and sequence.dim() == 3 else sequence
 
 
 def _sequence(like: Tensor, width: int, batch_first: bool) -> Tensor:
     """A new sequence with its steps first in memory, whichever way it is looked at."""
+    if like.dim() == 2:  # packed: the steps of all sequences
+        return like.new_empty((like.size(0), width))
     first, second = like.shape[:2]
     if not batch_first:
         return like.new_empty((first, second, width))
@@ -337,11 +377,11 @@ def _sequence(like: Tensor, width: int, batch_first: bool) -> Tensor:
 def _workspace(
     network: RecurrentNetwork,
     input: Tensor,  # noqa: A002
-    batch_first: bool,
+    hx: Tensor,
     operator: str,
 ) -> Tensor:
-    num_steps, batch_size = _steps_first(input, batch_first).shape[:2]
-    span = recurrent_sizes.workspace(network, num_steps, batch_size, input.element_size())
+    num_rows = input.numel() // input.size(-1)
+    span = recurrent_sizes.workspace(network, num_rows, hx.size(1), input.element_size())
     return library_memory(span, operator)
 
 

@@ -74,11 +74,13 @@ class RecurrentNetwork:
         return self.num_matrix_elements + biases
 
 
-def reserve(
-    network: RecurrentNetwork, num_steps: int, batch_size: int, element_bytes: int, *, dropout: bool
-) -> Workspace:
-    """Bytes that training keeps from forward to backward."""
-    per_width = num_steps * batch_size * network.num_directions
+def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dropout: bool) -> Workspace:
+    """Bytes that training keeps from forward to backward.
+
+    Args:
+        num_rows: steps of all sequences together.
+    """
+    per_width = num_rows * network.num_directions
     units = per_width * network.hidden_size * network.num_layers
     handed_on = per_width * network.output_size * (network.num_layers - 1)
     kept = _KEPT_PER_UNIT[network.num_gates] * units
@@ -90,15 +92,18 @@ def reserve(
     return between(kept * element_bytes, likely, high)
 
 
-def workspace(network: RecurrentNetwork, num_steps: int, batch_size: int, element_bytes: int) -> Workspace:
-    """Bytes that each of the three passes needs while it runs."""
-    steps = num_steps * batch_size
+def workspace(network: RecurrentNetwork, num_rows: int, batch_size: int, element_bytes: int) -> Workspace:
+    """Bytes that each of the three passes needs while it runs.
+
+    Args:
+        num_rows: steps of all sequences together.
+    """
     states = network.num_layers * network.num_directions * batch_size * network.hidden_size
     width = network.output_size * network.num_directions
     own = network.num_matrix_elements + (3 * network.num_gates - 1) * states
-    sequences = 2 * steps * network.hidden_size * network.num_directions
-    padding = 2 * steps * (network.input_size + width) + 4 * states + 3 * batch_size
-    all_gates = network.num_gates * steps * network.hidden_size * network.num_directions
+    sequences = 2 * num_rows * network.hidden_size * network.num_directions
+    padding = 2 * num_rows * (network.input_size + width) + 4 * states + 3 * batch_size
+    all_gates = network.num_gates * num_rows * network.hidden_size * network.num_directions
     likely = (own + sequences + padding) * element_bytes
     return between(
         own * element_bytes,

@@ -66,13 +66,15 @@ class DataParallel:
 
     Args:
         recorder: what its memory is recorded by.
+        finds_unused: whether it looks for parameters without a gradient, and so keeps its first bucket.
 
     Raises:
         InapplicableError: the model has nothing to reduce.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+    def __init__(self, model: nn.Module, recorder: Recorder, *, finds_unused: bool = False) -> None:
         self._recorder = recorder
+        self._finds_unused = finds_unused
         self._model = model
         sparse = _with_sparse_gradients(model)
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
@@ -123,7 +125,7 @@ class DataParallel:
         if not torch.is_grad_enabled():
             return
         self._has_run = True
-        if not self._has_rebuilt and self._ready:
+        if not self._has_rebuilt and self._ready and not self._finds_unused:
             self._rebuild()
         with self._recording(Category.OTHER):
             self._broadcast(list(self._model.buffers()))

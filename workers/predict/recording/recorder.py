@@ -234,7 +234,11 @@ class Recorder:
 
     def _is_ours(self, value: object) -> bool:
         """Whether it is a tensor on the device that is recorded."""
-        return isinstance(value, FakeTensor) and value.fake_device.type == self._device_type
+        return (
+            isinstance(value, FakeTensor)
+            and value.fake_device.type == self._device_type
+            and value.layout is torch.strided  # a sparse one is made of such
+        )
 
     def _give_back(self, indices: Iterable[int]) -> None:
         self._events += [~index for index in indices]

@@ -79,13 +79,14 @@ class _Stream:
     __exit__ = nothing
 
 
-def install(architecture: str, name: str, refuse: Refuse) -> None:
+def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], None]) -> None:
     """Lets this process answer a script, for good.
 
     Args:
         architecture: of the card, `sm_80`.
         name: of the script.
         refuse: ends the script for a reason.
+        note: takes a sentence for the reader of the answer.
     """
     digits = architecture.removeprefix("sm_")
     capability = int(digits[:-1]), int(digits[-1])
@@ -129,7 +130,8 @@ def install(architecture: str, name: str, refuse: Refuse) -> None:
     for each in ("current_stream", "default_stream", "stream"):
         setattr(cuda, each, _answering(cuda.Stream))
     _answer_as_accelerator()
-    _refuse_what_cannot_be_followed(name, refuse)
+    _run_eagerly(note)
+    _name_types()
     _load_without_gpu()
     _keep_scale()
 
@@ -155,33 +157,67 @@ def _answer_as_accelerator() -> None:
     accelerator.current_stream = _answering(_Stream)
 
 
-def _refuse_what_cannot_be_followed(name: str, refuse: Refuse) -> None:
-    distributed: Any = torch.distributed
+def _run_eagerly(note: Callable[[str], None]) -> None:
+    """`torch.compile` gives back what it is given: what a compiled step takes is not predicted."""
+    said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
     compiled: Any = torch.compile
-
-    def init_process_group(*_args: object, **_kwargs: object) -> None:
-        refuse(
-            UnsupportedError(
-                f"{name} uses torch.distributed, but a prediction runs one process: call it without torchrun "
-                "and WORLD_SIZE, or measure it"
-            )
-        )
 
     def compile_unless_users(model: Any = None, **options: Any) -> Any:
         caller = sys._getframe(1).f_code
-        if is_users(caller) and "/site-packages/" not in caller.co_filename:
-            refuse(
-                UnsupportedError(
-                    f"{name} compiles its model, but the memory of compiled steps is not predicted: leave "
-                    "torch.compile out, or measure it"
-                )
-            )
-        return compiled(model, **options)
+        if not is_users(caller) or "/site-packages/" in caller.co_filename:
+            return compiled(model, **options)
+        note(said)
+        return (lambda function: function) if model is None else model
 
-    if distributed.is_available():
-        distributed.init_process_group = init_process_group
+    def compile_in_place(_module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
+        note(said)
+
     package: Any = torch
     package.compile = compile_unless_users
+    module: Any = torch.nn.Module
+    module.compile = compile_in_place
+
+
+_TYPES = {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
+}  # fmt: skip
+
+
+class _TensorType(type):
+    """`torch.cuda.FloatTensor` and its like: makes tensors, and is the type of some."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any) -> Any:
+        if all(isinstance(arg, int) for arg in args):
+            return torch.empty(args or (0,), dtype=cls.dtype, device=GPU)
+        if isinstance(args[0], torch.Size):
+            return torch.empty(args[0], dtype=cls.dtype, device=GPU)
+        return torch.as_tensor(args[0]).to(GPU, cls.dtype)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+def _name_types() -> None:
+    """The types by which tensors on a GPU were made before there were devices."""
+    cuda, package = torch.cuda, torch  # type: Any, Any
+    set_type: Any = torch.set_default_tensor_type
+    for name, dtype in _TYPES.items():
+        setattr(cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"}))
+
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        if not name.startswith("torch.cuda."):
+            set_type(kind)
+            torch.set_default_device("cpu")
+            return
+        torch.set_default_dtype(_TYPES[name.rpartition(".")[2]])
+        torch.set_default_device(GPU)
+
+    package.set_default_tensor_type = set_default_tensor_type
 
 
 def _load_without_gpu() -> None:

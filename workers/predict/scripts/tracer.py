@@ -10,18 +10,20 @@ import torch
 
 from workers.errors import UnsupportedError
 from workers.knobs.conv_algo import CUDA_POLICIES
-from workers.predict.explaining import Unpredictable, explanation, where_of
+from workers.predict.explaining import Unpredictable, explanation
 from workers.predict.fake import fake_device
 from workers.predict.fake.fake_gpu import FakeGpuMode
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
-from workers.predict.scripts import answers, made_up
-from workers.predict.scripts.devices import ScriptDevices, data_dependent
+from workers.predict.scripts import answers, distributed
+from workers.predict.scripts.devices import ScriptDevices
+from workers.predict.values.decisions import Decisions, begin
 from workers.protocol import TrialSpec
+from workers.scripts.batches import Batches
 from workers.scripts.running import run_script
-from workers.scripts.watching import StepWatch
+from workers.scripts.watching import StepKind, StepWatch
 from workers.trace import Category, Trace
 from workers.workload.libraries.importing import without_missing_operators
 from workers.workload.step import seed
@@ -39,8 +41,11 @@ class ScriptTracer:
         self._log = CallLog() if spec.with_calls else None
         self._recorder = Recorder(self._log)
         self._follower = _PhaseMarks(self._recorder, names=spec.with_calls)
-        name = spec.workload.name
-        self._watch = StepWatch(name, spec.batch_size, num_steps, self._follower, follows_modules=True)
+        self._decisions = Decisions(spec.turned, spec.setup.nonzero_share)
+        name, script = spec.workload.name, spec.workload.script
+        assert script is not None
+        self._batches = Batches(name, script, None if script.keeps_batch else spec.batch_size)
+        self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
         self._mode = _ScriptGpuMode(
             self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse
         )
@@ -55,8 +60,9 @@ class ScriptTracer:
             Exception: see `run_script`; or why the script cannot be followed.
         """
         spec, name = self._spec, self._spec.workload.name
-        answers.install(spec.architecture, name, self._watch.refuse)
-        made_up.refuse_by(lambda what: self._watch.refuse(data_dependent(name, f"a made-up value is {what}")))
+        answers.install(spec.architecture, name, self._watch.refuse, self._watch.notes.append)
+        distributed.install(name, self._recorder, self._watch.refuse)
+        begin(self._decisions)
         seed(spec.seed)
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
@@ -67,14 +73,9 @@ class ScriptTracer:
             self._watch.watching(),
             without_missing_operators(),
         ):
-            try:
-                run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
-            except TypeError as error:
-                if made_up.MadeUpInt.__name__ not in str(error):
-                    raise
-                what = "a made-up value is used as a count or an index"
-                raise data_dependent(name, what, where_of(error)) from error
+            run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
         self._recorder.close()
+        self._batches.require_proof()
         if not any(event >= 0 for event in self._recorder.events()):
             raise UnsupportedError(
                 f"{name} trained without the GPU: make it use one if torch.cuda.is_available() is true, or "
@@ -93,16 +94,34 @@ class ScriptTracer:
         recorder, spec = self._recorder, self._spec
         return Trace(
             workload=spec.workload.name,
-            batch_size=spec.batch_size,
-            mode="train",
+            batch_size=self._batches.size or spec.batch_size,
+            mode="infer" if self._watch.kind is StepKind.FORWARD else "train",
             optimizer="custom",
             knobs=spec.knobs,
             allocations=tuple(recorder.allocations),
             events=recorder.events(),
             marks=tuple(recorder.marks),
-            versions={"torch": torch.__version__, "own_conv_algo": own_conv_algo()},
+            versions=self._versions(),
             calls=() if self._log is None else tuple(self._log.calls),
+            assumptions=self._decisions.assumptions,
+            notes=self._notes(),
         )
+
+    def _versions(self) -> dict[str, str]:
+        num_samples = self._batches.num_samples
+        versions = {"torch": torch.__version__, "own_conv_algo": own_conv_algo()}
+        return versions if num_samples is None else {**versions, "num_samples": str(num_samples)}
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = list(self._watch.notes)
+        if own_conv_algo() != CUDA_POLICIES[0]:
+            notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
+        notes += self._decisions.notes
+        if self._watch.kind is not StepKind.OPTIMIZER:
+            notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
+        if self._batches.whole_dataset is not None:
+            notes.append(f"the whole data set of {self._batches.whole_dataset} is one batch")
+        return tuple(dict.fromkeys(notes))
 
 
 def own_conv_algo() -> str:
@@ -169,7 +188,11 @@ class _PhaseMarks:
         self._recorder.recategorize(gradients(_parameters(optimizer)), Category.GRADIENT)
         self._begin("optimizer", Category.OTHER)
 
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
+        if optimizer is None:
+            self._number += 1
+            self._begin("input", Category.INPUT)
+            return
         self._num_open_steps -= 1
         self._optimizers[id(optimizer)] = optimizer
         parameters = _parameters(optimizer)

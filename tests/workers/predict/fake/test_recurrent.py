@@ -15,8 +15,8 @@ SMALL_WORKLOADS = Path(__file__).parents[1] / "small_workloads.py"
 LSTM = RecurrentNetwork(num_gates=4, input_size=8, hidden_size=6)
 WEIGHTS_BYTES = 4 * (4 * 6 * (8 + 6) + 2 * 4 * 6)
 INPUT_BYTES, OUTPUT_BYTES, STATE_BYTES = 5 * 4 * 8 * 4, 5 * 4 * 6 * 4, 4 * 6 * 4
-WORKSPACE_BYTES = workspace(LSTM, 5, 4, 4).likely_bytes
-RESERVE_BYTES = reserve(LSTM, 5, 4, 4, dropout=False).likely_bytes
+WORKSPACE_BYTES = workspace(LSTM, 5 * 4, 4, 4).likely_bytes
+RESERVE_BYTES = reserve(LSTM, 5 * 4, 4, dropout=False).likely_bytes
 
 
 def taken(steps, phase):
@@ -48,7 +48,7 @@ def test_the_workspace_is_freed_and_the_reserve_kept_until_backward(steps_of):
 
 
 def test_what_is_estimated_says_its_span(steps_of):
-    spans = [(reserve(LSTM, 5, 4, 4, dropout=False)), workspace(LSTM, 5, 4, 4)]
+    spans = [(reserve(LSTM, 5 * 4, 4, dropout=False)), workspace(LSTM, 5 * 4, 4, 4)]
     made = [a for a in steps_of("lstm").allocations("forward") if a.span_bytes is not None]
     assert [a.span_bytes for a in reversed(made)] == [(s.low_bytes, s.high_bytes) for s in spans]
 

@@ -1,0 +1,198 @@
+"""The batch of a script: how its size is set, and the proof that a batch of that size ran.
+
+    --batch-arg, --batch-env   the script is told
+    --batch-name               a constant in its code gets another value, `with_constant`
+    none of them               its data loader gets another batch size: the first one that has one, and
+                               whichever others have the same
+    no size is asked for       the script's own is found out
+
+A size is proved by the loader that gave it, or by the model that took it; never by divisibility.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import data
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
+
+from workers.errors import InvalidTrialError
+from workers.protocol import ScriptCall
+from workers.workload.workload import tensors_of
+
+_NUM_SHOWN = 4
+
+
+class Batches:
+    """Follows the batches of one run of a script.
+
+    Args:
+        name: of the script.
+        call: how it is called.
+        batch_size: what is asked for; None for the script's own.
+
+    Attributes:
+        size: of the batches that ran, once one was seen.
+        whole_dataset: samples of a data set that is smaller than the batch that was asked for.
+        num_samples: of the data set that the last batch came from; None where it does not say.
+    """
+
+    def __init__(self, name: str, call: ScriptCall, batch_size: int | None) -> None:
+        self._name = name
+        self._wanted = batch_size
+        self._sets_loader = batch_size is not None and call.sets_loader
+        self._sets_any = batch_size is None or not call.sets_loader
+        self._own: int | None = None  # the loader's, before it was changed
+        self._given: list[int] = []  # leading dimensions of what loaders gave last
+        self.num_samples: int | None = None
+        self._shapes: list[tuple[int, ...]] = []
+        self.size: int | None = None
+        self.whole_dataset: int | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether a batch of the wanted size ran."""
+        return self.size is not None
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Sees what data loaders give meanwhile, and sets their batch size where that is the way."""
+        loader: Any = data.DataLoader
+        iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
+        sampler: Any = data.BatchSampler
+        initialize, advance, initialize_sampler = loader.__init__, iterator.__next__, sampler.__init__
+
+        def initialized(
+            each: Any, dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any
+        ) -> None:
+            batch_sampler = kwargs.get("batch_sampler")
+            if batch_sampler is None and isinstance(batch_size, int):
+                batch_size = self._set(batch_size)
+            initialize(each, dataset, batch_size, *args, **kwargs)
+
+        def initialized_sampler(each: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
+            initialize_sampler(each, sampler, self._set(batch_size), *args, **kwargs)
+
+        def advanced(each: Any) -> Any:
+            batch = advance(each)
+            self._give(batch, each)
+            return batch
+
+        loader.__init__, iterator.__next__, sampler.__init__ = initialized, advanced, initialized_sampler
+        iterator.next = advanced
+        try:
+            yield
+        finally:
+            loader.__init__, iterator.__next__, sampler.__init__ = initialize, advance, initialize_sampler
+
+    def _set(self, batch_size: int) -> int:
+        if not self._sets_loader or self._wanted is None or batch_size == self._wanted:
+            return batch_size
+        if self._own is None and batch_size > 1:
+            self._own = batch_size
+        return self._wanted if batch_size == self._own else batch_size
+
+    def _give(self, batch: Any, iterator: Any) -> None:
+        leading = [tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0]
+        graphs = getattr(batch, "num_graphs", None)  # a batch of PyTorch Geometric
+        self._given = [graphs] if isinstance(graphs, int) else leading
+        if not leading and isinstance(batch, list | tuple) and batch and isinstance(batch[0], list | tuple):
+            self._given = [len(batch[0])]  # a tuple of lists, one entry a sample, as detection has them
+        dataset = getattr(iterator, "_dataset", None)
+        try:
+            self.num_samples = len(dataset) if dataset is not None else None
+        except TypeError:  # it has no length
+            self.num_samples = None
+
+    def taken(self, given: Any) -> None:
+        """The model is given this, with gradients where it is trained."""
+        if self.is_proved:
+            return
+        shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
+        shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
+        self._shapes += shapes
+        if self._wanted is None:
+            sizes = self._given or [shape[0] for shape in shapes if shape]
+            self.size = sizes[0] if sizes else None
+        elif self._wanted in self._given or any(self._wanted in shape for shape in shapes):
+            self.size = self._wanted
+        elif self.num_samples in self._given and self.num_samples < self._wanted:
+            self.size = self.whole_dataset = self.num_samples
+
+    def require_proof(self) -> None:
+        """Raises `InvalidTrialError` where the model took batches, and none of the wanted size."""
+        if self.is_proved or not self._shapes or self._wanted is None:
+            return
+        shapes = list(dict.fromkeys(self._shapes))
+        shown = ", ".join(map(str, shapes[:_NUM_SHOWN])) + (", …" if len(shapes) > _NUM_SHOWN else "")
+        gave = f" and its data loader gave {self._given[0]}" if self._given else ""
+        raise InvalidTrialError(
+            f"the model of {self._name} got no input with {self._wanted} samples, only {shown}{gave}: name "
+            "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
+            "constant in its code (--batch-name)"
+        )
+
+
+def _packed(given: Any) -> list[PackedSequence]:
+    """The packed sequences in what a model is given, whose first step has one row for each sample."""
+    leaves = tree_leaves(given, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return [leaf for leaf in leaves if isinstance(leaf, PackedSequence)]
+
+
+def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module:
+    """A script's code in which a name is set to another whole number.
+
+    Raises:
+        InvalidTrialError: no whole number is assigned to it.
+    """
+    tree = ast.parse(source, path)
+    editor = _Constants(name, value)
+    changed: ast.Module = editor.visit(tree)
+    if not editor.num_changed:
+        raise InvalidTrialError(
+            f"{path} assigns no whole number to {name}: --batch-name takes a constant of the code, as in "
+            f"`{name} = 64`"
+        )
+    return ast.fix_missing_locations(changed)
+
+
+class _Constants(ast.NodeTransformer):
+    """Puts a number in place of the constants that are assigned to a name, or are its default."""
+
+    def __init__(self, name: str, value: int) -> None:
+        self._name = name
+        self._value = value
+        self.num_changed = 0
+
+    def _number(self, node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Constant) or type(node.value) is not int:
+            return node
+        self.num_changed += 1
+        return ast.copy_location(ast.Constant(self._value), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if any(isinstance(target, ast.Name) and target.id == self._name for target in node.targets):
+            node.value = self._number(node.value)
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if isinstance(node.target, ast.Name) and node.target.id == self._name and node.value is not None:
+            node.value = self._number(node.value)
+        return self.generic_visit(node)
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        named = [*node.posonlyargs, *node.args]
+        first = len(named) - len(node.defaults)
+        for number, argument in enumerate(named[first:]):
+            if argument.arg == self._name:
+                node.defaults[number] = self._number(node.defaults[number])
+        for number, argument in enumerate(node.kwonlyargs):
+            default = node.kw_defaults[number]
+            if argument.arg == self._name and default is not None:
+                node.kw_defaults[number] = self._number(default)
+        return self.generic_visit(node)

@@ -1,0 +1,125 @@
+"""What a script saves while it is tried: kept in this process, so that it can be loaded again.
+
+A file gets a token in place of the objects. Whoever copies, renames or reads it finds them by that.
+Tensors without values keep their shapes; others keep their values.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TOKEN = b"autofit saved object "
+_TOKEN_BYTES = len(_TOKEN) + 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A tensor whose values nobody has."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_parameter: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Shape:
+        return cls(
+            tensor.size(), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad,
+            isinstance(tensor, torch.nn.Parameter),
+        )  # fmt: skip
+
+    def made(self, device: torch.device) -> Tensor:
+        with torch.no_grad():
+            tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=device)
+        if self.is_parameter:
+            return torch.nn.Parameter(tensor, requires_grad=self.requires_grad)
+        return tensor.requires_grad_(self.requires_grad)
+
+
+class SavedObjects:
+    """The objects that a script saved in this process, by their tokens."""
+
+    def __init__(self) -> None:
+        self._saved: list[tuple[bytes, list[_Shape | Tensor]]] = []
+
+    def save(self, obj: Any) -> bytes:
+        """Keeps an object; returns what its file is to hold.
+
+        Raises:
+            Exception: it cannot be pickled.
+        """
+        tensors: list[_Shape | Tensor] = []
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, value: Any) -> int | None:
+                if not isinstance(value, Tensor):
+                    return None
+                tensors.append(_without_values(value))
+                return len(tensors) - 1
+
+        text = io.BytesIO()
+        Pickler(text).dump(obj)
+        self._saved.append((text.getvalue(), tensors))
+        return _TOKEN + f"{len(self._saved) - 1:016d}".encode()
+
+    def load(self, head: bytes, map_location: Any = None) -> Any:
+        """The object of a file that begins so.
+
+        Raises:
+            LookupError: nothing that was saved here begins so.
+        """
+        if not head.startswith(_TOKEN):
+            raise LookupError("not a file of this process")
+        text, tensors = self._saved[int(head[len(_TOKEN) : _TOKEN_BYTES])]
+
+        class Unpickler(pickle.Unpickler):
+            def persistent_load(self, number: int) -> Tensor:
+                return _restored(tensors[number], map_location)
+
+        return Unpickler(io.BytesIO(text)).load()
+
+    def head_of(self, file: Any) -> bytes:
+        """The beginning of a path's file, or of an open one, whose position stays."""
+        if hasattr(file, "read"):
+            position = file.tell()
+            head: bytes = file.read(_TOKEN_BYTES)
+            file.seek(position)
+            return head
+        with open(file, "rb") as opened:  # noqa: PTH123 - through the script's own files
+            return opened.read(_TOKEN_BYTES)
+
+
+def _without_values(tensor: Tensor) -> _Shape | Tensor:
+    has_values = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+    if not has_values or tensor.layout is not torch.strided:
+        return _Shape.of(tensor)
+    copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return torch.nn.Parameter(copy, requires_grad=tensor.requires_grad) if is_parameter else copy
+
+
+def _restored(saved: _Shape | Tensor, map_location: Any) -> Tensor:
+    device = _placed(saved.device, map_location)
+    if isinstance(saved, _Shape):
+        return saved.made(device)
+    with torch.no_grad():
+        copy = saved.clone().to(device)
+    return torch.nn.Parameter(copy) if isinstance(saved, torch.nn.Parameter) else copy
+
+
+def _placed(device: torch.device, map_location: Any) -> torch.device:
+    if map_location is None:
+        return device
+    if isinstance(map_location, str | torch.device):
+        return torch.device(map_location)
+    if isinstance(map_location, dict):
+        return torch.device(map_location.get(str(device), device))
+    return torch.device("cpu")  # a function, which says where a storage of the CPU goes: `lambda s, _: s`
