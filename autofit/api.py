@@ -114,6 +114,7 @@ def peak_curve(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
+    assume: str = "nonzero=0.5",
     **knobs: Any,
 ) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
@@ -121,7 +122,9 @@ def peak_curve(
     The curve costs three traces; after that a batch size costs milliseconds. Arguments and errors
     are those of `estimate`.
     """
-    options = {"gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, **knobs}
+    options = {
+        "gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, "assume": assume, **knobs
+    }  # fmt: skip
     settings, predictor = _prediction(workload, options, "a curve")
     return predictor.curve(settings.configuration("a curve"), settings.card)
 

@@ -316,17 +316,35 @@ def test_a_global_batch_is_accumulated_from_the_largest_batch_that_divides_it() 
         autofit.estimate(SMALL, batch_size=7, global_batch=360)
 
 
-def test_a_step_that_depends_on_values_is_refused_with_its_line_and_the_advice_to_measure() -> None:
-    with pytest.raises(WorkloadFailedError, match=r"tiny_workloads\.py:\d+:_positives .*measure") as raised:
-        autofit.tune(f"{WORKLOADS}:picks_by_value", gpu_mem="6G")
-    assert (raised.value.kind, raised.value.exit_code) == ("data-dependent", 4)
+def test_a_step_without_shapes_is_refused_with_its_line_and_the_advice_to_measure() -> None:
+    with pytest.raises(
+        WorkloadFailedError, match=r"tiny_workloads\.py:\d+:_with_own_kernel .*measure"
+    ) as raised:
+        autofit.tune(f"{WORKLOADS}:without_shapes", gpu_mem="6G")
+    assert (raised.value.kind, raised.value.exit_code) == ("unsupported", 4)
+
+
+def test_what_a_mask_selects_is_assumed_said_and_in_the_interval() -> None:
+    picks = f"{WORKLOADS}:picks_inputs_by_value"
+    half, tenth = (
+        autofit.estimate(picks, batch_size=4096, gpu="rtx-3090", assume=f"nonzero={share}")
+        for share in (0.5, 0.1)
+    )
+    (assumed,) = half.assumptions
+    assert "tiny_workloads.py:" in assumed.site
+    assert assumed.size * 2 == assumed.largest
+    assert half.interval.high_bytes - half.interval.likely_bytes >= assumed.moves_bytes > 0
+    assert tenth.peak_allocated_bytes < half.peak_allocated_bytes
+    assert tenth.interval.high_bytes == half.interval.high_bytes
+    assert half.to_dict()["assumptions"][0]["moves_bytes"] == assumed.moves_bytes
+    assert autofit.tune(picks, gpu_mem="6G", max_batch=64).best.batch_size == 64
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("workload", "why"),
     [
-        ("picks_by_value_small", "aten.* depends on values"),
+        ("without_shapes_small", "tiny.kernel.* cannot be run without a"),
         ("loops_small", "the step allocates differently at every batch size"),
         ("deadly_when_traced", "batch 4: the trial's process died"),
     ],

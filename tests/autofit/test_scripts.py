@@ -87,17 +87,21 @@ def test_a_profile_shows_the_lines_and_the_layers_of_a_script(small, call):
     assert "small.py:" in call("profile", *options, "--view", "code").out
 
 
-def test_a_script_that_chooses_its_convolutions_has_to_be_asked_for_those(small):
+def test_the_convolutions_that_a_script_chooses_are_adopted_and_others_are_refused(small):
     script = autofit.Script(path=small, batch_argument="-n", arguments=["benchmark"])
-    with pytest.raises(UsageError, match=r"small\.py sets PyTorch flags .*: add --conv-algo cudnn-benchmark"):
-        autofit.estimate(script, batch_size=8)
-    assert autofit.estimate(script, batch_size=8, conv_algo="cudnn-benchmark").peak_reserved_bytes > 0
+    own = autofit.estimate(script, batch_size=8)
+    assert own.knobs.conv_algo == "cudnn-benchmark"
+    assert any("sets PyTorch's flags for cudnn-benchmark" in note for note in own.notes)
+    named = autofit.estimate(script, batch_size=8, conv_algo="cudnn-benchmark")
+    assert named.peak_reserved_bytes == own.peak_reserved_bytes
+    with pytest.raises(UsageError, match=r"small\.py sets PyTorch flags .*: leave out --conv-algo native"):
+        autofit.estimate(script, batch_size=8, conv_algo="native")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--script", "small.py"), "say in one way how the script takes its batch size"),
+        (("--script", "small.py", "--batch-name", "a b"), "is not the name of a constant"),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--batch-env", "N"),
             "say in one way how the script takes its batch size",
@@ -173,4 +177,4 @@ def test_a_reference_survives_its_way_to_a_worker(small):
     assert ref.name == "small.py"
     assert ref.script.arguments_at(8) == ["-x", "n=8"]
     with pytest.raises(WorkloadError, match="in one way"):
-        autofit.Script(path=small)
+        autofit.Script(path=small, batch_argument="n=", batch_name="BATCH")

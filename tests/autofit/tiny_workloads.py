@@ -54,6 +54,18 @@ def _positives(model, images):
 picks_by_value = Workload(build_model=_model, make_batch=_images, loss=_positives)
 
 
+@torch.library.custom_op("tiny::kernel", mutates_args=())
+def _kernel(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+def _with_own_kernel(model, images):
+    return _kernel(model(images)).mean()
+
+
+without_shapes = Workload(build_model=_model, make_batch=_images, loss=_with_own_kernel)
+
+
 def _broken(model, images):
     raise LookupError("no such layer")
 
@@ -86,7 +98,7 @@ def _deadly_when_traced(model, vectors):
 
 
 # Small enough to be run on the CPU.
-picks_by_value_small = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs)
+without_shapes_small = Workload(build_model=_linear, make_batch=_vectors, loss=_with_own_kernel)
 deadly_when_traced = Workload(build_model=_linear, make_batch=_vectors, loss=_deadly_when_traced)
 linear = Workload(build_model=_linear, make_batch=_vectors, loss=_mean, optimizer="adam", name="linear")
 loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by_sample)
@@ -100,6 +112,11 @@ def _in_portions(model, optimizer, vectors):
     optimizer.step()
 
 
+def _positive_inputs(model, vectors):
+    return model(vectors).mean() + vectors[vectors > 0].exp().mean()
+
+
+picks_inputs_by_value = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_inputs)
 portions = Workload(build_model=_linear, make_batch=_vectors, loss=_positive_outputs, step=_in_portions)
 
 

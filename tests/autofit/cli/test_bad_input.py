@@ -85,14 +85,14 @@ def test_an_exception_of_the_users_step_shows_its_line(autofit, workload_file):
     assert "AttributeError" in finished.err
 
 
-def test_a_data_dependent_operator_is_named_with_its_line_and_the_advice_to_measure(autofit, workload_file):
-    finished = search(autofit, f"{workload_file}:data_dependent")
+def test_an_operator_without_shapes_is_named_with_its_line_and_the_advice_to_measure(autofit, workload_file):
+    finished = search(autofit, f"{workload_file}:without_shapes")
     assert finished.code == 4
-    assert finished.document["kind"] == "data-dependent"
+    assert finished.document["kind"] == "unsupported"
     message = finished.document["message"]
-    line = 1 + workload_file.read_text().splitlines().index("    return rows[rows[:, 0] > 0].sum()")
-    assert f"mine.py:{line}:positive_rows" in message
-    assert "nonzero" in message
+    line = 1 + workload_file.read_text().splitlines().index("    return kernel(model(batch)).sum()")
+    assert f"mine.py:{line}:own_kernel" in message
+    assert "mine.kernel" in message
     assert "measure" in message
 
 

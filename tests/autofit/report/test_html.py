@@ -193,7 +193,7 @@ def test_a_profile_has_a_page_of_its_own(profile):
 
 def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
     result, _ = searched
-    unpredictable = local_predictor(refer(SMALL.replace(":small", ":picks_by_value")))
+    unpredictable = local_predictor(refer(SMALL.replace(":small", ":without_shapes")))
     content = report_on_search(result, unpredictable)
     assert (content.lane, content.curves) == (None, ())
     assert any("the report has no prediction beside the answer" in note for note in content.notes)

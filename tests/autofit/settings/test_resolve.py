@@ -32,6 +32,8 @@ EXAMPLES = [
     ("script-arg", "--epochs 1 'a b'", "script_arguments", ("--epochs", "1", "a b")),
     ("batch-arg", "--batch-size", "batch_argument", "--batch-size"),
     ("batch-env", "BATCH", "batch_variable", "BATCH"),
+    ("batch-name", "BATCH", "batch_name", "BATCH"),
+    ("keep-trackers", "true", "keeps_trackers", True),
     ("gpu-mem", "16G", "gpu_mem_bytes", 16 * GIB),
     ("gpu", "RTX 3090", "gpu", find_gpu("rtx-3090")),
     ("device", "cuda", "device", "cuda"),
@@ -57,6 +59,7 @@ EXAMPLES = [
     ("mode", "infer", "setup.mode", "infer"),
     ("worst-case", "true", "setup.batch_kind", "worst"),
     ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
+    ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
@@ -144,7 +147,7 @@ def test_a_setting_is_read_alike_from_call_environment_and_file(
     toml: Any, option: str, text: str, field: str, value: object
 ) -> None:
     variable = "AUTOFIT_" + option.upper().replace("-", "_")
-    of_script = option in ("script-arg", "batch-arg", "batch-env")
+    of_script = OPTIONS[option].of_scripts
     model = {"script": "train.py"} if of_script else {"model": "davenet"}
     model = {} if option in ("model", "script") else model
     from_call = resolve_settings({**model, option.replace("-", "_"): text}, {}, None)

@@ -125,7 +125,7 @@ STEP = "loss = loss_of_step(); optimizer.step()"
     [
         ([f"for _ in range(5): {STEP}; best = loss.item() if loss.item() < 9 else 9"], ["taken as True"]),
         ([f"for _ in range(5): {STEP}; exit(1) if loss > 10 else None"], ["taken as False"]),
-        ([f"for _ in range(2): {STEP}", "raise KeyError('path')"], ["2 optimizer steps; the script then raised"]),
+        ([f"for _ in range(2): {STEP}", "raise KeyError('path')"], ["steps; the script then raised"]),
         ([f"for _ in range(2): {STEP}", "model.to('cuda:1')"], ["from 2 optimizer steps; the script then: "]),
         (["model = torch.compile(model)", f"for _ in range(3): {STEP}"], ["compile is followed as eager"]),
         (["torch.backends.cudnn.benchmark = True", f"for _ in range(3): {STEP}"], ["cudnn-benchmark conv"]),

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    in_kernel_invocation_manager,
+)
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -62,8 +67,13 @@ class ShapeCache:
         known = None if key is None else self._known.get(key)
         if known is not None:
             return self._rebuild(*known)
-        with self._fake_mode:
-            result = self._finish(func, args, func(*args, **kwargs))
+        try:
+            with self._fake_mode:
+                result = self._finish(func, args, func(*args, **kwargs))
+        except RuntimeError as error:
+            if "no fake impl registered" not in str(error):
+                raise
+            raise UnsupportedOperatorException(func) from error  # as of PyTorch's own without shapes
         if key is not None and key not in self._known:
             self._known[key] = _describe(result, self._device)
         return result

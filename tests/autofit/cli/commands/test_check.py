@@ -232,7 +232,7 @@ def test_a_workload_that_cannot_be_predicted_is_no_answer(autofit, workload_file
     finished = autofit(
         "check",
         "--model",
-        f"{workload_file}:data_dependent",
+        f"{workload_file}:without_shapes",
         "--batch-size",
         "8",
         "--gpu-mem",
@@ -240,4 +240,4 @@ def test_a_workload_that_cannot_be_predicted_is_no_answer(autofit, workload_file
         "--json",
     )
     assert finished.code == 4
-    assert finished.document["kind"] == "data-dependent"
+    assert finished.document["kind"] == "unsupported"

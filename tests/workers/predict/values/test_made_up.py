@@ -25,9 +25,10 @@ def decisions() -> Decisions:
 @pytest.mark.parametrize(
     ("result", "value"),
     [
-        (LOSS + 1, 2.0), (2.0 * LOSS, 2.0), (LOSS / 4, 0.25), (3 / LOSS, 3.0), (-LOSS, -1.0), (abs(LOSS), 1.0),
-        (LOSS**2, 1.0), (round(LOSS, 3), 1.0), (sum([LOSS, LOSS]), 2.0), (COUNT / 5, 0.2), (LOSS * COUNT, 1.0),
-        (COUNT * LOSS, 1.0), (1 / COUNT, 1.0), (LOSS / (LOSS - LOSS), 1.0),
+        (LOSS + 1, 2.0), (2.0 * LOSS, 2.0), (LOSS / 4, 0.25), (3 / LOSS, 3.0), (-LOSS, -1.0),
+        (abs(LOSS), 1.0), (LOSS**2, 1.0),
+        (round(LOSS, 3), 1.0), (sum([LOSS, LOSS]), 2.0), (COUNT / 5, 0.2),
+        (LOSS * COUNT, 1.0), (COUNT * LOSS, 1.0), (1 / COUNT, 1.0), (LOSS / (LOSS - LOSS), 1.0),
     ],
 )  # fmt: skip
 def test_what_is_computed_with_a_made_up_number_is_made_up(result, value):
