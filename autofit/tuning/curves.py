@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autofit.errors import AutofitError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.host_curve import HostCurve, HostProcess, baseline_spec
+from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import CachedCurve, Curve
@@ -133,19 +133,28 @@ class CurveSet:
 
 
 def curves_of(
-    space: SearchSpace, target: Target, predictor: Predictor, spec: TrialSpec, submit: Submit, *, risk: Risk
+    space: SearchSpace,
+    target: Target,
+    predictor: Predictor,
+    spec: TrialSpec,
+    submit: Submit,
+    *,
+    risk: Risk,
+    address: str | None,
 ) -> tuple[CurveSet, tuple[str, ...]]:
     """The curve of every setting, as far as there are any, and what should be known of them.
 
     Args:
         spec: what all trials of the search have in common.
         submit: runs the trial that shows what a process costs on the CPU, if one is needed.
+        address: of the cluster where trials run; None for this machine.
 
     Raises:
         AutofitError: the workload fails; or nothing measures it, and it cannot be predicted.
     """
     if target.probe is Probe.CPU:
-        return _on_the_cpu(predictor, submit, spec, space, risk)
+        process = functools.partial(host_process, spec, submit, address=address)
+        return _on_the_cpu(predictor, process, space, risk)
     return _on_a_card(predictor, target, space, risk)
 
 
@@ -172,10 +181,36 @@ def _on_a_card(
     )
 
 
+_host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
+
+
+def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
+    """What a trial's process takes on the CPU: measured once for the searches of this process.
+
+    It depends on where trials run and on their threads, not on what they run. One that could not be
+    measured is assumed, and the next search tries again.
+
+    Args:
+        spec, submit, address: see `curves_of`.
+    """
+    place = address, spec.num_threads
+    if place not in _host_processes:
+        baseline = baseline_spec(num_threads=spec.num_threads, deadline_seconds=spec.deadline_seconds)
+        measured = HostProcess.of(submit(baseline).result())
+        if measured is ASSUMED_PROCESS:
+            return measured
+        _host_processes[place] = measured
+    return _host_processes[place]
+
+
 def _on_the_cpu(
-    predictor: Predictor, submit: Submit, spec: TrialSpec, space: SearchSpace, risk: Risk
+    predictor: Predictor, process: Callable[[], HostProcess], space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Where the search of every setting begins on the CPU; what cannot be predicted is measured."""
+    """Where the search of every setting begins on the CPU; what cannot be predicted is measured.
+
+    Args:
+        process: asked once a size is, and so not at all where no trial is left to choose.
+    """
     curves, failures = CurveSet(), []
     blocks: dict[Knobs, HostBlocks] = {}
     for knobs in space.settings:
@@ -185,11 +220,7 @@ def _on_the_cpu(
             failures.append(error)
     notes = _on_unguided(failures, space)
 
-    @functools.cache  # measured once, and not at all where no trial is left to choose
-    def process() -> HostProcess:
-        baseline = baseline_spec(num_threads=spec.num_threads, deadline_seconds=spec.deadline_seconds)
-        return HostProcess.of(submit(baseline).result())
-
+    process = functools.cache(process)  # also where it has to be assumed
     for knobs, found in blocks.items():
         curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
     if any(found.needs_traces for found in blocks.values()):

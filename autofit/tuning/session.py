@@ -175,7 +175,9 @@ def _predict(
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
     space, notes_on_data = within_data_set(space, predictor)
-    curves, notes = curves_of(space, target, predictor, spec, measuring.submit, risk=settings.risk)
+    curves, notes = curves_of(
+        space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
+    )
     space, caps = capped(space, curves)
     return _Predicted(
         started=started,
@@ -284,7 +286,9 @@ def _kinds(
         other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
         alone = dataclasses.replace(space, choices={}, fixed=knobs)
         predicts = _predictor(other, target, emit)
-        return curves_of(alone, target, predicts, other, measuring.submit, risk=settings.risk)[0]
+        return curves_of(
+            alone, target, predicts, other, measuring.submit, risk=settings.risk, address=settings.address
+        )[0]
 
     return compare_kinds(
         frontier,
