@@ -6,17 +6,21 @@ least `SEARCHES`.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import optuna
 from optuna.storages import JournalStorage
@@ -34,6 +38,20 @@ from autofit.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main())
 """
+# The console entry for one search after another, each a line of JSON on standard input: they share what
+# costs the most, the process that imports PyTorch for predictions and the measurement of an idle trial.
+_SEVERAL = """
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from autofit.cli import main
+for line in sys.stdin:
+    search = json.loads(line)
+    os.chdir(search["folder"])
+    os.environ["AUTOFIT_STATE_DIR"] = search["state"]
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(search["arguments"])
+    print(json.dumps([int(code), out.getvalue(), err.getvalue()]), flush=True)
+"""
 _STUDY = "mine"
 # A workload of `tunable.py`, and the options that its search has beside the usual ones.
 SEARCHES: dict[str, dict[str, str | None]] = {
@@ -42,6 +60,7 @@ SEARCHES: dict[str, dict[str, str | None]] = {
     "mistaken": {"max_batch": "2"},
 }
 _AT_ONCE = 2
+_LONGEST_SECONDS = 250  # a search that takes longer never ends
 
 
 class Finished(commands.Finished):
@@ -87,6 +106,11 @@ class Search:
         self.options = {name: value for name, value in given.items() if value is not None}
 
     @property
+    def state(self) -> Path:
+        """The state directory of its commands."""
+        return self.path / "state"
+
+    @property
     def arguments(self) -> list[str]:
         """What follows the command's name."""
         given = [(f"--{name.replace('_', '-')}", value) for name, value in self.options.items()]
@@ -101,7 +125,7 @@ class Search:
         return subprocess.Popen(
             [*within, sys.executable, "-P", "-c", main, *self.arguments],
             cwd=self.path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STATE_DIR": str(self.path / "state")},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STATE_DIR": str(self.state)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -147,7 +171,7 @@ class Search:
 def finished(process: subprocess.Popen[str]) -> Finished:
     """Waits for a search's end; one that never ends is killed, and fails its test."""
     try:
-        out, err = process.communicate(timeout=250)
+        out, err = process.communicate(timeout=_LONGEST_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
@@ -163,21 +187,77 @@ class Ended:
     finished: Finished
 
 
+class _Coordinator:
+    """A process that runs searches one after another; it ends with its `with` statement."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _SEVERAL],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, search: Search) -> Finished:
+        """Runs a search; where one never ends, the process is killed, and the test fails."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = {"folder": str(search.path), "state": str(search.state), "arguments": search.arguments}
+        watchdog = threading.Timer(_LONGEST_SECONDS, self._kill)
+        watchdog.start()
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        assert answer, f"{search.path.name} did not end; its process said: {self._log.read_text()}"
+        return Finished(*json.loads(answer))
+
+    def _kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._kill()
+        out, _ = self._process.communicate(timeout=60)
+        assert error is not None or (self._process.returncode, out) == (0, ""), self._log.read_text()
+
+
 def run_all(
     folder: Path, searches: Mapping[str, Mapping[str, str | None]], **options: str
 ) -> dict[str, Ended]:
-    """Runs searches, two at a time.
+    """Runs searches in two processes.
 
     Args:
         options: of all of them, which say where trials run.
     """
+    # One iterator for both: each takes the next search when it is free.
+    waiting = iter([Search(folder / name, name, **own, **options) for name, own in searches.items()])
+    ended: dict[str, Ended] = {}
 
-    def run(name: str) -> Ended:
-        search = Search(folder / name, name, **searches[name], **options)
-        return Ended(search, search.run())
+    def run(number: int) -> None:
+        place = folder / f"coordinator-{number}"
+        place.mkdir()
+        with _Coordinator(place) as coordinator:
+            for search in waiting:
+                ended[search.path.name] = Ended(search, coordinator.run(search))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(searches, pool.map(run, searches), strict=True))
+        for each in [pool.submit(run, number) for number in range(_AT_ONCE)]:
+            each.result()
+    return ended
 
 
 def tries_by_verdict(search: Search) -> dict[Verdict, int]:
