@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pathlib
@@ -21,6 +22,7 @@ pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformanc
 from tests.marks import CRD_FOLDER_VARIABLE, marking  # noqa: E402 - what is asserted in is rewritten first
 from tests.workers.predict.plan_servers import servers  # noqa: E402
 from workers.predict.plans import cudnn_plans  # noqa: E402
+from workers.run import close_predictor  # noqa: E402
 
 # The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
 if "AUTOFIT_CRD_DIR" in os.environ:
@@ -56,6 +58,36 @@ def _look_for_garbage_of_the_file_alone() -> None:
 
     gc.collect()
     gc.freeze()
+
+
+# By it coverage begins in child processes, whose imports of PyTorch then take twice as long.
+_CHILDRENS_COVERAGE = "COVERAGE_PROCESS_CONFIG"
+
+
+@functools.cache
+def _childrens_coverage() -> str | None:
+    return os.environ.get(_CHILDRENS_COVERAGE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cover_the_children_of_tests_of_workers_alone(request: pytest.FixtureRequest) -> None:
+    """What runs in child processes is `workers`, whose own tests have to reach it."""
+    config = _childrens_coverage()
+    covers = request.path.is_relative_to(pathlib.Path(__file__).parent / "workers")
+    if config is None or covers == (_CHILDRENS_COVERAGE in os.environ):
+        return
+    close_predictor()  # the warm process began with the coverage of others
+    if covers:
+        os.environ[_CHILDRENS_COVERAGE] = config
+    else:
+        del os.environ[_CHILDRENS_COVERAGE]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _let_the_last_children_end_by_themselves() -> Iterator[None]:
+    """What a process covered is kept as it ends; xdist's processes would leave with theirs still running."""
+    yield
+    close_predictor()
 
 
 @event.listens_for(Engine, "connect")
