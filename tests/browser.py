@@ -85,6 +85,7 @@ def browsing(home: Path) -> Iterator[Browser]:
         "--no-sandbox",  # which root cannot have
         "--disable-dev-shm-usage",  # containers have little of it
         "--disable-background-networking",
+        "--disable-gpu",  # to imitate one takes as long as all else that a page does
         "--window-size=1600,1400",
         f"--user-data-dir={home / 'profile'}",
     ):
