@@ -131,7 +131,8 @@ def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> 
     for number in {number for each in group for number in each.makes}:
         if number in kernel.makes:
             value = values[number]
-            values[number] = dataclasses.replace(value, start=max(value.start, kernel.start))
+            start = min(kernel.start, value.stop - 1)  # it is there while the last of them writes it
+            values[number] = dataclasses.replace(value, start=max(value.start, start))
         else:
             del values[number]
 

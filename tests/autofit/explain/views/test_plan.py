@@ -239,6 +239,22 @@ def test_operators_in_place_on_a_temporary_are_one_kernel_with_their_reader():
     }
 
 
+def test_a_value_that_ends_with_its_chain_lies_beside_what_is_read_later():
+    program = Program()
+    weight = program.make(1, category=Category.PARAMETER)
+    program.mark("step 1 forward")
+    for _ in range(3):
+        program.free(program.make(1, weight))
+    kept = program.make(1, weight)
+    chained = program.make(1, weight, elementwise=True)
+    program.change(chained)
+    program.free(chained)
+    program.make(1, weight)
+    program.make(1, kept, elementwise=True)
+
+    assert_runs(fold_chains(step_graph(program.profile())))
+
+
 # ── properties ──────────────────────────────────────────────────────────────────────────────────
 
 
