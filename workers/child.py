@@ -7,6 +7,7 @@ error, and told as such.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +20,17 @@ from workers.process.heart import Heart, LastWord, Report, unheard
 from workers.process.messages import received, told
 from workers.process.outcomes import UNKNOWN, without_answer
 from workers.process.sources import used_files, watch
-from workers.protocol import Device, Evidence, Heartbeat, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import (
+    DECIDED,
+    Device,
+    Evidence,
+    Heartbeat,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
@@ -109,6 +120,10 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
         device = cuda.device_at_hand()
     environment = {"exception": type(error).__name__}
+    if spec.probe is Probe.PREDICT and told(error).kind == "user":
+        from workers.predict.values.decisions import running
+
+        environment[DECIDED] = json.dumps([site for site in running().taken if site not in spec.turned])
     return without_answer(spec, verdict, told(error), device=device, environment=environment)
 
 

@@ -5,6 +5,7 @@
     └── WorkerError               carries the outcome's error kind -> FAILED
         ├── DataDependentError    "data-dependent"
         ├── UnsupportedError      "unsupported"
+        ├── StaleTensorError      "stale-tensor"
         ├── InapplicableError     "inapplicable"
         │   └── NoBatchKindsError
         └── DeviceError           "environment"
@@ -38,6 +39,12 @@ class UnsupportedError(WorkerError):
     """Something that this probe, this device or this PyTorch cannot do."""
 
     kind = "unsupported"
+
+
+class StaleTensorError(WorkerError):
+    """A tensor of an earlier prediction in this process, which the workload kept on the device."""
+
+    kind = "stale-tensor"
 
 
 class InapplicableError(WorkerError):

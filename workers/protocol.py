@@ -182,6 +182,8 @@ class WorkloadRef:
         )
 
 
+# In the environment of a prediction that failed: the places where branches hung on values nobody has.
+DECIDED = "decided"
 # A process beats twice a second; less than this would take a busy machine for a hang.
 _LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
 

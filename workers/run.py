@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import json
 
+from workers.errors import StaleTensorError
 from workers.process.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
-from workers.protocol import FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
 # predictions leave nothing behind that a later one could see.
@@ -19,6 +21,7 @@ _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 # crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
 # fail, it kills nobody.
 _UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
+_MOST_TURNED = 3  # branches, each of which costs a run
 _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 
 
@@ -28,10 +31,8 @@ def run(spec: TrialSpec) -> TrialOutcome:
     A measured trial gets a fresh process, and so does a script; other predictions share one, which
     lives until this process ends. Only an interruption of this process raises.
     """
-    if spec.probe is Probe.PREDICT and spec.workload.kind == "script":
-        return run_fresh(spec)  # a script may leave anything behind in its process
     if spec.probe is Probe.PREDICT:
-        return (_host_predictor if spec.is_for_host else _predictor).run(spec)
+        return _predicted(spec)
     outcome = run_fresh(spec)
     if (
         spec.probe is Probe.CPU
@@ -73,6 +74,29 @@ def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
     if of_script and outcome.verdict in (Verdict.FAILED, Verdict.INVALID):
         return outcome.error is not None and outcome.error.kind == "user"
     return outcome.verdict is Verdict.FAILED and outcome.environment.get("exception") in _UNNAMED_EXCEPTIONS
+
+
+def _predicted(spec: TrialSpec) -> TrialOutcome:
+    """Predicts; where a branch on a value that nobody has led to an error, again with the other way.
+
+    The branches are turned one at a time, the last one first.
+    """
+    outcome = _predicted_once(spec)
+    decided = json.loads(outcome.environment.get(DECIDED, "[]"))
+    for site in decided[::-1][:_MOST_TURNED]:
+        other = _predicted_once(dataclasses.replace(spec, turned=(site,)))
+        if other.verdict.is_about_memory:
+            return other
+    return outcome
+
+
+def _predicted_once(spec: TrialSpec) -> TrialOutcome:
+    if spec.workload.kind == "script":
+        return run_fresh(spec)  # a script may leave anything behind in its process
+    outcome = (_host_predictor if spec.is_for_host else _predictor).run(spec)
+    if outcome.error is not None and outcome.error.kind == StaleTensorError.kind:
+        return run_fresh(spec)
+    return outcome
 
 
 def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:

@@ -421,6 +421,26 @@ item = _applying(lambda _, x: x * x.sum().item())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
 
 
+class _Kept:
+    noise = torch.ones(12_345)
+
+
+def _with_kept(model: nn.Module, batch: Tensor) -> Tensor:
+    _Kept.noise = _Kept.noise.to(batch.device)
+    return model(batch).mean() * _Kept.noise.mean()
+
+
+def _fails_one_way(model: nn.Module, batch: Tensor) -> Tensor:
+    loss: Tensor = model(batch).mean()
+    if loss > 0:
+        raise ValueError("the loss has to be negative")
+    return loss
+
+
+keeps_a_tensor_on_the_device = dataclasses.replace(perceptron, loss=_with_kept)
+fails_one_way = dataclasses.replace(perceptron, loss=_fails_one_way)
+
+
 def _batch_with_values(batch_size: int, device: torch.device) -> Tensor:
     rows = torch.randn(batch_size, WIDTH, device=device)
     return rows / max(1.0, rows.abs().max().item())

@@ -9,6 +9,7 @@ import pytest
 from workers.protocol import Verdict
 from workers.trace import Trace
 
+KEPT = 12_345  # numbers that a workload keeps on the device
 SOURCE = Path(__file__).parent / "small_workloads.py"
 
 
@@ -53,6 +54,20 @@ def test_lengths_of_packed_sequences_come_from_the_cpu_and_are_known(outcome_of)
     packed = [a.shape for a in trace.allocations if a.operator == "aten._pack_padded_sequence"]
     assert packed
     assert all(shape[0] % 5 == 0 for shape in packed)  # five steps of every sequence
+
+
+def test_a_tensor_that_stays_on_the_device_between_predictions_is_followed_in_a_fresh_process(outcome_of):
+    first, second = (outcome_of("keeps_a_tensor_on_the_device", batch_size) for batch_size in (4, 6))
+    assert (first.verdict, second.verdict) == (Verdict.FITS, Verdict.FITS), second.error
+    made = [[a.num_bytes for a in Trace.from_json(each.trace_json).allocations] for each in (first, second)]
+    assert 4 * KEPT in made[0] and 4 * KEPT in made[1]
+
+
+def test_where_a_branch_on_an_unknown_value_fails_the_other_way_is_taken(outcome_of):
+    outcome = outcome_of("fails_one_way")
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    (note,) = Trace.from_json(outcome.trace_json).notes
+    assert f"{SOURCE}:" in note and "was taken as False" in note
 
 
 def test_what_one_step_read_leaves_the_predictor_as_it_was(outcome_of):

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import ShapeCache, as_computed
@@ -101,13 +102,21 @@ class FakeDeviceMode(TorchDispatchMode):
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """CPU tensors enter without their values: the fake mode would compute on small ones."""
         return tuple(
-            self.without_values(arg)
-            if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor)
+            self._own(arg)
+            if isinstance(arg, torch.Tensor)
             else [*self._without_real_tensors(tuple(arg))]
             if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
             else arg
             for arg in args
         )
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor of this mode; raises `StaleTensorError` for one of another."""
+        if not isinstance(tensor, FakeTensor):
+            return self.without_values(tensor)
+        if tensor.fake_mode is not self.fake_mode:
+            raise StaleTensorError("the workload keeps a tensor on the device from an earlier prediction")
+        return tensor
 
     def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
