@@ -8,9 +8,7 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from workers.errors import InvalidTrialError, WorkerError
 from workers.process.sources import is_installed
@@ -69,13 +67,17 @@ def _is_users(path: str) -> bool:
 
 
 def _user_traceback(error: BaseException) -> str:
-    first = next(_below_our_frames(error.__traceback__), error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, first))
+    """The traceback without our frames and PyTorch's, unless it has no others."""
+    told = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = told
+    while each is not None:
+        kept = [frame for frame in each.stack if _is_shown(frame.filename)]
+        each.stack = traceback.StackSummary.from_list(kept or each.stack)
+        each = each.__cause__ or each.__context__
+    return "".join(told.format())
 
 
-def _below_our_frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if path.startswith(_MODELS) or not path.startswith(_WORKERS):
-            yield trace
-        trace = trace.tb_next
+def _is_shown(path: str) -> bool:
+    if path.startswith(_MODELS):
+        return True
+    return not path.startswith((_WORKERS, "<")) and "/site-packages/torch/" not in path

@@ -193,13 +193,13 @@ class StepWatch:
         self._depth += 1
         if self._depth > 1:
             return
-        self._begin_pass()
+        self.passed()
         if self._follows_modules:
             self._follower.forward(module)
         if not self._batches.is_proved:
             self._batches.taken((args, _keywords_of_call()))
 
-    def _begin_pass(self) -> None:
+    def passed(self) -> None:
         """Counts a forward pass of the outermost module, before which a step without an optimizer ends."""
         self._num_forwards += 1
         if self._num_optimizers:

@@ -19,6 +19,7 @@ from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.scripts import answers, distributed
 from workers.predict.scripts.devices import ScriptDevices
+from workers.predict.scripts.shortcuts import Shortcuts
 from workers.predict.values.decisions import Decisions, begin
 from workers.protocol import TrialSpec
 from workers.scripts.batches import Batches
@@ -71,6 +72,7 @@ class ScriptTracer:
             fake_device.parameters_diverted(self._mode),
             self._recorder.following(),
             self._watch.watching(),
+            Shortcuts(self._watch.passed).taken(),
             without_missing_operators(),
         ):
             run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
