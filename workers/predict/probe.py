@@ -103,7 +103,7 @@ def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
         allow_tf32=spec.knobs.tf32_in_convolutions,
         settings=AllocatorSettings.of_knob(spec.knobs.allocator),
     )
-    on_card = curve.on_card(spec.batch_size, conditions)
+    on_card = curve.on_card(curve.trace.batch_size, conditions)
     estimate = on_card.estimate()
     peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
     return peaks, on_card.verdict(spec.budget_bytes)

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from workers.process.descendants import MARK, kill_marked
 
 # `workers` is a common name, so the child takes this very package by its path, before any search
 # of the import path, and nothing is put in front of that path.
@@ -65,13 +68,14 @@ class ChildProcess:
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
         self.log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._mark = uuid.uuid4().hex  # what the process starts inherits it
         child_requests, self._requests = os.pipe()
         self._answers, child_answers = os.pipe()
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
         try:
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,
@@ -155,9 +159,10 @@ class ChildProcess:
         self.log.close()
 
     def kill(self) -> str:
-        """Kills the process group, reaps the process and returns how that one ended."""
+        """Kills the process group and who left it, reaps the process and returns how that one ended."""
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
+        kill_marked(self._mark)
         code = self._popen.wait()
         self._wait_for_descendants()
         self._close_pipes()

@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from workers.errors import InvalidTrialError, WorkerError
+from workers.process.descendants import MARK, kill_marked
 from workers.process.sources import is_installed
 from workers.protocol import TrialError
 from workers.workload.workload import WorkloadError
@@ -39,6 +40,7 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
             lines.put(line.strip())
             if not line.strip():
                 return
+    kill_marked(os.environ.get(MARK, ""))
     os.killpg(0, signal.SIGKILL)
 
 

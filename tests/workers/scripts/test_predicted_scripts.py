@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -206,3 +208,114 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
     assert not os.path.exists("never.pt")  # noqa: PTH110
+
+
+def test_a_process_that_left_its_group_ends_with_the_script(written, tmp_path):
+    outcome = written(
+        "import subprocess",
+        "kept = ['setsid', 'sh', '-c', 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done']",
+        f"subprocess.Popen(kept, cwd={str(tmp_path)!r})",
+        f"while not os.path.exists({str(tmp_path / 'pid')!r}): pass",
+        f"for _ in range(3): {STEP}",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_script_saves_it_can_load_again_and_nothing_stays(written, tmp_path):
+    path = str(tmp_path / "kept.pt")
+    outcome = written(
+        "import shutil",
+        f"torch.save({{'model': model.state_dict(), 'epoch': torch.tensor([7])}}, {path!r})",
+        f"assert os.path.isfile({path!r})",
+        f"shutil.copyfile({path!r}, {path + '.best'!r})",
+        f"found = torch.load({path + '.best'!r}, map_location='cpu', weights_only=False)",
+        "assert found['epoch'].tolist() == [7]",
+        "assert found['model']['weight'].shape == (4, 8) and not found['model']['weight'].is_cuda",
+        "model.load_state_dict(found['model'])",
+        f"for _ in range(3): {STEP}",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_trackers_are_silent_and_need_not_be_installed(written):
+    outcome = written(
+        "import wandb",
+        "from torch.utils.tensorboard import SummaryWriter",
+        "class Writer(SummaryWriter): pass",
+        "run = wandb.init(project='x', config={'width': 3})",
+        "assert wandb.config.width == run.config['width'] == 3",
+        "writer = Writer('runs')",
+        "for step in range(3):",
+        "    loss = loss_of_step(); optimizer.step()",
+        "    writer.add_scalar('loss', loss, step); wandb.log({'loss': loss}); writer.add_graph(model)",
+        "wandb.finish(); writer.close()",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert not Path("runs").exists()
+
+
+def test_distributed_training_of_one_process_has_the_buckets_of_its_wrapper(written):
+    outcome = written(
+        "import torch.distributed as dist",
+        "dist.init_process_group('nccl', init_method='env://')",
+        "torch.cuda.set_device(dist.get_rank())",
+        "model = nn.parallel.DistributedDataParallel(model, device_ids=[0])",
+        "for _ in range(3):",
+        "    loss = loss_of_step(); dist.all_reduce(loss); dist.barrier(); optimizer.step()",
+        "assert dist.get_world_size() == 1",
+        "dist.destroy_process_group()",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    modules = {a.module for a in Trace.from_json(outcome.trace_json).allocations}
+    assert "DistributedDataParallel" in modules
+
+
+def test_the_batch_of_a_loader_a_constant_and_the_script_itself(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nBATCH = 16\nmodel = torch.nn.Linear(8, 4).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "data = torch.utils.data.TensorDataset(torch.randn(40, 8))\n"
+        "for epoch in range(3):\n"
+        "    for x, in torch.utils.data.DataLoader(data, batch_size=BATCH, drop_last=False):\n"
+        "        optimizer.zero_grad(); model(x.cuda()).sum().backward(); optimizer.step()\n"
+    )
+
+    def trace(batch_size: int, *, own: bool = False, **options: str) -> Trace:
+        reference = Script(path=path, **options).reference()
+        call = dataclasses.replace(reference.script, keeps_batch=own)
+        outcome = predicted(dataclasses.replace(reference, script=call), batch_size)
+        assert outcome.verdict is Verdict.FITS, outcome.error
+        return Trace.from_json(outcome.trace_json)
+
+    def rows(trace: Trace) -> int:
+        return max(
+            a.shape[0] for a in trace.allocations if a.shape[1:] == (8,) and a.operator == "aten._to_copy"
+        )
+
+    by_loader, by_name, own, whole = trace(5), trace(5, batch_name="BATCH"), trace(1, own=True), trace(99)
+    assert [each.batch_size for each in (by_loader, by_name, own, whole)] == [5, 5, 16, 40]
+    assert [rows(each) for each in (by_loader, by_name, own, whole)] == [5, 5, 16, 40]
+    assert own.versions["num_samples"] == "40"
+    assert "the whole data set of 40 is one batch" in whole.notes
+
+
+def test_a_device_can_be_named_in_every_way(written):
+    outcome = written(
+        "import copy",
+        "model.to(0); model.cuda(torch.device(0)); torch.zeros(2, device=0)",
+        "torch.zeros(2).to(torch.cuda.current_device(), non_blocking=True)",
+        "assert isinstance(torch.cuda.FloatTensor(2), torch.cuda.FloatTensor)",
+        "assert torch.zeros(2).type('torch.cuda.LongTensor').dtype == torch.int64",
+        "assert copy.deepcopy(model).weight.is_cuda",
+        "assert nn.DataParallel(model)(torch.randn(2, 8)).is_cuda",
+        f"for _ in range(3): {STEP}",
+        "torch.set_default_device('cuda')",
+        "assert torch.zeros(2).is_cuda",
+        "torch.set_default_tensor_type('torch.cuda.HalfTensor')",
+        "assert torch.zeros(2).dtype == torch.float16",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error

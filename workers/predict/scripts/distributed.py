@@ -14,8 +14,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from workers.errors import InapplicableError, UnsupportedError
+from workers.predict.fake.devices import GPU
 from workers.predict.recording.data_parallel import DataParallel
 from workers.predict.recording.recorder import Recorder
 from workers.scripts.launchers import ONE_PROCESS
@@ -164,6 +166,13 @@ def _wrap_models(recorder: Recorder) -> None:
 
         _set_static_graph = register_comm_hook
 
+    def forward_on_one(wrapper: Any, *inputs: Any, **kwargs: Any) -> Any:
+        """As `nn.DataParallel` does on one GPU: inputs are brought there, and the model is called."""
+        there = tree_map(lambda leaf: leaf.to(GPU) if isinstance(leaf, Tensor) else leaf, (inputs, kwargs))
+        return wrapper.module(*there[0], **there[1])
+
+    data_parallel: Any = nn.DataParallel
+    data_parallel.forward = forward_on_one
     parallel: Any = torch.nn.parallel
     for each in (parallel, parallel.distributed):
         each.DistributedDataParallel = DistributedDataParallel
