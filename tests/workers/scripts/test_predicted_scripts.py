@@ -319,3 +319,73 @@ def test_a_device_can_be_named_in_every_way(written):
         "assert torch.zeros(2).dtype == torch.float16",
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+def test_what_is_only_logged_compared_or_scored_decides_nothing(written):
+    outcome = written(
+        "import math, numpy as np",
+        "torch.cuda.manual_seed_all(0); seen, correct, total = 0, 0, 0.0",
+        "plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)",
+        "for step in range(6):",
+        "    x, y = torch.randn(BATCH, 8).cuda(), torch.randint(0, 4, (BATCH,)).cuda()",
+        "    out = model(x); loss = nn.functional.cross_entropy(out, y)",
+        "    optimizer.zero_grad(); loss.backward()",
+        "    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0); print(norm.item())",
+        "    optimizer.step(); plateau.step(loss)",
+        "    hits = out.argmax(1) == y",
+        "    print(f'{loss.item():.4f}', float(loss), loss, '%d' % int(hits.sum()))",
+        "    print(hits.float().mean().cpu().numpy())",
+        "    seen += BATCH; correct += hits.sum().item(); total += loss.item() * BATCH",
+        "    print(correct / seen, math.exp(min(20, total / seen)), np.mean([loss.item(), loss.item()]))",
+        "    print(out.argmax(1).cpu().numpy()[:3], sum(out.argmax(1).tolist()))",
+        "    print(loss.detach().cpu().numpy())",
+        "    if torch.isnan(loss).any() or not torch.isfinite(out).all(): raise SystemExit(1)",
+        "    model.eval()",
+        "    with torch.no_grad():",
+        "        guessed = model(x).argmax(1).cpu()",
+        "        assert torch.bincount(4 * y.cpu() + guessed, minlength=16).shape == (16,)",
+        "    model.train()",
+        "assert seen == 3 * BATCH",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert Trace.from_json(outcome.trace_json).assumptions == ()
+
+
+def test_values_that_came_from_the_cpu_decide_sizes_and_others_are_assumed(written):
+    outcome = written(
+        "rows = torch.arange(BATCH) % 4 == 0",
+        "recurrent = nn.LSTM(8, 6).cuda()",
+        "lengths = torch.arange(BATCH, 0, -1).clamp(max=5)",
+        "for _ in range(3):",
+        "    optimizer.zero_grad(); x = torch.randn(BATCH, 8).cuda()",
+        "    picked = model(x)[rows.cuda()]; assert len(picked) == BATCH // 4",
+        "    labels = torch.arange(BATCH).cuda(); assert labels.max().item() == BATCH - 1",
+        "    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, BATCH, 8).cuda(), lengths)",
+        "    steps = recurrent(packed)[0].data; assert len(steps) == int(lengths.sum())",
+        "    loss = picked.sum() + steps.sum() + x[torch.randperm(BATCH)].sum()",
+        "    loss = loss + x.masked_select(x > 0).sum(); loss.backward(); optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    (assumed,) = Trace.from_json(outcome.trace_json).assumptions
+    assert (assumed.size, assumed.largest) == (BATCH * 4, BATCH * 8)
+    assert "train.py:" in assumed.site
+
+
+def test_closures_sparse_gradients_penalties_and_copied_models(written):
+    outcome = written(
+        "encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2).to('cuda')",
+        "bag = nn.EmbeddingBag(100, 8, sparse=True, mode='sum').cuda()",
+        "sparse = torch.optim.SparseAdam(bag.parameters())",
+        "quasi = torch.optim.LBFGS(encoder.parameters(), max_iter=2)",
+        "for _ in range(4):",
+        "    optimizer.zero_grad(); sparse.zero_grad(); x = torch.randn(BATCH, 8).cuda().requires_grad_()",
+        "    grad = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]",
+        "    rows = bag(torch.randint(0, 100, (BATCH, 3)).cuda())",
+        "    loss = ((grad.norm(2, 1) - 1) ** 2).mean() + model(rows).sum()",
+        "    loss.backward(); optimizer.step(); sparse.step()",
+        "    def closure():",
+        "        quasi.zero_grad(); loss = encoder(torch.randn(BATCH, 5, 8).cuda()).sum()",
+        "        loss.backward(); return loss",
+        "    quasi.step(closure)",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
