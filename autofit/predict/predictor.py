@@ -240,6 +240,12 @@ class Predictor:
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]
         return next((int(number) for number in said if number is not None), None)
 
+    @property
+    def own_conv_algo(self) -> str | None:
+        """The convolutions that a script selects itself; None where it leaves them as they are."""
+        said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
+        return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
+
     def own_batch_size(self, knobs: Knobs) -> int:
         """The batch size that a script has of itself, which one trace shows.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
-from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
+from autofit.predict.estimate import AssumedSize, Estimate, Interval, WorkspaceSpan
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
@@ -192,6 +192,11 @@ class TuneResult:
         """Whether more than the convolution algorithm was searched."""
         return any(name != "conv_algo" for name in self.searched)
 
+    @property
+    def assumptions(self) -> tuple[AssumedSize, ...]:
+        """The sizes that depend on values, of the best."""
+        return () if self.estimate is None else self.estimate.assumptions
+
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
         budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
@@ -209,6 +214,7 @@ class TuneResult:
             "knee": None if self.knee is None else dataclasses.asdict(self.knee),
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
+            "assumptions": [dataclasses.asdict(each) for each in self.assumptions],
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
             "num_ranks": self.num_ranks,

@@ -123,10 +123,12 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
     return None
 
 
-def within_data_set(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space up to the whole data set of a script, and a sentence on that."""
-    num_samples = predictor.num_samples
-    if num_samples is None or num_samples >= space.max_batch or num_samples < space.min_batch:
+def as_the_script_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space with the convolutions that a script selects, up to its data set; and a sentence on that."""
+    own, num_samples = predictor.own_conv_algo, predictor.num_samples
+    if own is not None:
+        space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
+    if num_samples is None or not space.min_batch <= num_samples < space.max_batch:
         return space, ()
     note = f"the data set has {num_samples} samples, so no larger batch was considered"
     return dataclasses.replace(space, max_batch=num_samples), (note,)

@@ -30,7 +30,7 @@ from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
 from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
-from autofit.tuning.scope import capped, conv_algos, pruning_of, search_space, within_data_set
+from autofit.tuning.scope import as_the_script_has_it, capped, conv_algos, pruning_of, search_space
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
@@ -174,7 +174,7 @@ def _predict(
     spec = _common_spec(settings, workload, target)
     predictor = _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
-    space, notes_on_data = within_data_set(space, predictor)
+    space, notes_on_script = as_the_script_has_it(space, predictor)
     curves, notes = curves_of(
         space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
     )
@@ -187,7 +187,7 @@ def _predict(
         space=space,
         curves=curves,
         caps=caps,
-        notes=(*left_out, *notes_on_data, *notes),
+        notes=(*left_out, *notes_on_script, *notes),
     )
 
 

@@ -230,7 +230,9 @@ class KeptFiles:
         if hasattr(file, "write"):
             file.write(head)
             return
-        with self._opened(file, "wb") as opened:
+        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
+        self._divert(path, "w")  # in a temporary folder too: what is no checkpoint is not to stay there
+        with self._open(self._copies.get(path, path), "wb") as opened:
             opened.write(head)
 
     def _loaded(self, load: Callable[..., Any]) -> Callable[..., Any]:
