@@ -79,6 +79,7 @@ class ScriptCall:
         folder: the current folder of the call.
         keeps_batch: whether the script's own batch size is found out instead of setting one.
         keeps_trackers: whether experiment trackers are left as they are.
+        is_launched: whether it finds the variables that a launcher of one process sets.
     """
 
     arguments: tuple[str, ...] = ()
@@ -88,6 +89,7 @@ class ScriptCall:
     folder: str = ""
     keeps_batch: bool = False
     keeps_trackers: bool = False
+    is_launched: bool = False
 
     @property
     def sets_loader(self) -> bool:

@@ -21,6 +21,14 @@ _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 # crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
 # fail, it kills nobody.
 _UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
+_VARIABLES_OF_LAUNCHERS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 _MOST_TURNED = 3  # branches, each of which costs a run
 _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 
@@ -82,12 +90,22 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
     The branches are turned one at a time, the last one first.
     """
     outcome = _predicted_once(spec)
+    if _lacks_launcher(outcome) and spec.workload.script is not None:
+        script = dataclasses.replace(spec.workload.script, is_launched=True)
+        spec = dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, script=script))
+        outcome = _predicted_once(spec)
     decided = json.loads(outcome.environment.get(DECIDED, "[]"))
     for site in decided[::-1][:_MOST_TURNED]:
         other = _predicted_once(dataclasses.replace(spec, turned=(site,)))
         if other.verdict.is_about_memory:
             return other
     return outcome
+
+
+def _lacks_launcher(outcome: TrialOutcome) -> bool:
+    """Whether a script failed because it looked for a variable that torchrun sets."""
+    message = "" if outcome.error is None else outcome.error.message
+    return any(message.startswith(f"KeyError: '{name}'") for name in _VARIABLES_OF_LAUNCHERS)
 
 
 def _predicted_once(spec: TrialSpec) -> TrialOutcome:

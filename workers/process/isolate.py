@@ -31,6 +31,8 @@ from workers.process.supervision import HungError, Supervision, TooMuchMemoryErr
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
+# A script's data are small here, and threads that wait for each other cost more than they save.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and
 # the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
 STEADY_MALLOC = {
@@ -45,7 +47,7 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 def environment_of(spec: TrialSpec) -> dict[str, str]:
     """The variables that a trial's process is given beside the supervisor's own."""
     if spec.probe is Probe.PREDICT:
-        return dict(NO_GPU)
+        return NO_GPU | (ONE_THREAD if spec.workload.kind == "script" else {})
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
     if spec.probe is Probe.CPU:
         return threads | NO_GPU | STEADY_MALLOC | (ONE_COMPILER if spec.knobs.compile else {})

@@ -49,7 +49,9 @@ def told(error: BaseException) -> TrialError:
     if isinstance(error, WorkerError):
         return TrialError(kind=error.kind, message=str(error))
     if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
-        return dataclasses.replace(user_error(error.__cause__ or error), message=str(error))
+        if error.__cause__ is None:
+            return TrialError(kind="user", message=str(error))
+        return dataclasses.replace(user_error(error.__cause__), message=str(error))
     return user_error(error)
 
 

@@ -12,6 +12,7 @@ A size is proved by the loader that gave it, or by the model that took it; never
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,11 @@ from workers.protocol import ScriptCall
 from workers.workload.workload import tensors_of
 
 _NUM_SHOWN = 4
+# Arguments of a data loader without processes of its own.
+_IN_PROCESS: dict[str, Any] = {
+    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
+    "multiprocessing_context": None,
+}  # fmt: skip
 
 
 class Batches:
@@ -35,6 +41,7 @@ class Batches:
         name: of the script.
         call: how it is called.
         batch_size: what is asked for; None for the script's own.
+        loads_here: whether data loaders load in this process: the few batches that are needed, and no more.
 
     Attributes:
         size: of the batches that ran, once one was seen.
@@ -42,11 +49,13 @@ class Batches:
         num_samples: of the data set that the last batch came from; None where it does not say.
     """
 
-    def __init__(self, name: str, call: ScriptCall, batch_size: int | None) -> None:
+    def __init__(
+        self, name: str, call: ScriptCall, batch_size: int | None, *, loads_here: bool = False
+    ) -> None:
         self._name = name
+        self._loads_here = loads_here
         self._wanted = batch_size
         self._sets_loader = batch_size is not None and call.sets_loader
-        self._sets_any = batch_size is None or not call.sets_loader
         self._own: int | None = None  # the loader's, before it was changed
         self._given: list[int] = []  # leading dimensions of what loaders gave last
         self.num_samples: int | None = None
@@ -67,13 +76,14 @@ class Batches:
         sampler: Any = data.BatchSampler
         initialize, advance, initialize_sampler = loader.__init__, iterator.__next__, sampler.__init__
 
-        def initialized(
-            each: Any, dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any
-        ) -> None:
-            batch_sampler = kwargs.get("batch_sampler")
-            if batch_sampler is None and isinstance(batch_size, int):
-                batch_size = self._set(batch_size)
-            initialize(each, dataset, batch_size, *args, **kwargs)
+        parameters = inspect.signature(initialize)
+
+        def initialized(*args: Any, **kwargs: Any) -> None:
+            given = parameters.bind(*args, **kwargs).arguments
+            own = given.get("batch_size", 1)
+            if given.get("batch_sampler") is None and isinstance(own, int):
+                given["batch_size"] = self._set(own)
+            initialize(**{**given, **(_IN_PROCESS if self._loads_here else {})})
 
         def initialized_sampler(each: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
             initialize_sampler(each, sampler, self._set(batch_size), *args, **kwargs)

@@ -30,7 +30,7 @@ def refused(name: str, refuse: Callable[[Exception], NoReturn]) -> Iterator[None
         refuse: ends it for a reason.
     """
     package: Any = torch.multiprocessing
-    spawn = package.spawn
+    spawn, process = package.spawn, package.Process
     is_on = True
 
     def spawned(
@@ -47,13 +47,22 @@ def refused(name: str, refuse: Callable[[Exception], NoReturn]) -> Iterator[None
         if launcher is not None:
             refuse(UnsupportedError(f"{name} starts other processes with {launcher}: {ONE_PROCESS}"))
 
-    package.spawn = spawned
+    class Process(process):  # type: ignore[misc, valid-type]
+        """A process that a script starts itself, rather than its data loader."""
+
+        def start(self) -> None:
+            target = getattr(self, "_target", None)
+            if not getattr(target, "__module__", "").startswith("torch."):
+                refuse(UnsupportedError(f"{name} starts processes that train by themselves: {ONE_PROCESS}"))
+            super().start()
+
+    package.spawn, package.Process = spawned, Process
     sys.addaudithook(audit)
     try:
         yield
     finally:
         is_on = False
-        package.spawn = spawn
+        package.spawn, package.Process = spawn, process
 
 
 def _words(command: Any) -> list[Any]:

@@ -22,6 +22,11 @@ from workers.scripts.watching import ScriptEnd, StepWatch
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
 _GRACE_SECONDS = 3.0
 _LAST_BYTES = 2048
+# What torchrun tells the only process that it starts.
+LAUNCHED = {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
 
 
 class ScriptError(WorkerError):
@@ -56,6 +61,9 @@ def run_script(
     assert ref.script is not None
     if ref.script.batch_variable is not None and not ref.script.keeps_batch:
         os.environ[ref.script.batch_variable] = str(batch_size)
+    if ref.script.is_launched:
+        os.environ.update({name: os.environ.get(name, value) for name, value in LAUNCHED.items()})
+        watch.notes.append("it was run with the variables that torchrun sets for one process")
     if Path(ref.script.folder).is_dir():
         os.chdir(ref.script.folder)
     sys.argv[:] = [ref.target, *ref.script.arguments_at(batch_size)]
@@ -88,9 +96,11 @@ def run_script(
     if watch.refusal is not None:
         raise watch.refusal
     if watch.num_seen == 0:
+        last = _last_printed_line()
+        said = f", and last said: {last}" if last else ""
         raise InvalidTrialError(
-            f"{ref.name} ended without a step: let it train or run a model on the GPU, on a data set of at "
-            f"least {batch_size} samples"
+            f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set of "
+            f"at least {batch_size} samples"
         )
 
 
@@ -133,7 +143,8 @@ def _exit_message(name: str, code: object, num_steps: int) -> str:
 
 def _last_printed_line() -> str:
     """The last line of this process's log, where its output goes to one."""
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     try:
         size = os.fstat(2).st_size
         text = os.pread(2, _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")

@@ -16,8 +16,12 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -37,6 +41,7 @@ _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 # c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
 _DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
 
+_LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine")
 _installed: list[Any] = []
 
 
@@ -124,6 +129,25 @@ def install() -> None:
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
+    sys.meta_path.insert(0, _UnseenFinder())
+
+
+class _UnseenFinder(MetaPathFinder):
+    """Imports libraries whose import calls the driver of a GPU as where there is none."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _LOOKING_FOR_KERNELS else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_unseen(module: ModuleType) -> None:
+                with unseen():
+                    execute(module)
+
+            spec.loader.exec_module = execute_unseen  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager
@@ -169,6 +193,9 @@ def _pretend_that_cuda_is_available() -> None:
     fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
     tensor_type: Any = torch.Tensor
     tensor_type.pin_memory = lambda self, *_args: self
+    share = tensor_type.share_memory_
+    # On a GPU memory is shared as it is.
+    tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)
 
 
 def _doing_nothing() -> Callable[..., None]:

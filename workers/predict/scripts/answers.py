@@ -129,6 +129,10 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     cuda.Stream, cuda.Event = type("Stream", (_Stream,), {}), type("Event", (_Stream,), {})
     for each in ("current_stream", "default_stream", "stream"):
         setattr(cuda, each, _answering(cuda.Stream))
+    for other in (torch.xpu, torch.mtia):  # `torch.manual_seed` tells them too, and they keep every call
+        for each in ("manual_seed", "manual_seed_all"):
+            if hasattr(other, each):
+                setattr(other, each, _answering(lambda: None))
     _answer_as_accelerator()
     _run_eagerly(note)
     _name_types()

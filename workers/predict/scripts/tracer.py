@@ -45,7 +45,8 @@ class ScriptTracer:
         self._decisions = Decisions(spec.turned, spec.setup.nonzero_share)
         name, script = spec.workload.name, spec.workload.script
         assert script is not None
-        self._batches = Batches(name, script, None if script.keeps_batch else spec.batch_size)
+        batch_size = None if script.keeps_batch else spec.batch_size
+        self._batches = Batches(name, script, batch_size, loads_here=True)
         self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
         self._mode = _ScriptGpuMode(
             self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse

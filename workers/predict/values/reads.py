@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from workers.predict.values.decisions import running
 from workers.predict.values.known import copied_to_host, is_made_up, known, made_up_like
 from workers.predict.values.made_up import MadeUpInt, made_up
+
+_PREDICT = str(Path(__file__).parents[1])
 
 
 def _host_values(tensor: Tensor) -> Tensor:
@@ -32,8 +36,17 @@ def number(tensor: Tensor) -> Any:
 def truth(tensor: Tensor) -> bool:
     """Which way a branch on it takes."""
     values = _host_values(tensor)
+    if is_made_up(values) and _is_in_distributions():
+        return True  # it asks whether its parameters are valid
     value = bool(values.detach().as_subclass(Tensor))
     return running().decide(value) if is_made_up(values) else value
+
+
+def _is_in_distributions() -> bool:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PREDICT):
+        frame = frame.f_back
+    return "/torch/distributions/" in frame.f_code.co_filename
 
 
 def whole_number(tensor: Tensor) -> int:
