@@ -16,7 +16,7 @@ from workers.scripts import launchers
 from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
 from workers.scripts.reference import read_script
-from workers.scripts.trackers import TrackerFinder
+from workers.scripts.trackers import PublishingFinder, TrackerFinder
 from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
@@ -99,8 +99,8 @@ def run_script(
         last = _last_printed_line()
         said = f", and last said: {last}" if last else ""
         raise InvalidTrialError(
-            f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set of "
-            f"at least {batch_size} samples"
+            f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
+            f"of at least {batch_size} samples"
         )
 
 
@@ -117,12 +117,13 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
     if keeps:
         yield
         return
-    finder = TrackerFinder()
-    sys.meta_path.insert(0, finder)
+    finders = [TrackerFinder(), PublishingFinder()]
+    sys.meta_path[:0] = finders
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        for finder in finders:
+            sys.meta_path.remove(finder)
 
 
 def _accept(watch: StepWatch, error: Exception) -> None:

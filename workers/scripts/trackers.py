@@ -1,5 +1,7 @@
 """Stands in for experiment trackers, so that trying a script logs nothing and needs none of them.
 
+What would be pushed to a model hub, or mailed, is not.
+
 `wandb`, TensorBoard and their like answer every call with an object that does the same. What a script
 gives its tracker as a configuration it reads back. Libraries that only look whether one is installed
 find what is installed.
@@ -104,6 +106,40 @@ class _Tracker(ModuleType):
         value = type(name, (Silence,), {}) if name[:1].isupper() else Silence()
         setattr(self, name, value)
         return value
+
+
+# By module, what would be seen elsewhere.
+_PUBLISHING = {
+    "huggingface_hub": (
+        "create_repo", "create_commit", "create_branch", "create_tag", "upload_file", "upload_folder",
+        "upload_large_folder", "delete_repo", "delete_file", "login",
+    ),
+    "huggingface_hub.hf_api": (),
+    "smtplib": ("SMTP", "SMTP_SSL"),
+}  # fmt: skip
+_OF_HUB = _PUBLISHING["huggingface_hub"]
+
+
+class PublishingFinder(MetaPathFinder):
+    """Imports modules by which a script publishes something with silence in place of those functions."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname in _PUBLISHING else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_silenced(module: ModuleType) -> None:
+                execute(module)
+                for name in _PUBLISHING[fullname]:
+                    setattr(module, name, Silence())
+                api = vars(module).get("HfApi")
+                for name in _OF_HUB if api is not None else ():
+                    setattr(api, name, Silence())
+
+            spec.loader.exec_module = execute_silenced  # type: ignore[method-assign]
+        return spec
 
 
 class TrackerFinder(MetaPathFinder, Loader):

@@ -146,6 +146,7 @@ def install() -> None:
     _let_initializers_leave_fake_parameters()
     _let_inference_mode_decompose()
     _let_models_be_copied()
+    _let_parameters_be_made_like_others()
     _installed.append(True)
 
 
@@ -209,6 +210,23 @@ def _let_models_be_copied() -> None:
     """`copy.deepcopy` of a fake tensor copies its attributes, among them the mode that it belongs to."""
     mode: Any = FakeTensorMode
     mode.__deepcopy__ = lambda self, _memo: self
+
+
+def _let_parameters_be_made_like_others() -> None:
+    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a parameter."""
+    fake: Any = FakeTensor
+    make, initialize = fake.__new__, fake.__init__
+
+    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            return torch.nn.Parameter(args[0], requires_grad=kwargs.get("requires_grad", True))
+        return make(cls, *args, **kwargs)
+
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not (args and isinstance(args[0], torch.Tensor)):
+            initialize(self, *args, **kwargs)
+
+    fake.__new__, fake.__init__ = staticmethod(made), initialized
 
 
 @contextmanager
