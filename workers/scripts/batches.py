@@ -111,8 +111,8 @@ class Batches:
         leading = [tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0]
         graphs = getattr(batch, "num_graphs", None)  # a batch of PyTorch Geometric
         self._given = [graphs] if isinstance(graphs, int) else leading
-        if not leading and isinstance(batch, list | tuple) and batch and isinstance(batch[0], list | tuple):
-            self._given = [len(batch[0])]  # a tuple of lists, one entry a sample, as detection has them
+        if _is_of_lists(batch) and len(set(leading)) != 1:
+            self._given = [len(batch[0])]
         dataset = getattr(iterator, "_dataset", None)
         try:
             self.num_samples = len(dataset) if dataset is not None else None
@@ -146,6 +146,13 @@ class Batches:
             "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
             "constant in its code (--batch-name)"
         )
+
+
+def _is_of_lists(batch: Any) -> bool:
+    """Whether a batch has a list for each of its parts with one entry a sample, as detection has them."""
+    if not isinstance(batch, list | tuple) or not batch:
+        return False
+    return all(isinstance(each, list | tuple) and len(each) == len(batch[0]) for each in batch)
 
 
 def _packed(given: Any) -> list[PackedSequence]:

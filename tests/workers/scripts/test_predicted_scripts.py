@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import importlib.util
 import os
+import textwrap
 from pathlib import Path
 
 import psutil
@@ -389,3 +392,55 @@ def test_closures_sparse_gradients_penalties_and_copied_models(written):
         "    quasi.step(closure)",
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_boxes_that_suppression_keeps_are_assumed_and_pooled(tmp_path):
+    path = tmp_path / "detect.py"
+    path.write_text(
+        textwrap.dedent("""
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision.ops import nms, roi_align
+
+            NUM_BOXES, CHANNELS = 1000, 16
+            images = [(torch.randn(3, 32 + i % 3, 32), {"boxes": torch.rand(i % 5, 4)}) for i in range(40)]
+            loader = DataLoader(images, batch_size=4, collate_fn=lambda batch: tuple(zip(*batch)))
+            backbone = nn.Conv2d(3, CHANNELS, 3, padding=1).cuda()
+            boxes_of = nn.Linear(CHANNELS, NUM_BOXES * 4).cuda()
+            scores_of = nn.Linear(CHANNELS, NUM_BOXES).cuda()
+            head = nn.Linear(CHANNELS * 49, 5).cuda()
+
+            class Detector(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.parts = nn.ModuleList([backbone, boxes_of, scores_of, head])
+
+                def forward(self, images, targets):
+                    losses = []
+                    for image, target in zip(images, targets):
+                        features = backbone(image[None])
+                        mean = features.mean((2, 3))[0]
+                        boxes = boxes_of(mean).view(NUM_BOXES, 4)
+                        kept = nms(boxes.detach(), scores_of(mean).detach(), 0.7)
+                        losses.append(head(roi_align(features, [boxes[kept].detach()], 7).flatten(1)).mean())
+                    return sum(losses)
+
+            model = Detector()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for images, targets in loader:
+                optimizer.zero_grad()
+                model([image.cuda() for image in images], targets).backward()
+                optimizer.step()
+        """)
+    )
+    outcome = predicted(Script(path=path).reference(), 8)
+    assert outcome.verdict is Verdict.FITS, outcome.message
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.batch_size == 8
+    (assumed,) = trace.assumptions
+    assert (assumed.size, assumed.largest) == (500, 1000)
+    assert assumed.what == "boxes that suppression keeps"
+    sizes = collections.Counter(each.num_bytes for each in trace.allocations)
+    assert sizes[500 * 16 * 49 * 4] >= 8  # the pooled regions of each image

@@ -19,7 +19,7 @@ from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import ShapeCache, as_computed
 from workers.predict.values.known import followed
-from workers.predict.values.sized import SIZED, Sizes, has_mask, scalar
+from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
 aten: Any = torch.ops.aten
 
@@ -73,7 +73,7 @@ class FakeDeviceMode(TorchDispatchMode):
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func in SIZED:
+        if rule_of(func) is not None:
             return self._sized(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
             return scalar(args[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,11 @@ from workers.predict.values.known import copied_to_host, known, learn
 aten: Any = torch.ops.aten
 
 Result = tuple[Any, ...]
+_BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """Runs the operators of `SIZED` on fake tensors.
+    """Runs operators that have a rule here (`rule_of`) on fake tensors.
 
     Args:
         fresh: makes a fake tensor where `like` is: `fresh(shape, dtype, like)`.
@@ -32,7 +34,9 @@ class Sizes:
         self._again = again
 
     def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return SIZED[func](self, *args, **kwargs)
+        rule = rule_of(func)
+        assert rule is not None
+        return rule(self, *args, **kwargs)
 
     def _placed(self, values: Tensor, like: Tensor) -> Tensor:
         made = self._fresh(tuple(values.shape), values.dtype, like)
@@ -69,6 +73,23 @@ class Sizes:
                 found: Tensor = self._again(aten.nonzero.default, (self._beside(index, tensor),), {})
                 places += [self._again(aten.select.int, (found, 1, dim), {}) for dim in range(index.dim())]
         result: Tensor = self._again(aten.index.Tensor, (tensor, places), {})
+        return result
+
+    def boxes_kept(self, boxes: Tensor, scores: Tensor, _iou_threshold: float) -> Tensor:
+        """Torchvision's `nms_kernel.cu`: a bit for each pair of boxes, and the places of those kept."""
+        num = boxes.shape[0]
+        if not num:
+            return self._fresh((0,), torch.int64, boxes)
+        order = self._again(aten.sort.default, (scores, 0, True), {})[1]
+        in_order = self._again(aten.index_select.default, (boxes, 0, order), {})
+        words = (num * -(-num // _BITS_OF_A_WORD),)
+        of_pairs = self._again(
+            aten.empty.memory_format, (words,), {"dtype": torch.int64, "device": boxes.device}
+        )
+        del in_order, of_pairs
+        num_kept = running().share_of("boxes that suppression keeps", num)
+        kept = self._fresh((num_kept,), torch.int64, boxes)
+        result: Tensor = self._again(aten.index.Tensor, (order, [kept]), {})
         return result
 
     def _beside(self, index: Tensor, tensor: Tensor) -> Tensor:
@@ -152,6 +173,12 @@ def has_mask(args: tuple[Any, ...]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
 
 
+@functools.cache
+def rule_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """How the size of an operator's result is found; None where shapes alone decide it."""
+    return SIZED.get(func) or _OF_LIBRARIES.get(func.name())
+
+
 SIZED: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: Sizes.nonzero,
     aten.masked_select.default: Sizes.masked_select,
@@ -162,3 +189,5 @@ SIZED: dict[Any, Callable[..., Any]] = {
     aten._pack_padded_sequence.default: Sizes.packed,
     aten._pack_padded_sequence_backward.default: Sizes.packed_backward,
 }
+# Operators that are there once their library was imported.
+_OF_LIBRARIES: dict[str, Callable[..., Any]] = {"torchvision::nms": Sizes.boxes_kept}

@@ -6,12 +6,14 @@ import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from workers.errors import DeviceError, UnknownNameError
+from workers.workload.libraries import torchvision_operators
 from workers.workload.references import names_like
 
 _NUM_NEAR = 3
@@ -54,13 +56,13 @@ def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> 
 
 @contextmanager
 def without_missing_operators() -> Iterator[None]:
-    """Lets torchvision be imported beside a PyTorch without its compiled operators.
+    """Lets libraries be imported whose compiled operators cannot be loaded beside this PyTorch.
 
-    Its wheels are built for CUDA; beside a CPU wheel its import stops where it describes `nms` and
-    others of its operators, none of which a classifier uses.
+    Those of torchvision are declared; what another library says of operators that are not there is left out.
     """
     library: Any = torch.library
-    register_fake = library.register_fake
+    ops: Any = torch.ops
+    register_fake, load = library.register_fake, ops.load_library
 
     def register_if_there(op: Any, *args: Any, **kwargs: Any) -> Any:
         def decorate(function: Any) -> Any:
@@ -71,8 +73,16 @@ def without_missing_operators() -> Iterator[None]:
 
         return decorate
 
-    library.register_fake = register_if_there
+    def load_or_declare(path: Any) -> None:
+        try:
+            load(path)
+        except OSError:
+            if Path(path).parent.name != "torchvision" or not Path(path).name.startswith("_C."):
+                raise
+            torchvision_operators.declare()
+
+    library.register_fake, ops.load_library = register_if_there, load_or_declare
     try:
         yield
     finally:
-        library.register_fake = register_fake
+        library.register_fake, ops.load_library = register_fake, load
