@@ -47,6 +47,7 @@ class Batches:
         size: of the batches that ran, once one was seen.
         whole_dataset: samples of a data set that is smaller than the batch that was asked for.
         num_samples: of the data set that the last batch came from; None where it does not say.
+        is_loading: whether a batch is being made; the modules that this calls are no models.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Batches:
         self._own: int | None = None  # the loader's, before it was changed
         self._given: list[int] = []  # leading dimensions of what loaders gave last
         self.num_samples: int | None = None
+        self.is_loading = False
         self._shapes: list[tuple[int, ...]] = []
         self.size: int | None = None
         self.whole_dataset: int | None = None
@@ -89,7 +91,11 @@ class Batches:
             initialize_sampler(each, sampler, self._set(batch_size), *args, **kwargs)
 
         def advanced(each: Any) -> Any:
-            batch = advance(each)
+            self.is_loading = True
+            try:
+                batch = advance(each)
+            finally:
+                self.is_loading = False
             self._give(batch, each)
             return batch
 

@@ -16,6 +16,7 @@ from workers.scripts import launchers
 from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
 from workers.scripts.reference import read_script
+from workers.scripts.terminal import terminal_as_input
 from workers.scripts.trackers import PublishingFinder, TrackerFinder
 from workers.scripts.watching import ScriptEnd, StepWatch
 
@@ -79,6 +80,7 @@ def run_script(
         KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves),
         launchers.refused(ref.name, watch.refuse),
         _without_trackers(ref.script.keeps_trackers),
+        terminal_as_input(),
     ):
         try:
             exec(code, vars(main))  # noqa: S102 - what it is for

@@ -191,7 +191,7 @@ class StepWatch:
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         self._depth += 1
-        if self._depth > 1:
+        if self._depth > 1 or self._batches.is_loading:
             return
         self.passed()
         if self._follows_modules:

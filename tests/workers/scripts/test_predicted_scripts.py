@@ -444,3 +444,47 @@ def test_boxes_that_suppression_keeps_are_assumed_and_pooled(tmp_path):
     assert assumed.what == "boxes that suppression keeps"
     sizes = collections.Counter(each.num_bytes for each in trace.allocations)
     assert sizes[500 * 16 * 49 * 4] >= 8  # the pooled regions of each image
+
+
+def test_a_script_finds_a_terminal_at_which_nobody_types(written):
+    outcome = written(
+        "rows, columns = os.popen('stty size', 'r').read().split()",
+        "assert (rows, columns) == ('24', '80')",
+        "try:",
+        "    input('your key? ')",
+        "except EOFError:",
+        "    pass",
+        "for _ in range(3):",
+        "    loss_of_step()",
+        "    optimizer.step()",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.message
+
+
+def test_modules_that_prepare_samples_are_no_models(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent("""
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Noisy(Dataset):
+                change = nn.Dropout(0.1)
+                def __len__(self):
+                    return 100
+                def __getitem__(self, _number):
+                    return self.change(torch.randn(3, 8))
+
+            model = nn.Linear(8, 4).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in DataLoader(Noisy(), batch_size=16):
+                model(batch.cuda()).mean().backward()
+                optimizer.step()
+        """)
+    )
+    ref = Script(path=path).reference()
+    assert ref.script is not None
+    own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
+    outcome = predicted(own, 1)
+    assert Trace.from_json(outcome.trace_json).batch_size == 16

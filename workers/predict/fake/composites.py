@@ -219,6 +219,20 @@ def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     return sums.log_().add_(maxima.view_as(sums))
 
 
+def _binary_cross_entropy(
+    input: Tensor,  # noqa: A002
+    _target: Tensor,
+    _weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """cuda/Loss.cu: the result is resized into the memory of the loss before its reduction, and keeps it."""
+    loss = torch.empty_like(input)
+    if reduction == 0:
+        return loss
+    reduced = loss.mean() if reduction == 1 else loss.sum()
+    return loss.as_strided(reduced.size(), reduced.stride())
+
+
 def _binary_cross_entropy_with_logits(
     input: Tensor,  # noqa: A002
     target: Tensor,
@@ -247,5 +261,6 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     **recurrent.WITH_TEMPORARIES,
     aten._safe_softmax.default: _safe_softmax,
     aten.logsumexp.default: _logsumexp,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
 }

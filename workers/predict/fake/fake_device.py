@@ -156,7 +156,11 @@ def _let_modules_convert_fake_parameters() -> None:
     swap = utils.swap_tensors
 
     def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
-        if isinstance(old, FakeTensor) and isinstance(new, FakeTensor):
+        if isinstance(old, FakeTensor):
+            if not isinstance(new, FakeTensor):  # it was copied to the host
+                with old.fake_mode:
+                    new = torch.empty_strided(new.size(), new.stride(), dtype=new.dtype)
+            assert isinstance(new, FakeTensor)
             old.data = new
             old.fake_device = new.fake_device
         else:

@@ -196,7 +196,9 @@ class Recorder:
         origin: Origin,
     ) -> None:
         """Records what a call took: its outputs, and what it took beside them."""
-        scratch = hidden.recipe(func, args, kwargs) or hidden.Recipe()
+        scratch = hidden.recipe(func, args, kwargs)
+        if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
+            scratch = hidden.Recipe()
         held = self._take(scratch.before, operator, origin)
         calls = iter(convolutions(func, args, result))
         for leaf in tree_leaves(result):

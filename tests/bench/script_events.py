@@ -1,0 +1,272 @@
+"""Predicted events of scripts against real runs: `python tests/bench/script_events.py LIST --root FOLDER`.
+
+For each script of a list (see `scripts.py`) what the prediction says that its first two steps allocate and
+free on a GPU, against PyTorch's profiler of the same script on the CPU, size by size and in order.
+
+What is not compared, as in the project's own tests of workloads: tensors of fewer than 32 bytes, and the
+order of frees that come one after another. And what only one of the two has: the copies of a batch to the
+GPU, what the data loader makes on the CPU, workspaces of convolutions. Optimizers run tensor by tensor on
+both sides, as PyTorch's own choice depends on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripts import Listed, environment_for, scripts
+
+_NUM_STEPS = 2
+_SMALLEST_BYTES = 32
+# What marks a place in the profiler's stream: an allocation of a size that nothing else has.
+_LOADING, _LOADED, _FORWARD, _STEPPED = (123_456_000 + number for number in range(1, 5))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("list", type=Path)
+    parser.add_argument("--root", type=Path, default=Path(os.environ.get("AUTOFIT_BENCH_SCRIPTS", ".")))
+    parser.add_argument("--only", nargs="*", default=[], help="names of scripts")
+    parser.add_argument("--side", choices=list(_SIDES), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    root = options.root.resolve()
+    document = tomllib.loads(options.list.read_text())
+    named = [each for each in scripts(document) if each.name in options.only]
+    if options.side:
+        (listed,) = named
+        answer = os.dup(1)
+        os.dup2(2, 1)  # what the script prints
+        sizes = _SIDES[options.side](listed, root)
+        os.write(answer, json.dumps(sizes).encode())
+        os._exit(0)
+    print("| script | events | bytes allocated | |\n|---|---|---|---|")
+    for listed in named:
+        given = {**document.get("environment", {}), **listed.environment}
+        real, predicted = (sizes_of(listed, root, given, options.list, side) for side in _SIDES)
+        print(f"| {listed.name} | {len(real):,} | {sum(each for each in real if each > 0):,} "
+              f"| {difference(real, predicted)} |", flush=True)  # fmt: skip
+
+
+def sizes_of(listed: Listed, root: Path, given: dict[str, str], path: Path, side: str) -> list[int]:
+    command = [sys.executable, __file__, str(path.resolve()), f"--root={root}", f"--side={side}"]
+    environment = environment_for(root, given) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    if side == "real":
+        environment |= {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, "--only", listed.name],
+        cwd=listed.home(root) / listed.folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{listed.name}, {side}: {done.stderr[-2000:]}")
+    return list(json.loads(done.stdout))
+
+
+def difference(real: list[int], predicted: list[int]) -> str:
+    """Where two lists of events part, or that they do not."""
+    if real == predicted:
+        return "equal"
+    at = next((n for n, pair in enumerate(zip(real, predicted, strict=False)) if pair[0] != pair[1]), None)
+    at = min(len(real), len(predicted)) if at is None else at
+    return (
+        f"part at event {at:,} of {len(predicted):,} predicted: real {real[at : at + 6]}, "
+        f"predicted {predicted[at : at + 6]}"
+    )
+
+
+def canonical(sizes: list[int]) -> list[int]:
+    """Consecutive frees by size: their order makes no difference to an allocator, and is not recorded."""
+    sizes = [size for size in sizes if abs(size) >= _SMALLEST_BYTES]
+    runs = itertools.groupby(sizes, lambda size: size < 0)
+    return [size for is_free, run in runs for size in (sorted(run) if is_free else run)]
+
+
+def _spec(listed: Listed) -> Any:
+    from workers.protocol import Probe, TrialSpec
+    from workers.scripts.reference import Script
+
+    ways = {"--batch-arg": "batch_argument", "--batch-env": "batch_variable", "--batch-name": "batch_name"}
+    named = dict(each.split("=", 1) for each in listed.batch)
+    script = Script(
+        path=listed.script,
+        arguments=listed.arguments,
+        **{ways[option]: value for option, value in named.items()},  # type: ignore[arg-type]
+    )
+    return TrialSpec(
+        workload=script.reference(), batch_size=listed.batch_size or 1, probe=Probe.PREDICT, with_calls=True
+    )
+
+
+def _own(spec: Any, listed: Listed) -> Any:
+    """The spec at the script's own batch where the list names none."""
+    import dataclasses
+
+    if listed.batch_size is not None:
+        return spec
+    call = dataclasses.replace(spec.workload.script, keeps_batch=True)
+    return dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, script=call))
+
+
+def _filled(listed: Listed, root: Path) -> Listed:
+    import dataclasses
+
+    return dataclasses.replace(listed, arguments=tuple(each.format(root=root) for each in listed.arguments))
+
+
+@contextmanager
+def _tensor_by_tensor() -> Iterator[None]:
+    from torch.optim import optimizer
+
+    module: Any = optimizer
+    choose = module._default_to_fused_or_foreach
+    module._default_to_fused_or_foreach = lambda *_args, **_kwargs: (False, False)
+    import torch
+
+    for each in vars(torch.optim).values():
+        if isinstance(each, type):
+            held: Any = sys.modules[each.__module__]
+            if hasattr(held, "_default_to_fused_or_foreach"):
+                held._default_to_fused_or_foreach = module._default_to_fused_or_foreach
+    try:
+        yield
+    finally:
+        module._default_to_fused_or_foreach = choose
+
+
+def predicted_sizes(listed: Listed, root: Path) -> list[int]:
+    from workers.predict.fake import fake_gpu
+    from workers.predict.scripts.tracer import ScriptTracer
+
+    spec = _own(_spec(_filled(listed, root)), listed)
+    fake_gpu.install()
+    with _tensor_by_tensor():
+        trace = ScriptTracer(spec, _NUM_STEPS).run(lambda: os._exit(1))
+    copies = {
+        number
+        for call in trace.calls
+        if call.operator.startswith("aten._to_copy") and not call.inputs
+        for number in call.outputs
+    }
+    start = next(mark.position for mark in trace.marks if mark.name == "step 1 forward")
+    sizes = [0 if n in copies else each.num_bytes for n, each in enumerate(trace.allocations)]
+    return canonical([sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]])
+
+
+class _Marker:
+    """Puts a mark into the profiler's stream at each phase of a step."""
+
+    def __init__(self) -> None:
+        self._is_in_step = False
+
+    def mark(self, num_bytes: int) -> None:
+        import torch
+
+        torch.empty(num_bytes, dtype=torch.uint8)
+
+    def forward(self, _module: Any) -> None:
+        if not self._is_in_step:
+            self._is_in_step = True
+            self.mark(_FORWARD)
+
+    def stepped(self, _optimizer: Any) -> None:
+        self.mark(_STEPPED)
+
+    def backward(self) -> None: ...
+
+    after_backward = ended = backward
+
+    def stepping(self, _optimizer: Any) -> None: ...
+
+
+def real_sizes(listed: Listed, root: Path) -> list[int]:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.data import dataloader
+
+    from workers.scripts.batches import Batches
+    from workers.scripts.running import run_script
+    from workers.scripts.watching import StepWatch
+    from workers.workload.libraries.importing import without_missing_operators
+    from workers.workload.step import seed
+
+    spec = _own(_spec(_filled(listed, root)), listed)
+    call = spec.workload.script
+    batch_size = None if call.keeps_batch else spec.batch_size
+    batches = Batches(spec.workload.name, call, batch_size, loads_here=True)
+    marker = _Marker()
+    watch = StepWatch(batches, _NUM_STEPS, marker, follows_modules=True)
+    iterator: Any = dataloader._BaseDataLoaderIter
+    seed(spec.seed)
+    gc.collect()
+    with watch.watching(), without_missing_operators(), _tensor_by_tensor():
+        advance = iterator.__next__
+
+        def advanced(each: Any) -> Any:
+            marker.mark(_LOADING)
+            try:
+                return advance(each)
+            finally:
+                marker.mark(_LOADED)
+
+        iterator.__next__ = iterator.next = advanced
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        ):
+            run_script(spec.workload, spec.batch_size, watch, saves=False, give_up=lambda: os._exit(1))
+    assert profiler.profiler is not None
+    return canonical(list(_of_steps(_allocations(profiler.profiler.kineto_results))))
+
+
+def _allocations(results: Any) -> list[tuple[int, int]]:
+    """Every allocation and free in order: its address, its bytes, negative of a free."""
+    found = []
+    pending = list(results.experimental_event_tree())
+    while pending:
+        event = pending.pop()
+        pending += event.children
+        if event.name == "[memory]":
+            fields = event.extra_fields
+            found.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    return [(address, size) for _, address, size in sorted(found, key=lambda each: each[0])]
+
+
+def _of_steps(allocations: list[tuple[int, int]]) -> Iterator[int]:
+    """The sizes between the first forward pass and the last step, without what the loader made."""
+    has_begun, is_loading, num_stepped = False, False, 0
+    of_loader: set[int] = set()
+    for address, size in allocations:
+        if abs(size) in (_LOADING, _LOADED, _FORWARD, _STEPPED):
+            if size > 0:
+                has_begun = has_begun or size == _FORWARD
+                is_loading = size == _LOADING if size in (_LOADING, _LOADED) else is_loading
+                num_stepped += size == _STEPPED
+                if num_stepped == _NUM_STEPS:
+                    return
+        elif size > 0 and is_loading:
+            of_loader.add(address)
+        elif size < 0 and address in of_loader:
+            of_loader.discard(address)
+        elif has_begun and not is_loading:
+            yield size
+
+
+_SIDES = {"real": real_sizes, "predicted": predicted_sizes}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""A terminal of 80 columns as a script's input, as it has where a person calls it; nobody types there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_ROWS_AND_COLUMNS = (24, 80)
+_ENDS_OF_INPUT = b"\x04" * 64  # to each question nothing is answered
+
+
+@contextmanager
+def terminal_as_input() -> Iterator[None]:
+    """Gives this process such an input meanwhile: scripts ask `stty` how wide their progress bar may be."""
+    before = os.dup(0)
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, _ROWS_AND_COLUMNS)
+        os.write(ours, _ENDS_OF_INPUT)
+        os.dup2(theirs, 0)
+        yield
+    finally:
+        os.dup2(before, 0)
+        for each in (before, ours, theirs):
+            os.close(each)
