@@ -31,6 +31,8 @@ from autofit.search.sizes import Ranks
 MIN_BATCH = 1
 MAX_BATCH = 65536
 
+_NUM_PROVED = 1000  # sizes below the first that its lower bound allows; then some are left out
+_STRIDES = 500  # of a size, so large a part is left out at once
 _GROWTH = 8  # unguided, the next size is at most so many times the largest that fitted
 _NUM_GUIDED_TRIALS = 8  # from then on the bracket is bisected
 _PRIOR_BACKOFF = 0.85  # share of the budget to aim at when the predicted boundary failed
@@ -66,7 +68,9 @@ def largest_fitting_batch(
     """Proves the largest batch whose reserved peak is within the budget.
 
     Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
-    values finds, or by its own reserved peak, which a scan down from there evaluates.
+    values finds, or by its own reserved peak, which a scan down from there evaluates. Where 1,000 sizes in
+    a row fail, the lower bound is far from the peaks, and of those below only one in so many is
+    looked at until one fits; the size beyond the answer is known to fail then too.
 
     Args:
         curve: evaluated as seldom as that proof allows.
@@ -84,17 +88,30 @@ def largest_fitting_batch(
         num_evaluations += 1
         return ranked.lower_bound_bytes(rank)
 
-    candidate = _last_within(lower_bound, budget_bytes, ranks.first, ranks.last)
-    while candidate >= ranks.first:
+    def fits(rank: int) -> bool:
+        nonlocal num_evaluations
         num_evaluations += 1
-        if ranked.peak_reserved_bytes(candidate, stop_above_bytes=budget_bytes) <= budget_bytes:
-            break
-        candidate -= 1
+        return ranked.peak_reserved_bytes(rank, stop_above_bytes=budget_bytes) <= budget_bytes
+
+    limit = _last_within(lower_bound, budget_bytes, ranks.first, ranks.last)
+    candidate = _last_that_fits(fits, ranks.first, limit)
     return ScanResult(
         largest_batch=ranks.size(candidate) if candidate >= ranks.first else None,
         first_failing_batch=ranks.size(candidate + 1) if candidate < ranks.last else None,
         num_evaluations=num_evaluations,
     )
+
+
+def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
+    """The last of these ranks that fits, as `largest_fitting_batch` says it; `first - 1` for none."""
+    failing = last + 1
+    while failing > first:
+        skipped = 0 if last + 1 - failing < _NUM_PROVED else failing // _STRIDES
+        rank = max(failing - 1 - skipped, first)
+        if fits(rank):
+            return next((above for above in range(failing - 1, rank, -1) if fits(above)), rank)
+        failing = rank
+    return first - 1
 
 
 def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch.nn.utils.rnn import PackedSequence
@@ -24,6 +24,7 @@ from torch.utils.data import dataloader
 
 from workers.errors import InvalidTrialError
 from workers.protocol import ScriptCall
+from workers.scripts.loading import few_samples_loaded
 from workers.workload.workload import tensors_of
 
 _NUM_SHOWN = 4
@@ -102,7 +103,8 @@ class Batches:
         loader.__init__, iterator.__next__, sampler.__init__ = initialized, advanced, initialized_sampler
         iterator.next = advanced
         try:
-            yield
+            with few_samples_loaded() if self._loads_here else nullcontext():
+                yield
         finally:
             loader.__init__, iterator.__next__, sampler.__init__ = initialize, advance, initialize_sampler
 

@@ -103,6 +103,20 @@ def test_the_scan_evaluates_a_line_a_few_times() -> None:
     assert result.num_evaluations <= 12
 
 
+def test_far_below_what_live_bytes_allow_the_scan_leaves_sizes_out() -> None:
+    class Tripled:
+        def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+            return 3 * batch_size
+
+        def lower_bound_bytes(self, batch_size: int) -> int:
+            return batch_size
+
+    result = largest_fitting_batch(Tripled(), 60_000, max_batch=65_536)
+    assert (result.largest_batch, result.first_failing_batch) == (20_000, 20_001)
+    assert result.num_evaluations < 2_000
+    assert largest_fitting_batch(Tripled(), 60_000, min_batch=20_001).largest_batch is None
+
+
 def test_the_scan_evaluates_no_reserved_peak_whose_live_bytes_decide(
     tabulated_curve: Any, budget_bytes: int
 ) -> None:

@@ -488,3 +488,36 @@ def test_modules_that_prepare_samples_are_no_models(tmp_path):
     own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
     outcome = predicted(own, 1)
     assert Trace.from_json(outcome.trace_json).batch_size == 16
+
+
+@pytest.mark.parametrize(("sizes", "num_loaded"), [((8,), 16), ((8, 9), 128)])
+def test_a_large_batch_repeats_its_first_samples_where_all_are_of_one_shape(tmp_path, sizes, num_loaded):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(f"""
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Counted(Dataset):
+                loaded = set()
+                def __len__(self):
+                    return 1000
+                def __getitem__(self, number):
+                    self.loaded.add(number)
+                    return torch.randn({sizes}[number % {len(sizes)}])
+
+            def padded(samples):
+                print(len(samples), "samples,", len(Counted.loaded), "loaded")
+                return nn.utils.rnn.pad_sequence(samples, batch_first=True)[:, :8]
+
+            model = nn.Linear(8, 4).cuda()
+            for batch in DataLoader(Counted(), batch_size=128, collate_fn=padded):
+                assert len(Counted.loaded) == {num_loaded}
+                model(batch.cuda()).mean().backward()
+                raise SystemExit("that is all")
+        """)
+    )
+    outcome = predicted(Script(path=path).reference(), 128)
+    assert outcome.error is not None
+    assert "that is all" in outcome.error.message

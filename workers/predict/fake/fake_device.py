@@ -146,7 +146,6 @@ def install() -> None:
     _let_initializers_leave_fake_parameters()
     _let_inference_mode_decompose()
     _let_models_be_copied()
-    _let_parameters_be_made_like_others()
     _installed.append(True)
 
 
@@ -216,23 +215,6 @@ def _let_models_be_copied() -> None:
     mode.__deepcopy__ = lambda self, _memo: self
 
 
-def _let_parameters_be_made_like_others() -> None:
-    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a parameter."""
-    fake: Any = FakeTensor
-    make, initialize = fake.__new__, fake.__init__
-
-    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], torch.Tensor):
-            return torch.nn.Parameter(args[0], requires_grad=kwargs.get("requires_grad", True))
-        return make(cls, *args, **kwargs)
-
-    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not (args and isinstance(args[0], torch.Tensor)):
-            initialize(self, *args, **kwargs)
-
-    fake.__new__, fake.__init__ = staticmethod(made), initialized
-
-
 @contextmanager
 def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
     """Makes every parameter fake at the moment it is registered with a module.
@@ -255,9 +237,33 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
 
     module.register_parameter = register_diverted
     try:
-        yield
+        with _parameters_made_like_others(mode):
+            yield
     finally:
         module.register_parameter = register
+
+
+@contextmanager
+def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
+    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter."""
+    fake: Any = FakeTensor
+    make, initialize = fake.__new__, fake.__init__
+
+    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not (args and isinstance(args[0], torch.Tensor)):
+            return make(cls, *args, **kwargs)
+        data = args[0] if isinstance(args[0], FakeTensor) else mode.without_values(args[0])
+        return torch.nn.Parameter(data, requires_grad=kwargs.get("requires_grad", True))
+
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not (args and isinstance(args[0], torch.Tensor)):
+            initialize(self, *args, **kwargs)
+
+    fake.__new__, fake.__init__ = staticmethod(made), initialized
+    try:
+        yield
+    finally:
+        fake.__new__, fake.__init__ = make, initialize
 
 
 def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:

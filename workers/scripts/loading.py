@@ -1,0 +1,70 @@
+"""Batches of a few samples: where samples are of one shape, a large batch repeats the first of them.
+
+A prediction needs the shapes of a batch. To decode and augment thousands of images for it takes minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+from torch.utils.data._utils import fetch
+
+_NUM_LOADED = 16  # samples of a batch
+
+
+@contextmanager
+def few_samples_loaded() -> Iterator[None]:
+    """Data loaders of this process load no more samples than they need to meanwhile."""
+    fetcher: Any = fetch._MapDatasetFetcher  # noqa: SLF001 - no public name
+    whole = fetcher.fetch
+
+    def fetched(each: Any, index: Any) -> Any:
+        if not each.auto_collation or not isinstance(index, list | tuple) or len(index) <= _NUM_LOADED:
+            return whole(each, index)
+        load = _loader_of(each.dataset)
+        samples = load(index[:_NUM_LOADED])
+        if _are_alike(samples):
+            samples = [samples[number % _NUM_LOADED] for number in range(len(index))]
+        else:
+            samples += load(index[_NUM_LOADED:])
+        return each.collate_fn(samples)
+
+    fetcher.fetch = fetched
+    try:
+        yield
+    finally:
+        fetcher.fetch = whole
+
+
+def _loader_of(dataset: Any) -> Callable[[Any], list[Any]]:
+    several: Callable[[Any], list[Any]] | None = getattr(dataset, "__getitems__", None)
+    return several or (lambda index: [dataset[each] for each in index])
+
+
+def _are_alike(samples: list[Any]) -> bool:
+    first = _described(samples[0])
+    return first is not None and all(_described(sample) == first for sample in samples[1:])
+
+
+def _described(sample: Any) -> Hashable | None:
+    """What decides the shapes of a batch with this sample; None where that is not known."""
+    leaves, structure = tree_flatten(sample)
+    described: list[Hashable] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            described.append((leaf.shape, leaf.dtype))
+        elif isinstance(leaf, str | bytes):
+            described.append((type(leaf), len(leaf)))
+        elif isinstance(leaf, bool | int | float | None):
+            described.append((type(leaf),))
+        elif type(leaf).__module__.startswith("numpy"):
+            described.append((type(leaf), getattr(leaf, "shape", None), str(getattr(leaf, "dtype", None))))
+        elif type(leaf).__module__.startswith("PIL."):
+            described.append((type(leaf), leaf.size, leaf.mode))
+        else:
+            return None
+    return str(structure), tuple(described)
