@@ -4,9 +4,10 @@ For each script of a list (see `scripts.py`) what the prediction says that its f
 free on a GPU, against PyTorch's profiler of the same script on the CPU, size by size and in order.
 
 What is not compared, as in the project's own tests of workloads: tensors of fewer than 32 bytes, and the
-order of frees that come one after another. And what only one of the two has: the copies of a batch to the
-GPU, what the data loader makes on the CPU, workspaces of convolutions. Optimizers run tensor by tensor on
-both sides, as PyTorch's own choice depends on the device.
+order of frees, and here of allocations, that come one after another. And what only one of the two has: the
+copies of a batch to the GPU, what the data loader makes on the CPU, workspaces of convolutions and of batch
+norms. Optimizers run tensor by tensor on both sides and dropout is one operator, as on a GPU; `cuda()` leaves
+tensors where they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import gc
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,8 +31,13 @@ from scripts import Listed, environment_for, scripts
 
 _NUM_STEPS = 2
 _SMALLEST_BYTES = 32
+# Operators whose kernels differ between CPU and GPU: what they both allocate and free is left out.
+_OWN_KERNELS = (
+    "aten::convolution", "aten::convolution_backward", "aten::native_batch_norm",
+    "aten::native_batch_norm_backward", "aten::native_dropout", "aten::native_dropout_backward",
+)  # fmt: skip
 # What marks a place in the profiler's stream: an allocation of a size that nothing else has.
-_LOADING, _LOADED, _FORWARD, _STEPPED = (123_456_000 + number for number in range(1, 5))
+_LOADING, _LOADED, _FORWARD, _ENDED = (123_456_000 + number for number in range(1, 5))
 
 
 def main() -> None:
@@ -53,7 +60,11 @@ def main() -> None:
     print("| script | events | bytes allocated | |\n|---|---|---|---|")
     for listed in named:
         given = {**document.get("environment", {}), **listed.environment}
-        real, predicted = (sizes_of(listed, root, given, options.list, side) for side in _SIDES)
+        try:
+            real, predicted = (sizes_of(listed, root, given, options.list, side) for side in _SIDES)
+        except RuntimeError as error:
+            print(f"| {listed.name} | | | {error} |", flush=True)
+            continue
         print(f"| {listed.name} | {len(real):,} | {sum(each for each in real if each > 0):,} "
               f"| {difference(real, predicted)} |", flush=True)  # fmt: skip
 
@@ -73,7 +84,7 @@ def sizes_of(listed: Listed, root: Path, given: dict[str, str], path: Path, side
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{listed.name}, {side}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"no {side} run: {done.stderr.strip().splitlines()[-1]}")
     return list(json.loads(done.stdout))
 
 
@@ -90,10 +101,12 @@ def difference(real: list[int], predicted: list[int]) -> str:
 
 
 def canonical(sizes: list[int]) -> list[int]:
-    """Consecutive frees by size: their order makes no difference to an allocator, and is not recorded."""
+    """Consecutive frees by size: their order makes no difference to an allocator, and is not recorded.
+
+    Consecutive allocations too: in which order a kernel makes its outputs depends on the device.
+    """
     sizes = [size for size in sizes if abs(size) >= _SMALLEST_BYTES]
-    runs = itertools.groupby(sizes, lambda size: size < 0)
-    return [size for is_free, run in runs for size in (sorted(run) if is_free else run)]
+    return [size for _, run in itertools.groupby(sizes, lambda size: size < 0) for size in sorted(run)]
 
 
 def _spec(listed: Listed) -> Any:
@@ -148,6 +161,19 @@ def _tensor_by_tensor() -> Iterator[None]:
         module._default_to_fused_or_foreach = choose
 
 
+def _as_on_a_gpu() -> None:
+    """Lets this process, which has none, take the ways of a script that has one."""
+    import torch
+    from torch.nn import functional
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        return torch.native_dropout(input, p, training)[0] if training and p else input
+
+    vars(functional)["dropout"] = dropout
+    for kind in (torch.Tensor, torch.nn.Module):
+        kind.cuda = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]
+
+
 def predicted_sizes(listed: Listed, root: Path) -> list[int]:
     from workers.predict.fake import fake_gpu
     from workers.predict.scripts.tracer import ScriptTracer
@@ -163,8 +189,16 @@ def predicted_sizes(listed: Listed, root: Path) -> list[int]:
         for number in call.outputs
     }
     start = next(mark.position for mark in trace.marks if mark.name == "step 1 forward")
-    sizes = [0 if n in copies else each.num_bytes for n, each in enumerate(trace.allocations)]
+    sizes = [0 if n in copies else _bytes_of(each) for n, each in enumerate(trace.allocations)]
     return canonical([sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]])
+
+
+def _bytes_of(allocation: Any) -> int:
+    """Of an allocation, where a real run on the CPU has it too."""
+    scratch = allocation.scratch
+    if scratch is None or scratch.formula != "elements" or "convolution" in allocation.operator:
+        return int(allocation.num_bytes)
+    return math.prod(scratch.dimensions) * int(scratch.element_bytes)
 
 
 class _Marker:
@@ -183,14 +217,16 @@ class _Marker:
             self._is_in_step = True
             self.mark(_FORWARD)
 
-    def stepped(self, _optimizer: Any) -> None:
-        self.mark(_STEPPED)
+    def ended(self) -> None:
+        self.mark(_ENDED)
 
     def backward(self) -> None: ...
 
-    after_backward = ended = backward
+    after_backward = backward
 
     def stepping(self, _optimizer: Any) -> None: ...
+
+    stepped = stepping
 
 
 def real_sizes(listed: Listed, root: Path) -> list[int]:
@@ -212,6 +248,7 @@ def real_sizes(listed: Listed, root: Path) -> list[int]:
     watch = StepWatch(batches, _NUM_STEPS, marker, follows_modules=True)
     iterator: Any = dataloader._BaseDataLoaderIter
     seed(spec.seed)
+    _as_on_a_gpu()
     gc.collect()
     with watch.watching(), without_missing_operators(), _tensor_by_tensor():
         advance = iterator.__next__
@@ -235,29 +272,46 @@ def real_sizes(listed: Listed, root: Path) -> list[int]:
 
 def _allocations(results: Any) -> list[tuple[int, int]]:
     """Every allocation and free in order: its address, its bytes, negative of a free."""
-    found = []
-    pending = list(results.experimental_event_tree())
+    found: list[tuple[int, int, int, int | None]] = []
+    pending = [(event, None) for event in results.experimental_event_tree()]
     while pending:
-        event = pending.pop()
-        pending += event.children
+        event, kernel = pending.pop()
         if event.name == "[memory]":
             fields = event.extra_fields
-            found.append((event.start_time_ns, fields.ptr, fields.alloc_size))
-    return [(address, size) for _, address, size in sorted(found, key=lambda each: each[0])]
+            found.append((event.start_time_ns, fields.ptr, fields.alloc_size, kernel))
+        if kernel is None and event.name in _OWN_KERNELS:
+            kernel = event.id
+        pending += [(child, kernel) for child in event.children]
+    found.sort(key=lambda each: each[0])
+    return list(_without_workspaces(found))
+
+
+def _without_workspaces(found: list[tuple[int, int, int, int | None]]) -> Iterator[tuple[int, int]]:
+    """Leaves out what one of `_OWN_KERNELS` both allocates and frees."""
+    dropped = set()
+    begun: dict[tuple[int, int], int] = {}
+    for number, (_, address, size, kernel) in enumerate(found):
+        if kernel is None:
+            continue
+        if size > 0:
+            begun[kernel, address] = number
+        elif (kernel, address) in begun:
+            dropped |= {begun.pop((kernel, address)), number}
+    for number, (_, address, size, _) in enumerate(found):
+        if number not in dropped:
+            yield address, size
 
 
 def _of_steps(allocations: list[tuple[int, int]]) -> Iterator[int]:
     """The sizes between the first forward pass and the last step, without what the loader made."""
-    has_begun, is_loading, num_stepped = False, False, 0
+    has_begun, is_loading = False, False
     of_loader: set[int] = set()
     for address, size in allocations:
-        if abs(size) in (_LOADING, _LOADED, _FORWARD, _STEPPED):
-            if size > 0:
-                has_begun = has_begun or size == _FORWARD
-                is_loading = size == _LOADING if size in (_LOADING, _LOADED) else is_loading
-                num_stepped += size == _STEPPED
-                if num_stepped == _NUM_STEPS:
-                    return
+        if size == _ENDED:
+            return
+        if abs(size) in (_LOADING, _LOADED, _FORWARD):
+            has_begun = has_begun or size == _FORWARD
+            is_loading = size == _LOADING if size in (_LOADING, _LOADED) else is_loading
         elif size > 0 and is_loading:
             of_loader.add(address)
         elif size < 0 and address in of_loader:

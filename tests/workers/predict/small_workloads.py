@@ -202,6 +202,20 @@ residual = _applying(lambda self, x: x + functional.relu(self.layer(x)))
 squared = _applying(lambda _, x: x * x)
 gathered = _applying(lambda _, x: x[:, :4] + x[:, 4:8] + x[:, 8:12])
 formula = _applying(lambda _, x: functional.cosine_similarity(x, x.exp(), dim=1))
+# A multiple of what is applied, so that its gradient goes on.
+mean_squared_loss = _applying(lambda _, x: x * functional.mse_loss(x, torch.zeros_like(x)))
+smooth_loss = _applying(lambda _, x: x * functional.smooth_l1_loss(x, torch.zeros_like(x), reduction="sum"))
+huber_loss = _applying(lambda _, x: x * functional.huber_loss(x, torch.zeros_like(x)))
+margin_loss = _applying(lambda _, x: x * functional.soft_margin_loss(x, torch.ones_like(x)))
+cross_entropy_of_shares = _applying(
+    lambda _, x: x * functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x))
+)
+losses_of_elements = _applying(
+    lambda _, x: (
+        functional.mse_loss(x, torch.zeros_like(x), reduction="none")
+        + functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x), reduction="none")
+    )
+)
 own_function = _applying(lambda _, x: OwnExponential.apply(x))
 checkpointed = _workload(functools.partial(Checkpointed, use_reentrant=False))
 blocks = _workload(

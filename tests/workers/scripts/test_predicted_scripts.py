@@ -436,7 +436,7 @@ def test_boxes_that_suppression_keeps_are_assumed_and_pooled(tmp_path):
         """)
     )
     outcome = predicted(Script(path=path).reference(), 8)
-    assert outcome.verdict is Verdict.FITS, outcome.message
+    assert outcome.verdict is Verdict.FITS, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.batch_size == 8
     (assumed,) = trace.assumptions
@@ -458,7 +458,7 @@ def test_a_script_finds_a_terminal_at_which_nobody_types(written):
         "    loss_of_step()",
         "    optimizer.step()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.message
+    assert outcome.verdict is Verdict.FITS, outcome.error
 
 
 def test_modules_that_prepare_samples_are_no_models(tmp_path):

@@ -21,7 +21,7 @@ CORRECTIONS = (
         "cublas", "the workspace of matrix products, one for the thread of forward and one for backward"
     ),
     Correction("attention", "the scratch memory of flash and memory-efficient attention in backward"),
-    Correction("layout_copies", "copies that operators make of arguments whose layout they do not take"),
+    Correction("layout_copies", "copies of arguments whose layout or type an operator does not take"),
     Correction("layer_norm", "the partial sums of LayerNorm's parameter gradients where there are many rows"),
     Correction("embedding_backward", "sorted indices and partial sums of an embedding's gradient"),
     Correction("index_backward", "sorted indices where the gradient of indexing is accumulated"),

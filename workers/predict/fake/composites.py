@@ -219,6 +219,53 @@ def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     return sums.log_().add_(maxima.view_as(sums))
 
 
+def _elementwise_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+    _beta: float = 1.0,
+) -> Tensor:
+    """BinaryOps.cpp, of squared and smooth losses: the result keeps memory for all elements."""
+    dtype, shape = torch.result_type(input, target), torch.broadcast_shapes(input.shape, target.shape)
+    result = input.new_empty(shape, dtype=dtype)
+    if reduction == 0:
+        return result
+    input.new_empty(shape, dtype=dtype)
+    return result.as_strided((), ())
+
+
+def _huber_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+    _delta: float = 1.0,
+) -> Tensor:
+    """Loss.cpp: the loss of all elements, then its reduction."""
+    loss = input.new_empty(torch.broadcast_shapes(input.shape, target.shape))
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def _soft_margin_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+) -> Tensor:
+    """Loss.cpp: the result keeps the memory of the loss of all elements, as `_binary_cross_entropy`."""
+    return _binary_cross_entropy(input, target, None, reduction)
+
+
+def _soft_margin_loss_backward(
+    _grad: Tensor,
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    _reduction: int,
+) -> Tensor:
+    """Loss.cpp: the exponential is kept beside its gradient."""
+    exponential = (-target).mul(input).exp()
+    gradient: Tensor = target.mul(exponential)
+    return gradient
+
+
 def _binary_cross_entropy(
     input: Tensor,  # noqa: A002
     _target: Tensor,
@@ -261,6 +308,11 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     **recurrent.WITH_TEMPORARIES,
     aten._safe_softmax.default: _safe_softmax,
     aten.logsumexp.default: _logsumexp,
+    aten.mse_loss.default: _elementwise_loss,
+    aten.smooth_l1_loss.default: _elementwise_loss,
+    aten.huber_loss.default: _huber_loss,
+    aten.soft_margin_loss.default: _soft_margin_loss,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
 }

@@ -248,6 +248,13 @@ def _convolution_backward(
     return Recipe(before=(_copies(input_copied, grad_out, layout=layout), _copies(weight, layout=layout)))
 
 
+def _sum(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """ReduceOps.cpp, `make_reduction`: truth values and small whole numbers are added up as large ones."""
+    if input.is_floating_point() or input.is_complex() or input.dtype == torch.int64:
+        return Recipe()
+    return Recipe(after=((_elements("layout_copies", input.shape, _INDEX_BYTES),),))
+
+
 # Indices.
 
 
@@ -317,6 +324,8 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
         grad_out, tensor
     ),
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.embedding_dense_backward.default: _embedding_backward,
