@@ -104,6 +104,11 @@ class Predictor:
         self.sources: dict[str, str] | None = None
         self._largest: Predictor | None = None
 
+    @property
+    def follows_script(self) -> bool:
+        """Whether the workload is a training script, which may end itself."""
+        return self._workload.script is not None
+
     def curve(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedCurve:
         """The curve of a knob setting on a card; the first of its kind costs three traces.
 

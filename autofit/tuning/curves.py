@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit.errors import AutofitError
+from autofit.errors import AutofitError, WorkloadFailedError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
@@ -171,7 +171,7 @@ def _on_a_card(
             failures.append(error)
     notes = _on_unguided(failures, space)
     if target.probe is None:
-        _confirm(predictor, target, space, curves, risk)
+        notes = (*notes, *_confirm(predictor, target, space, curves, risk))
     if not curves.needs_traces:
         return curves, notes
     if target.probe is not None:
@@ -237,8 +237,14 @@ def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[
     )
 
 
-def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk) -> None:
-    """Traces the sizes that the curves answer with; where one differs, traces replace the curves."""
+def _confirm(
+    predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk
+) -> tuple[str, ...]:
+    """Traces the sizes that the curves answer with; where one differs, traces replace the curves.
+
+    Returns:
+        Which of these sizes the user's script fails at by itself, as one whose evaluation needs more data.
+    """
     answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
         prior = curves.prior(knobs)
@@ -246,7 +252,19 @@ def _confirm(predictor: Predictor, target: Target, space: SearchSpace, curves: C
             scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
             answers.append((knobs, scan.largest_batch or space.min_batch))
     # All of them are looked at: a curve that differs is replaced. Settings that share traces share these.
-    agreed = [predictor.confirm(knobs, batch_size) for knobs, batch_size in answers]
+    agreed, failures = [], {}
+    for knobs, batch_size in answers:
+        try:
+            agreed.append(predictor.confirm(knobs, batch_size))
+        except WorkloadFailedError as error:
+            if predictor.follows_script and error.kind == WorkloadFailedError.kind:
+                failures[batch_size] = error.message
+                continue
+            raise
     if not all(agreed):
         for knobs in space.settings:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+    return tuple(
+        f"at batch size {batch_size} the script fails, and not for want of memory: {message}"
+        for batch_size, message in failures.items()
+    )

@@ -65,6 +65,17 @@ def test_a_search_predicts_a_script_and_says_how_to_call_it(small, call):
     assert "python small.py x -n 64" in finished.out
 
 
+def test_a_script_that_fails_at_the_largest_size_alone_is_answered_with_a_note(small, call):
+    small.write_text(small.read_text() + "    assert batch_size <= 100, 'more than the test set has'\n")
+    options = ("--script", "small.py", "--batch-arg", "-n", "--gpu-mem", "2G", "--json", "--fresh")
+    finished = call("tune", *options)
+    document = json.loads(finished.out)
+    assert finished.code == 0, finished
+    assert document["best"]["batch_size"] > 100
+    (note,) = [each for each in document["notes"] if "more than the test set has" in each]
+    assert f"at batch size {document['best']['batch_size']} the script fails" in note
+
+
 @pytest.mark.process
 def test_a_search_measures_a_script_on_the_cpu(small):
     options = {"script": str(small), "batch_arg": "-n", "device": "cpu", "gpu_mem": "4G", "max_batch": "1"}

@@ -260,8 +260,11 @@ def _soft_margin_loss_backward(
     target: Tensor,
     _reduction: int,
 ) -> Tensor:
-    """Loss.cpp: the exponential is kept beside its gradient."""
-    exponential = (-target).mul(input).exp()
+    """Loss.cpp: what an expression makes is kept to its end, the exponential to the end of the call."""
+    negative = -target
+    product = negative.mul(input)
+    exponential = product.exp()
+    del negative, product
     gradient: Tensor = target.mul(exponential)
     return gradient
 
