@@ -13,6 +13,7 @@ tensors where they are.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import itertools
 import json
@@ -127,8 +128,6 @@ def _spec(listed: Listed) -> Any:
 
 def _own(spec: Any, listed: Listed) -> Any:
     """The spec at the script's own batch where the list names none."""
-    import dataclasses
-
     if listed.batch_size is not None:
         return spec
     call = dataclasses.replace(spec.workload.script, keeps_batch=True)
@@ -136,13 +135,13 @@ def _own(spec: Any, listed: Listed) -> Any:
 
 
 def _filled(listed: Listed, root: Path) -> Listed:
-    import dataclasses
-
+    """The entry with the folder of the repositories in its arguments."""
     return dataclasses.replace(listed, arguments=tuple(each.format(root=root) for each in listed.arguments))
 
 
 @contextmanager
 def _tensor_by_tensor() -> Iterator[None]:
+    """Optimizers loop over their tensors meanwhile, as they do on the CPU."""
     from torch.optim import optimizer
 
     module: Any = optimizer

@@ -117,6 +117,20 @@ class StepWatch:
         return self._num_backwards or 0
 
     @property
+    def has_optimizer(self) -> bool:
+        return self._num_optimizers > 0
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """Of all optimizers."""
+        return sum(self._counts.values())
+
+    @property
+    def num_backwards(self) -> int:
+        """Backward passes that added to gradients."""
+        return self._num_backwards
+
+    @property
     def num_seen(self) -> int:
         """Steps of whatever kind, once the script has ended."""
         return self.num_steps or self._num_forwards

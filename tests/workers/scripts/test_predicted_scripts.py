@@ -521,3 +521,33 @@ def test_a_large_batch_repeats_its_first_samples_where_all_are_of_one_shape(tmp_
     outcome = predicted(Script(path=path).reference(), 128)
     assert outcome.error is not None
     assert "that is all" in outcome.error.message
+
+
+@pytest.mark.parametrize(("kept", "num_passes"), [("", 2), ("losses.append(loss)", 8)])
+def test_of_accumulated_batches_the_first_show_what_each_takes(tmp_path, kept, num_passes):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(f"""
+            import os, torch
+            from torch import nn
+            BATCH, losses = int(os.environ["BATCH"]), []
+            model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                optimizer.zero_grad()
+                for _ in range(8):
+                    loss = model(torch.randn(BATCH, 8).cuda()).square().mean()
+                    loss /= 8
+                    loss.backward()
+                    {kept}
+                optimizer.step()
+        """)
+    )
+    outcome = predicted(Script(path=path, batch_variable="BATCH").reference())
+    trace = Trace.from_json(outcome.trace_json)
+    start, end = (
+        next(mark.position for mark in trace.marks if mark.name == f"step {number} input")
+        for number in (2, 3)
+    )
+    made = [trace.allocations[event] for event in trace.events[start:end] if event >= 0]
+    assert sum(each.operator == "aten.relu" for each in made) == num_passes

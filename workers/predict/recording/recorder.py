@@ -80,6 +80,11 @@ class Recorder:
         self._threads_with_handle: set[bool] = set()  # whether it is the thread that runs backward
         self._closed = False
 
+    @property
+    def num_live(self) -> int:
+        """Storages on the device."""
+        return len(self._ids)
+
     def mark(self, name: str) -> None:
         if self._closed:
             return

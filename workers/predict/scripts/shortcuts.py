@@ -1,8 +1,9 @@
-"""Evaluation loops cut short: a model that was seen with such inputs returns tensors like those it returned.
+"""Repeated passes cut short: a model that was seen with such inputs returns tensors like those it returned.
 
 Between its steps a script may evaluate its model on hundreds of batches. What a forward pass without
 gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
-outputs are made.
+outputs are made. In a step that accumulates the gradients of many batches, the first two show what each
+takes, and that none leaves anything behind; from the third on the outputs have no more behind them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from workers.scripts.watching import StepWatch
+
 _NUM_SHOWN = 2  # passes that are run whole
 _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -28,17 +31,47 @@ class _Seen:
     leaves: list[Any]
     structure: Any
 
+    def made(self) -> Any:
+        """Outputs like these."""
+        return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
+
+
+@dataclass
+class _Accumulating:
+    """Passes of a model in one step, each of a batch whose gradients are added to those before.
+
+    Attributes:
+        num_steps: that were made before.
+        places: backward passes so far and live allocations, when each of the passes began.
+        outputs: what a pass returned.
+    """
+
+    num_steps: int
+    places: list[tuple[int, int]]
+    outputs: _Seen | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last two passes before this one took and left the same."""
+        if len(self.places) <= _NUM_SHOWN or self.outputs is None:
+            return False
+        (first, _), (second, live), (third, still_live) = self.places[-3:]
+        return second - first == third - second == 1 and live == still_live
+
 
 class Shortcuts:
     """Answers for models whose passes are known.
 
     Args:
-        passed: is called for every pass that is not run.
+        watch: counts steps and passes, and is told of every pass without gradients that is not run.
+        num_live: how many allocations there are.
     """
 
-    def __init__(self, passed: Callable[[], None]) -> None:
-        self._passed = passed
+    def __init__(self, watch: StepWatch, num_live: Callable[[], int]) -> None:
+        self._watch = watch
+        self._num_live = num_live
         self._seen: dict[Hashable, _Seen] = {}
+        self._accumulating: dict[Hashable, _Accumulating] = {}
         self._depth = 0
 
     @contextmanager
@@ -48,12 +81,10 @@ class Shortcuts:
         call = module.__call__
 
         def called(each: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._depth or torch.is_grad_enabled():
-                self._depth += 1
-                try:
-                    return call(each, *args, **kwargs)
-                finally:
-                    self._depth -= 1
+            if self._depth:
+                return call(each, *args, **kwargs)
+            if torch.is_grad_enabled():
+                return self._called_to_train(call, each, args, kwargs)
             return self._called(call, each, args, kwargs)
 
         module.__call__ = called
@@ -72,25 +103,63 @@ class Shortcuts:
         key = _key(module, args, kwargs)
         seen = None if key is None else self._seen.get(key)
         if seen is not None and seen.num_passes >= _NUM_SHOWN:
-            self._passed()
-            return tree_unflatten([_like(leaf) for leaf in seen.leaves], seen.structure)
-        self._depth += 1
-        try:
-            result = call(module, *args, **kwargs)
-        finally:
-            self._depth -= 1
-        if key is not None:
-            self._learn(key, seen, result)
+            self._watch.passed()
+            return seen.made()
+        result = self._run(call, module, args, kwargs)
+        shown = None if key is None else _shown(result)
+        if key is not None and shown is not None:
+            if seen is not None and (seen.leaves, seen.structure) == (shown.leaves, shown.structure):
+                shown.num_passes += seen.num_passes
+            self._seen[key] = shown
         return result
 
-    def _learn(self, key: Hashable, seen: _Seen | None, result: Any) -> None:
-        leaves, structure = tree_flatten(result)
-        if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
-            return
-        described = [_description(leaf) for leaf in leaves]
-        is_same = seen is not None and seen.leaves == described and seen.structure == structure
-        num_passes = seen.num_passes + 1 if seen is not None and is_same else 1
-        self._seen[key] = _Seen(num_passes, described, structure)
+    def _called_to_train(
+        self,
+        call: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        key = _key(module, args, kwargs) if self._watch.has_optimizer else None
+        if key is None or _needs_gradients((args, kwargs)):
+            return self._run(call, module, args, kwargs)
+        num_steps = self._watch.num_optimizer_steps
+        passes = self._accumulating.get(key)
+        if passes is None or passes.num_steps != num_steps:
+            passes = self._accumulating[key] = _Accumulating(num_steps, [])
+        passes.places.append((self._watch.num_backwards, self._num_live()))
+        if passes.is_known:
+            assert passes.outputs is not None
+            return passes.outputs.made()
+        result = self._run(call, module, args, kwargs)
+        passes.outputs = _shown(result)
+        return result
+
+    def _run(
+        self,
+        call: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        self._depth += 1
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+
+def _shown(result: Any) -> _Seen | None:
+    """What one pass returned; None where something in it is of a kind that cannot be made again."""
+    leaves, structure = tree_flatten(result)
+    if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
+        return None
+    return _Seen(1, [_description(leaf) for leaf in leaves], structure)
+
+
+def _needs_gradients(given: Any) -> bool:
+    """Whether a pass has a part in the gradients of what it is given."""
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +167,33 @@ class _Shape:
     size: torch.Size
     dtype: torch.dtype
     device: torch.device
+    requires_grad: bool
 
 
 def _description(leaf: Any) -> Any:
-    return _Shape(leaf.size(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return _Shape(leaf.size(), leaf.dtype, leaf.device, leaf.requires_grad)
 
 
 def _like(leaf: Any) -> Any:
     if not isinstance(leaf, _Shape):
         return leaf
+    if leaf.requires_grad:
+        return _Beginning.apply(torch.empty((), requires_grad=True), leaf)
     return torch.empty(leaf.size, dtype=leaf.dtype, device=leaf.device)
+
+
+class _Beginning(torch.autograd.Function):
+    """An output with nothing behind it, at which backward ends."""
+
+    @staticmethod
+    def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
+        return torch.empty(shape.size, dtype=shape.dtype, device=shape.device)
+
+    @staticmethod
+    def backward(_ctx: Any, _grad: Tensor) -> tuple[None, None]:
+        return None, None
 
 
 def _key(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:

@@ -73,7 +73,7 @@ class ScriptTracer:
             fake_device.parameters_diverted(self._mode),
             self._recorder.following(),
             self._watch.watching(),
-            Shortcuts(self._watch.passed).taken(),
+            Shortcuts(self._watch, lambda: self._recorder.num_live).taken(),
             without_missing_operators(),
         ):
             run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
