@@ -50,7 +50,8 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _num_classes(weights: Any) -> int:
-    return _USUAL_CLASSES if weights is None else len(weights.meta["categories"])
+    named = None if weights is None else weights.meta["categories"]  # none of weights for features alone
+    return _USUAL_CLASSES if named is None else len(named)
 
 
 def _sides(weights: Any) -> tuple[int, int]:
