@@ -81,11 +81,17 @@ class Shortcuts:
         call = module.__call__
 
         def called(each: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                self._depth += 1
+                try:
+                    return call(each, *args, **kwargs)
+                finally:
+                    self._depth -= 1
+
             if self._depth:
                 return call(each, *args, **kwargs)
-            if torch.is_grad_enabled():
-                return self._called_to_train(call, each, args, kwargs)
-            return self._called(call, each, args, kwargs)
+            passed = self._trained if torch.is_grad_enabled() else self._evaluated
+            return passed(each, (args, kwargs), run)
 
         module.__call__ = called
         try:
@@ -93,19 +99,13 @@ class Shortcuts:
         finally:
             module.__call__ = call
 
-    def _called(
-        self,
-        call: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        key = _key(module, args, kwargs)
+    def _evaluated(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        key = _key(module, given)
         seen = None if key is None else self._seen.get(key)
         if seen is not None and seen.num_passes >= _NUM_SHOWN:
             self._watch.passed()
             return seen.made()
-        result = self._run(call, module, args, kwargs)
+        result = run()
         shown = None if key is None else _shown(result)
         if key is not None and shown is not None:
             if seen is not None and (seen.leaves, seen.structure) == (shown.leaves, shown.structure):
@@ -113,16 +113,10 @@ class Shortcuts:
             self._seen[key] = shown
         return result
 
-    def _called_to_train(
-        self,
-        call: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        key = _key(module, args, kwargs) if self._watch.has_optimizer else None
-        if key is None or _needs_gradients((args, kwargs)):
-            return self._run(call, module, args, kwargs)
+    def _trained(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        key = _key(module, given) if self._watch.has_optimizer else None
+        if key is None or _needs_gradients(given):
+            return run()
         num_steps = self._watch.num_optimizer_steps
         passes = self._accumulating.get(key)
         if passes is None or passes.num_steps != num_steps:
@@ -131,22 +125,9 @@ class Shortcuts:
         if passes.is_known:
             assert passes.outputs is not None
             return passes.outputs.made()
-        result = self._run(call, module, args, kwargs)
+        result = run()
         passes.outputs = _shown(result)
         return result
-
-    def _run(
-        self,
-        call: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self._depth += 1
-        try:
-            return call(module, *args, **kwargs)
-        finally:
-            self._depth -= 1
 
 
 def _shown(result: Any) -> _Seen | None:
@@ -196,9 +177,9 @@ class _Beginning(torch.autograd.Function):
         return None, None
 
 
-def _key(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
     """The model and the shapes of its inputs; None where something in them may change in the pass."""
-    leaves, structure = tree_flatten((args, kwargs))
+    leaves, structure = tree_flatten(given)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None
     if not any(isinstance(leaf, Tensor) for leaf in leaves):

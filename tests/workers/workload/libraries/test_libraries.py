@@ -112,7 +112,7 @@ def test_torchvision_classifies_images_or_their_pixels():
     images, _ = loaded("torchvision:inception_v3").make_batch(2, CPU)
     assert images.shape == (2, 3, 299, 299), "as its weights want them"
     assert loss_of(loaded("torchvision:squeezenet1_1", input_shape=(3, 64, 64), num_classes=5)).isfinite()
-    assert loaded("torchvision:vgg16").build_model()(torch.ones(1, 3, 224, 224)).shape == (1, 1000)
+    assert loaded("torchvision:vgg16").make_batch(2, CPU)[1].max() < 1000  # its newest weights name none
     dense = loaded("torchvision:lraspp_mobilenet_v3_large", input_shape=(3, 64, 64))
     _, labels = dense.make_batch(2, CPU)
     assert labels.shape == (2, 64, 64)
