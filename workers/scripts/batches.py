@@ -62,6 +62,7 @@ class Batches:
         self._given: list[int] = []  # leading dimensions of what loaders gave last
         self.num_samples: int | None = None
         self.is_loading = False
+        self._is_provisional = False
         self._shapes: list[tuple[int, ...]] = []
         self.size: int | None = None
         self.whole_dataset: int | None = None
@@ -70,6 +71,11 @@ class Batches:
     def is_proved(self) -> bool:
         """Whether a batch of the wanted size ran."""
         return self.size is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that models are given from here on says more."""
+        return self.is_proved and not (self._is_provisional and self._given)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -129,7 +135,7 @@ class Batches:
 
     def taken(self, given: Any) -> None:
         """The model is given this, with gradients where it is trained."""
-        if self.is_proved:
+        if self.is_settled:
             return
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
         shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
@@ -137,6 +143,7 @@ class Batches:
         if self._wanted is None:
             sizes = self._given or [shape[0] for shape in shapes if shape]
             self.size = sizes[0] if sizes else None
+            self._is_provisional = not self._given  # a model may be shown an example before the first batch
         elif self._wanted in self._given or any(self._wanted in shape for shape in shapes):
             self.size = self._wanted
         elif self.num_samples in self._given and self.num_samples < self._wanted:

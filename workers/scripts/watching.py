@@ -210,7 +210,7 @@ class StepWatch:
         self.passed()
         if self._follows_modules:
             self._follower.forward(module)
-        if not self._batches.is_proved:
+        if not self._batches.is_settled:
             self._batches.taken((args, _keywords_of_call()))
 
     def passed(self) -> None:

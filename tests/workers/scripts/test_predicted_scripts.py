@@ -477,6 +477,7 @@ def test_modules_that_prepare_samples_are_no_models(tmp_path):
                     return self.change(torch.randn(3, 8))
 
             model = nn.Linear(8, 4).cuda()
+            model(torch.zeros(2, 8).cuda())  # an example, as some libraries show it to a model
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for batch in DataLoader(Noisy(), batch_size=16):
                 model(batch.cuda()).mean().backward()
