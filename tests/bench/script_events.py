@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,25 +138,14 @@ def _filled(listed: Listed, root: Path) -> Listed:
     return dataclasses.replace(listed, arguments=tuple(each.format(root=root) for each in listed.arguments))
 
 
-@contextmanager
-def _tensor_by_tensor() -> Iterator[None]:
-    """Optimizers loop over their tensors meanwhile, as they do on the CPU."""
-    from torch.optim import optimizer
-
-    module: Any = optimizer
-    choose = module._default_to_fused_or_foreach
-    module._default_to_fused_or_foreach = lambda *_args, **_kwargs: (False, False)
+def _let_optimizers_loop() -> None:
+    """Optimizers of this process loop over their tensors, as they do on the CPU."""
     import torch
 
     for each in vars(torch.optim).values():
-        if isinstance(each, type):
-            held: Any = sys.modules[each.__module__]
-            if hasattr(held, "_default_to_fused_or_foreach"):
-                held._default_to_fused_or_foreach = module._default_to_fused_or_foreach
-    try:
-        yield
-    finally:
-        module._default_to_fused_or_foreach = choose
+        module: Any = sys.modules[each.__module__] if isinstance(each, type) else None
+        if hasattr(module, "_default_to_fused_or_foreach"):
+            module._default_to_fused_or_foreach = lambda *_args, **_kwargs: (False, False)
 
 
 def _as_on_a_gpu() -> None:
@@ -179,8 +167,8 @@ def predicted_sizes(listed: Listed, root: Path) -> list[int]:
 
     spec = _own(_spec(_filled(listed, root)), listed)
     fake_gpu.install()
-    with _tensor_by_tensor():
-        trace = ScriptTracer(spec, _NUM_STEPS).run(lambda: os._exit(1))
+    _let_optimizers_loop()
+    trace = ScriptTracer(spec, _NUM_STEPS).run(lambda: os._exit(1))
     copies = {
         number
         for call in trace.calls
@@ -248,8 +236,9 @@ def real_sizes(listed: Listed, root: Path) -> list[int]:
     iterator: Any = dataloader._BaseDataLoaderIter
     seed(spec.seed)
     _as_on_a_gpu()
+    _let_optimizers_loop()
     gc.collect()
-    with watch.watching(), without_missing_operators(), _tensor_by_tensor():
+    with watch.watching(), without_missing_operators():
         advance = iterator.__next__
 
         def advanced(each: Any) -> Any:

@@ -21,10 +21,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -33,6 +31,7 @@ import torch
 
 from workers.scripts.saved import SavedObjects
 from workers.scripts.sink import CountingSink
+from workers.workload.libraries.finders import ExecutingFinder
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
@@ -83,7 +82,7 @@ class KeptFiles:
         self._replace(os, "stat", self._stated(os.stat))
         self._replace(torch, "save", self._saved(torch.save))
         self._replace(torch, "load", self._loaded(torch.load))
-        finder = _SafetensorsFinder(self)
+        finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
         sys.meta_path.insert(0, finder)
         self._stack.callback(sys.meta_path.remove, finder)
         self._is_entered = True
@@ -271,45 +270,20 @@ class KeptFiles:
         if flags & os.O_CREAT and not (os.path.lexists(path) or self._is_free(path) or _is_of_python(path)):
             self._created.add(path)
 
-
-class _SafetensorsFinder(MetaPathFinder):
-    """Lets safetensors, which writes by itself, be imported with ways to save that do not.
-
-    Args:
-        files: keep what is saved.
-    """
-
-    def __init__(self, files: KeptFiles) -> None:
-        self._files = files
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "safetensors.torch":
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_with_own_saves(module: ModuleType) -> None:
-                execute(module)
-                self._replace(module)
-
-            spec.loader.exec_module = execute_with_own_saves  # type: ignore[method-assign]
-        return spec
-
-    def _replace(self, module: ModuleType) -> None:
-        files, load_file = self._files, module.load_file
+    def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+        """Of safetensors, which writes by itself: with ways to save that do not."""
+        execute(module)
+        load_file = module.load_file
 
         def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
-            files.keep(dict(tensors), filename)
+            self.keep(dict(tensors), filename)
 
         def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
-            files.keep(model.state_dict(), filename)
+            self.keep(model.state_dict(), filename)
 
         def loaded(filename: Any, device: Any = "cpu") -> Any:
             with suppress(LookupError, OSError):  # what is wrong with it, `load_file` says
-                return files.kept(filename, device)
+                return self.kept(filename, device)
             return load_file(filename, device)
 
         vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)

@@ -17,7 +17,7 @@ from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
 from workers.scripts.reference import read_script
 from workers.scripts.terminal import terminal_as_input
-from workers.scripts.trackers import PublishingFinder, TrackerFinder
+from workers.scripts.trackers import TrackerFinder, publishing_finder
 from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
@@ -119,7 +119,7 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
     if keeps:
         yield
         return
-    finders = [TrackerFinder(), PublishingFinder()]
+    finders = [TrackerFinder(), publishing_finder()]
     sys.meta_path[:0] = finders
     try:
         yield

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Self
+
+from workers.workload.libraries.finders import ExecutingFinder
 
 TRACKERS = (
     "wandb", "mlflow", "comet_ml", "neptune", "clearml", "aim", "swanlab", "trackio", "visdom", "dvclive",
@@ -126,26 +128,18 @@ _PUBLISHING = {
 _OF_HUB = _PUBLISHING["huggingface_hub"]
 
 
-class PublishingFinder(MetaPathFinder):
+def publishing_finder() -> ExecutingFinder:
     """Imports modules by which a script publishes something with silence in place of those functions."""
+    return ExecutingFinder(_PUBLISHING, _execute_silenced)
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname in _PUBLISHING else None
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
 
-            def execute_silenced(module: ModuleType) -> None:
-                execute(module)
-                for name in _PUBLISHING[fullname]:
-                    setattr(module, name, Silence())
-                api = vars(module).get("HfApi")
-                for name in _OF_HUB if api is not None else ():
-                    setattr(api, name, Silence())
-
-            spec.loader.exec_module = execute_silenced  # type: ignore[method-assign]
-        return spec
+def _execute_silenced(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    execute(module)
+    for name in _PUBLISHING[module.__name__]:
+        setattr(module, name, Silence())
+    api = vars(module).get("HfApi")
+    for name in _OF_HUB if api is not None else ():
+        setattr(api, name, Silence())
 
 
 class TrackerFinder(MetaPathFinder, Loader):

@@ -112,9 +112,7 @@ class StepWatch:
 
     @property
     def num_steps(self) -> int:
-        if self._most_steps:
-            return self._most_steps
-        return self._num_backwards or 0
+        return self._most_steps or self._num_backwards
 
     @property
     def has_optimizer(self) -> bool:

@@ -241,8 +241,7 @@ def _huber_loss(
     _delta: float = 1.0,
 ) -> Tensor:
     """Loss.cpp: the loss of all elements, then its reduction."""
-    loss = input.new_empty(torch.broadcast_shapes(input.shape, target.shape))
-    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+    return _reduced(input.new_empty(torch.broadcast_shapes(input.shape, target.shape)), reduction)
 
 
 def _soft_margin_loss(
@@ -277,10 +276,8 @@ def _binary_cross_entropy(
 ) -> Tensor:
     """cuda/Loss.cu: the result is resized into the memory of the loss before its reduction, and keeps it."""
     loss = torch.empty_like(input)
-    if reduction == 0:
-        return loss
-    reduced = loss.mean() if reduction == 1 else loss.sum()
-    return loss.as_strided(reduced.size(), reduced.stride())
+    reduced = _reduced(loss, reduction)
+    return reduced if reduction == 0 else loss.as_strided(reduced.size(), reduced.stride())
 
 
 def _binary_cross_entropy_with_logits(
@@ -297,6 +294,11 @@ def _binary_cross_entropy_with_logits(
     loss: Tensor = (1 - target).mul_(input).sub_(log_sigmoid)
     if weight is not None:
         loss.mul_(weight)
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    """Loss.cpp, `apply_loss_reduction`: 0 for none, 1 for the mean, 2 for the sum."""
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 

@@ -73,8 +73,11 @@ class FakeDeviceMode(TorchDispatchMode):
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if rule_of(func) is not None:
-            return self._sized(func, args, kwargs)
+        rule = rule_of(func)
+        if rule is not None:
+            result = rule(self._sizes, *args, **kwargs)
+            self._observer(func, args, kwargs, result)
+            return result
         if func is aten._local_scalar_dense.default:
             return scalar(args[0])
         given, args = args, self._without_real_tensors(args)
@@ -86,12 +89,6 @@ class FakeDeviceMode(TorchDispatchMode):
         result = self._shapes.run(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
-        return result
-
-    def _sized(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an operator whose result's size depends on values."""
-        result = self._sizes.run(func, args, kwargs)
-        self._observer(func, args, kwargs, result)
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:

@@ -17,10 +17,8 @@ from __future__ import annotations
 import ctypes
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +31,7 @@ from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.fake.layouts import as_cudnn_returns
 from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
+from workers.workload.libraries.finders import ExecutingFinder
 
 _ANSWER = torch.device("xla:0")
 _META = torch.device("meta")
@@ -129,25 +128,13 @@ def install() -> None:
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
-    sys.meta_path.insert(0, _UnseenFinder())
+    sys.meta_path.insert(0, ExecutingFinder(_LOOKING_FOR_KERNELS, _execute_unseen))
 
 
-class _UnseenFinder(MetaPathFinder):
-    """Imports libraries whose import calls the driver of a GPU as where there is none."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in _LOOKING_FOR_KERNELS else None
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_unseen(module: ModuleType) -> None:
-                with unseen():
-                    execute(module)
-
-            spec.loader.exec_module = execute_unseen  # type: ignore[method-assign]
-        return spec
+def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Of libraries whose import calls the driver of a GPU: as where there is none."""
+    with unseen():
+        execute(module)
 
 
 @contextmanager

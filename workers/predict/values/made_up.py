@@ -51,22 +51,25 @@ def _computed(name: str) -> Callable[..., Any]:
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow")
-_UNARY = ("neg", "pos", "abs")
+_BITWISE = ("lshift", "rshift", "and", "or", "xor")
+_UNARY = ("neg", "pos", "abs", "round", "trunc", "floor", "ceil")
+
+
+def _watched(kind: type) -> None:
+    """Gives a kind of number operators whose results are made up."""
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(kind, f"__{name}__", _compared(f"__{name}__"))
+    for name in (*_BINARY, *(_BITWISE if issubclass(kind, int) else ())):
+        setattr(kind, f"__{name}__", _computed(f"__{name}__"))
+        setattr(kind, f"__r{name}__", _computed(f"__r{name}__"))
+    for name in _UNARY:
+        setattr(kind, f"__{name}__", _computed(f"__{name}__"))
 
 
 class MadeUpFloat(float):
     """A floating-point number; whatever is computed with it is made up as well."""
 
     __slots__ = ()
-    for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        locals()[f"__{_name}__"] = _compared(f"__{_name}__")
-    for _name in _BINARY:
-        locals()[f"__{_name}__"] = _computed(f"__{_name}__")
-        locals()[f"__r{_name}__"] = _computed(f"__r{_name}__")
-    for _name in (*_UNARY, "round", "trunc", "floor", "ceil"):
-        locals()[f"__{_name}__"] = _computed(f"__{_name}__")
-    del _name
-    __hash__ = float.__hash__
 
     @property
     def plain(self) -> float:
@@ -86,16 +89,6 @@ class MadeUpFloat(float):
 class MadeUpInt(int):
     """A whole number; whatever is computed with it is made up as well."""
 
-    for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        locals()[f"__{_name}__"] = _compared(f"__{_name}__")
-    for _name in (*_BINARY, "lshift", "rshift", "and", "or", "xor"):
-        locals()[f"__{_name}__"] = _computed(f"__{_name}__")
-        locals()[f"__r{_name}__"] = _computed(f"__r{_name}__")
-    for _name in (*_UNARY, "round", "trunc", "floor", "ceil"):
-        locals()[f"__{_name}__"] = _computed(f"__{_name}__")
-    del _name
-    __hash__ = int.__hash__
-
     @property
     def plain(self) -> int:
         """The same as a number that nothing watches."""
@@ -106,3 +99,7 @@ class MadeUpInt(int):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, (self.plain,)
+
+
+_watched(MadeUpFloat)
+_watched(MadeUpInt)

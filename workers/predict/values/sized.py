@@ -20,7 +20,7 @@ _BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """Runs operators that have a rule here (`rule_of`) on fake tensors.
+    """What the rules of these operators (`rule_of`) are called with: runs them on fake tensors.
 
     Args:
         fresh: makes a fake tensor where `like` is: `fresh(shape, dtype, like)`.
@@ -32,11 +32,6 @@ class Sizes:
     ) -> None:
         self._fresh = fresh
         self._again = again
-
-    def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        rule = rule_of(func)
-        assert rule is not None
-        return rule(self, *args, **kwargs)
 
     def _placed(self, values: Tensor, like: Tensor) -> Tensor:
         made = self._fresh(tuple(values.shape), values.dtype, like)
