@@ -431,6 +431,10 @@ indexing = _applying(lambda _, x: x[:, [0, 3, 5]])
 # Steps that need values.
 nonzero = _applying(lambda _, x: x.nonzero().float() * x.mean())
 boolean_index = _applying(lambda _, x: x[x > 0])
+different = _applying(lambda _, x: x.detach().unique(return_counts=True)[1] * x.mean())
+different_rows = _applying(lambda _, x: x.detach().unique(dim=0) * x.mean())
+different_neighbours = _applying(lambda _, x: x.detach().unique_consecutive() * x.mean())
+known_rows = _applying(lambda _, x: torch.arange(6).remainder(3).to(x.device).unique(dim=0) * x.mean())
 item = _applying(lambda _, x: x * x.sum().item())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
 

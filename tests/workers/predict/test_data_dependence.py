@@ -20,17 +20,29 @@ def line_of(attribute: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "what"),
-    [("nonzero", "elements that are not zero"), ("boolean_index", "elements that are not zero")],
+    ("attribute", "operator", "what"),
+    [
+        ("nonzero", "aten.nonzero", "elements that are not zero"),
+        ("boolean_index", "aten.nonzero", "elements that are not zero"),
+        ("different", "aten._unique2", "different values"),
+        ("different_rows", "aten.unique_dim", "different values"),
+        ("different_neighbours", "aten.unique_consecutive", "different values"),
+    ],
 )
-def test_a_size_that_depends_on_values_is_assumed_with_its_line(attribute, what, outcome_of):
+def test_a_size_that_depends_on_values_is_assumed_with_its_line(attribute, operator, what, outcome_of):
     trace = Trace.from_json(outcome_of(attribute).trace_json)
     (assumed,) = trace.assumptions
     assert assumed.site == f"{SOURCE}:{line_of(attribute)}:<lambda>"
     assert assumed.what == what
     assert assumed.size == assumed.largest // 2
-    indices = [a.shape[0] for a in trace.allocations if a.operator == "aten.nonzero"]
-    assert set(indices) == {assumed.size}
+    results = [a.shape for a in trace.allocations if a.operator == operator]
+    assert results and results[0][0] == assumed.size
+
+
+def test_different_values_of_what_is_known_are_known(outcome_of):
+    trace = Trace.from_json(outcome_of("known_rows").trace_json)
+    assert trace.assumptions == ()
+    assert next(a.shape for a in trace.allocations if a.operator == "aten.unique_dim") == (3,)
 
 
 def test_the_assumed_share_can_be_told(outcome_of):

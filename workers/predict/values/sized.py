@@ -95,19 +95,48 @@ class Sizes:
         self, tensor: Tensor, sorted_: bool = True, inverse: bool = False, *rest: Any
     ) -> Result:
         """`_unique2(self, sorted, return_inverse, return_counts)` and `_unique`."""
-        counts = bool(rest[0]) if rest else False
+        values, inverses, counts = self._different(
+            tensor, None, lambda found: torch.unique(found, sorted_, return_inverse=True, return_counts=True)
+        )
+        wanted = (inverses if inverse else self._none(tensor), counts if any(rest) else self._none(tensor))
+        return (values, *wanted) if rest else (values, wanted[0])
+
+    def unique_consecutive(
+        self, tensor: Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
+    ) -> Result:
+        values, inverses, numbers = self._different(
+            tensor,
+            dim,
+            lambda found: torch.unique_consecutive(found, return_inverse=True, return_counts=True, dim=dim),
+        )
+        return values, inverses if inverse else self._none(tensor), numbers if counts else self._none(tensor)
+
+    def unique_dim(self, tensor: Tensor, dim: int, *_flags: bool) -> Result:
+        """Unique.cu: places and counts are computed whether they are asked for or not."""
+        return self._different(
+            tensor, dim, lambda found: torch.unique(found, return_inverse=True, return_counts=True, dim=dim)
+        )
+
+    def unique_dim_consecutive(self, tensor: Tensor, dim: int, *_flags: bool) -> Result:
+        return self.unique_consecutive(tensor, True, True, dim)
+
+    def _different(self, tensor: Tensor, dim: int | None, find: Callable[[Tensor], Result]) -> Result:
+        """The different values (slices, where there is a dimension), where each is found, how often."""
         found = _given(tensor)
         if found is not None:
-            real = torch.unique(found, sorted_, return_inverse=True, return_counts=True)
-            values, inverses, numbers = (self._placed(each, tensor) for each in real)
-        else:
-            num = running().share_of("different values", tensor.numel())
-            values = self._fresh((num,), tensor.dtype, tensor)
-            inverses = self._fresh(tuple(tensor.shape), torch.int64, tensor)
-            numbers = self._fresh((num,), torch.int64, tensor)
-        none = self._fresh((0,), torch.int64, tensor)
-        wanted = (inverses if inverse else none, numbers if counts else none)
-        return (values, *wanted) if rest else (values, wanted[0])
+            return tuple(self._placed(each, tensor) for each in find(found))
+        most = tensor.numel() if dim is None else tensor.shape[dim]
+        num = running().share_of("different values", most)
+        shape = [num] if dim is None else list(tensor.shape)
+        shape[dim or 0] = num
+        return (
+            self._fresh(tuple(shape), tensor.dtype, tensor),
+            self._fresh(tuple(tensor.shape) if dim is None else (most,), torch.int64, tensor),
+            self._fresh((num,), torch.int64, tensor),
+        )
+
+    def _none(self, tensor: Tensor) -> Tensor:
+        return self._fresh((0,), torch.int64, tensor)
 
     def bincount(self, tensor: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
         found = _given(tensor)
@@ -179,6 +208,9 @@ SIZED: dict[Any, Callable[..., Any]] = {
     aten.masked_select.default: Sizes.masked_select,
     aten._unique2.default: Sizes.unique_values,
     aten._unique.default: Sizes.unique_values,
+    aten.unique_consecutive.default: Sizes.unique_consecutive,
+    aten.unique_dim.default: Sizes.unique_dim,
+    aten.unique_dim_consecutive.default: Sizes.unique_dim_consecutive,
     aten.bincount.default: Sizes.bincount,
     aten.repeat_interleave.Tensor: Sizes.repeat_interleave,
     aten._pack_padded_sequence.default: Sizes.packed,
