@@ -353,7 +353,16 @@ class Predictor:
         return traced_knobs(knobs, num_passes=num_passes, for_host=self._architecture == HOST_ARCHITECTURE)
 
     def _traced_curve(self, knobs: Knobs) -> TracedCurve:
-        return TracedCurve(lambda batch_size: self.trace(knobs, batch_size))
+        def trace_at(batch_size: int) -> Trace:
+            trace = self.trace(knobs, batch_size)
+            if trace.batch_size != batch_size:
+                raise WorkloadFailedError(
+                    f"batch {batch_size} is more than the {trace.batch_size} samples of the whole data set: "
+                    f"ask for at most those (--max-batch {trace.batch_size})"
+                )
+            return trace
+
+        return TracedCurve(trace_at)
 
 
 def _rests_on_shares(trace: Trace) -> bool:

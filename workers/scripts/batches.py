@@ -15,8 +15,10 @@ import ast
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from enum import IntEnum
 from typing import Any
 
+import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import data
 from torch.utils._pytree import tree_leaves
@@ -33,6 +35,22 @@ _IN_PROCESS: dict[str, Any] = {
     "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
     "multiprocessing_context": None,
 }  # fmt: skip
+
+
+class _Rank(IntEnum):
+    """What a pass of a model says of the batch."""
+
+    NOTHING = 0
+    SHOWN = 1  # an example, before there was a batch, for a summary
+    EXAMPLE = 2  # the same with gradients: where no loader gives anything, the batch itself
+    EVALUATED = 3
+    TRAINED = 4
+
+    @classmethod
+    def of(cls, *, is_loaded: bool, trains: bool) -> _Rank:
+        if is_loaded:
+            return cls.TRAINED if trains else cls.EVALUATED
+        return cls.EXAMPLE if trains else cls.SHOWN
 
 
 class Batches:
@@ -62,7 +80,7 @@ class Batches:
         self._given: list[int] = []  # leading dimensions of what loaders gave last
         self.num_samples: int | None = None
         self.is_loading = False
-        self._is_provisional = False
+        self._rank = _Rank.NOTHING
         self._shapes: list[tuple[int, ...]] = []
         self.size: int | None = None
         self.whole_dataset: int | None = None
@@ -75,7 +93,7 @@ class Batches:
     @property
     def is_settled(self) -> bool:
         """Whether nothing that models are given from here on says more."""
-        return self.is_proved and not (self._is_provisional and self._given)
+        return self.is_proved and self._rank >= (_Rank.TRAINED if self._given else _Rank.EXAMPLE)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -134,20 +152,28 @@ class Batches:
             self.num_samples = None
 
     def taken(self, given: Any) -> None:
-        """The model is given this, with gradients where it is trained."""
+        """The model is given this; a pass that trains says more than one that evaluates."""
         if self.is_settled:
             return
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
         shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
         self._shapes += shapes
+        rank = _Rank.of(is_loaded=bool(self._given), trains=torch.is_grad_enabled())
+        size, is_whole = self._shown_by(shapes)
+        if size is not None and rank > self._rank:
+            self.size, self._rank = size, rank
+            self.whole_dataset = size if is_whole else None
+
+    def _shown_by(self, shapes: list[tuple[int, ...]]) -> tuple[int | None, bool]:
+        """The size of the batch that a model was given; and whether that is a whole data set."""
         if self._wanted is None:
             sizes = self._given or [shape[0] for shape in shapes if shape]
-            self.size = sizes[0] if sizes else None
-            self._is_provisional = not self._given  # a model may be shown an example before the first batch
-        elif self._wanted in self._given or any(self._wanted in shape for shape in shapes):
-            self.size = self._wanted
-        elif self.num_samples in self._given and self.num_samples < self._wanted:
-            self.size = self.whole_dataset = self.num_samples
+            return (sizes[0] if sizes else None), False
+        if self._wanted in self._given or any(self._wanted in shape for shape in shapes):
+            return self._wanted, False
+        if self.num_samples in self._given and self.num_samples < self._wanted:
+            return self.num_samples, True
+        return None, False
 
     def require_proof(self) -> None:
         """Raises `InvalidTrialError` where the model took batches, and none of the wanted size."""

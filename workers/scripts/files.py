@@ -79,7 +79,8 @@ class KeptFiles:
             self._replace(os, name, self._renamed(getattr(os, name)))
         for name in ("remove", "unlink"):
             self._replace(os, name, self._removed(getattr(os, name)))
-        self._replace(os, "stat", self._stated(os.stat))
+        for name in ("stat", "chmod", "utime", "access"):
+            self._replace(os, name, self._led(getattr(os, name)))
         self._replace(torch, "save", self._saved(torch.save))
         self._replace(torch, "load", self._loaded(torch.load))
         finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
@@ -168,23 +169,36 @@ class KeptFiles:
 
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
         def renamed(source: Any, target: Any, **kwargs: Any) -> None:
-            copy = None
-            if isinstance(source, str | os.PathLike):
-                copy = self._copies.pop(os.path.abspath(os.fsdecode(source)), None)  # noqa: PTH100
+            old, new = (os.path.abspath(os.fsdecode(path)) for path in (source, target))  # noqa: PTH100
+            copy = self._copies.pop(old, None)
+            if copy is None and os.path.isfile(old) and self._comes_new(old, new):  # noqa: PTH113
+                copy = f"{self._folder}/{next(self._names)}"
+                rename(source, copy, **kwargs)
             if copy is None:
                 rename(source, target, **kwargs)
-                self._follow(source, target)
+                self._follow(old, new)
             else:
-                self._copies[os.path.abspath(os.fsdecode(target))] = copy  # noqa: PTH100
+                self._copies[new] = copy
 
         return renamed
 
-    def _follow(self, source: Any, target: Any) -> None:
-        """Knows a file that the script created under its new name."""
-        old, new = (os.path.abspath(os.fsdecode(path)) for path in (source, target))  # noqa: PTH100
-        if old in self._created:
-            self._created.remove(old)
-            self._created.add(new)
+    def _comes_new(self, old: str, new: str) -> bool:
+        """Whether a name that the user did not have is given to what comes from a temporary folder."""
+        return self._is_free(old) and not (self._is_free(new) or os.path.lexists(new))
+
+    def _follow(self, old: str, new: str) -> None:
+        """Knows what the script made under its new name, a folder with all that is in it."""
+
+        def renamed(path: str) -> str:
+            return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+        self._copies = {renamed(path): copy for path, copy in self._copies.items()}
+        self._created = set(map(renamed, self._created))
+        self._made = list(map(renamed, self._made))
+        if self._is_free(old) and not self._is_free(new):
+            for folder, _, files in os.walk(new):
+                self._made.append(folder)
+                self._created.update(f"{folder}/{name}" for name in files)
 
     def _removed(self, remove: Callable[..., None]) -> Callable[..., None]:
         def removed(path: Any, *, dir_fd: int | None = None) -> None:
@@ -198,13 +212,15 @@ class KeptFiles:
 
         return removed
 
-    def _stated(self, stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-        def stated(path: Any, **kwargs: Any) -> os.stat_result:
+    def _led(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a path, which finds the copy where there is one."""
+
+        def led(path: Any, *args: Any, **kwargs: Any) -> Any:
             if self._copies and isinstance(path, str | os.PathLike):
                 path = self._copies.get(os.path.abspath(os.fsdecode(path)), path)  # noqa: PTH100
-            return stat(path, **kwargs)
+            return call(path, *args, **kwargs)
 
-        return stated
+        return led
 
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:

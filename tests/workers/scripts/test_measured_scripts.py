@@ -169,3 +169,21 @@ def test_a_script_may_remove_what_it_made_alone(folder):
             shutil.rmtree(folder / "ckpt-best")
         shutil.rmtree(folder / "ckpt")
     assert (folder / "ckpt-best" / "model.pt").exists()
+
+
+def test_what_is_written_in_a_temporary_folder_and_moved_is_gone_at_the_end(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with KeptFiles(str(folder), saves=False):
+        for name in ("file", "tree/file"):
+            (elsewhere / name).parent.mkdir(exist_ok=True)
+            (elsewhere / name).write_text(name)
+        shutil.move(elsewhere / "file", folder / "file")
+        (folder / "file").chmod(0o600)
+        assert (folder / "file").read_text() == "file"
+        shutil.move(elsewhere / "tree", folder / "tree")
+        assert (folder / "tree" / "file").read_text() == "tree/file"
+        (folder / "ckpt.part").mkdir()
+        (folder / "ckpt.part" / "model").write_text("model")
+        (folder / "ckpt.part").rename(folder / "ckpt")
+        assert (folder / "ckpt" / "model").read_text() == "model"
+    assert not any((folder / name).exists() for name in ("file", "tree", "ckpt", "ckpt.part"))

@@ -20,6 +20,10 @@ from workers.predict.values.made_up import MadeUpInt
 from workers.predict.values.reads import ANSWERS, OF_MADE_UP
 
 GPU = torch.device("cuda:0")
+# What programs call for one number after another, millions of times for a text.
+_OF_NUMBERS = frozenset(
+    getattr(torch.Tensor, f"__{name}__") for name in ("getitem", "setitem", "int", "index", "float", "bool")
+) | {torch.Tensor.item, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.mul}
 
 
 class NamedDevices(TorchFunctionMode):
@@ -32,20 +36,26 @@ class NamedDevices(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        if func is torch.from_numpy or (func in _OF_NUMBERS and not kwargs and all(map(_is_plain, args))):
+            with torch._C._DisableTorchDispatch():
+                return func(*args)
+        return self._called(func, args, kwargs or {})
+
+    def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.device:
             return _named(func(*_card(args), **kwargs)) if args else func(**kwargs)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self._chosen(kwargs["device"])}
         if func is torch._C._nn._parse_to:
-            return func(*(_named(arg) for arg in args), **_device_named(kwargs))
+            return func(*map(self._chosen, args), **kwargs)
         if func is torch.Tensor.type and args[1:]:
             return _of_type(*args, **kwargs)
-        if "device" in kwargs:
-            kwargs = _device_named(kwargs)
-        elif func is torch.Tensor.new_tensor:
-            kwargs = {**kwargs, "device": args[0].device}
+        if func is torch.Tensor.new_tensor:
+            kwargs = {"device": args[0].device, **kwargs}
         if func is torch.Tensor.to and len(args) > 1:
-            args = (args[0], _named(args[1]), *args[2:])
+            args = (args[0], self._chosen(args[1]), *args[2:])
         elif func is torch.Tensor.cuda:
+            self._chosen(args[1] if args[1:] else None)
             func, args, kwargs = torch.Tensor.to, (args[0], GPU), {}
         if func is torch.Tensor.to and _is_there_already(args[0], args[1:], kwargs):
             return args[0]
@@ -56,6 +66,15 @@ class NamedDevices(TorchFunctionMode):
         if any(map(_has_made_up, args)):
             args = tuple(map(_plain, args))
         return func(*args, **kwargs)
+
+    def _chosen(self, device: Any) -> Any:
+        """The device that a call names; what is none (`to` also takes types and tensors) as it is."""
+        return _named(device)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, or a tensor on the CPU of which all is known."""
+    return type(value) in (int, float) or (type(value) is torch.Tensor and not is_made_up(value))
 
 
 def _has_made_up(value: Any) -> bool:
@@ -81,10 +100,6 @@ def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
-def _device_named(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**kwargs, "device": _named(kwargs["device"])} if "device" in kwargs else kwargs
-
-
 def _of_type(tensor: torch.Tensor, kind: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`tensor.type("torch.cuda.FloatTensor")`, of which a build without CUDA knows nothing."""
     if isinstance(kind, torch.dtype):
@@ -106,7 +121,7 @@ def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
 
 
 def _named(device: Any) -> Any:
-    """A device's full name; what is none (`to` also takes types and tensors) as it is."""
+    """A device's full name; what is none as it is."""
     if isinstance(device, int) and not isinstance(device, bool):
         return torch.device("cuda", device)
     if isinstance(device, str):

@@ -24,16 +24,8 @@ class ScriptDevices(NamedDevices):
         self._name = name
         self._refuse = refuse
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        for given in (*args[1:2], (kwargs or {}).get("device")):
-            is_named = isinstance(given, str) and given.startswith("cuda:")
-            device = torch.device(given) if is_named else given
-            if isinstance(device, torch.device) and device.type == "cuda" and device.index:
-                self._refuse(several_gpus(self._name, device.index))
-        return super().__torch_function__(func, types, args, kwargs)
+    def _chosen(self, device: Any) -> Any:
+        chosen = super()._chosen(device)
+        if isinstance(chosen, torch.device) and chosen.type == "cuda" and chosen.index:
+            self._refuse(several_gpus(self._name, chosen.index))
+        return chosen
