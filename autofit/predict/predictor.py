@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import math
 
 import workers
 from autofit import paths
@@ -47,6 +48,8 @@ from workers.trace import Trace
 
 # Kinds of failure that say nothing against the workload: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
+
+_SAME_PEAK = 0.002  # of it, by which two count as one
 
 
 class Predictor:
@@ -133,18 +136,29 @@ class Predictor:
         """
         return HostBlocks(self._trace_curve(self._traced(knobs, 1)))
 
-    def confirm(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether a trace at a size is what the curve says; else the curve gives way to traces.
+    def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
+        """Whether a trace at a size is what the curve says, or has its peak; if not, traces replace it.
 
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
         traced = self._traced(knobs, batch_size)
-        curve = self._curves[traced]
-        if isinstance(curve, TracedCurve) or curve.agrees_with(self.trace(knobs, batch_size)):
+        curve, trace = self._curves[traced], self.trace(knobs, batch_size)
+        if isinstance(curve, TracedCurve) or curve.agrees_with(trace):
             return True
+        if trace.batch_size == batch_size and self._has_peak_of_curve(trace, knobs, card):
+            return True  # what comes between the steps differs, as batches of an evaluation do
         self._curves[traced] = self._traced_curve(traced)
         return False
+
+    def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
+        own = _with_own_conv_algo(knobs, trace)
+        found = self._predicted(own, card, PeakCurve([trace]), Risk.SAFE, on_grid=True)(trace.batch_size)
+        expected = self.curve(knobs, card)(trace.batch_size)
+        return all(
+            math.isclose(getattr(found, peak), getattr(expected, peak), rel_tol=_SAME_PEAK)
+            for peak in ("peak_allocated_bytes", "peak_reserved_bytes")
+        )
 
     def estimate(self, knobs: Knobs, card: Card, batch_size: int | None) -> Estimate:
         """The estimate of one batch size from one trace, at that size.

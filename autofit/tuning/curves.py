@@ -255,7 +255,7 @@ def _confirm(
     agreed, failures = [], {}
     for knobs, batch_size in answers:
         try:
-            agreed.append(predictor.confirm(knobs, batch_size))
+            agreed.append(predictor.confirm(knobs, target.card, batch_size))
         except WorkloadFailedError as error:
             if predictor.follows_script and error.kind == WorkloadFailedError.kind:
                 failures[batch_size] = error.message

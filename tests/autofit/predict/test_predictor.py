@@ -24,7 +24,7 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import Trace
+from workers.trace import Category, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -189,6 +189,34 @@ def test_a_step_whose_events_depend_on_the_batch_is_traced_at_every_size_once(
     assert curve(11).peak_allocated_bytes == (100 + 52 * 11) * MIB
     curve.on(card).outcome(11, 512 * MIB)
     assert worker.traced == [*TRACED_BATCH_SIZES, 11]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_curve_stands_where_a_trace_has_other_events_and_the_same_peak(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any, is_kept: bool
+) -> None:
+    def from_40_on(batch_size: int) -> Trace:
+        trace = make_trace(batch_size, scratch_mib_per_sample=20)
+        if batch_size < 40:
+            return trace
+        number = len(trace.allocations)
+        more = dataclasses.replace(trace.allocations[0], num_bytes=64 * MIB, category=Category.OTHER)
+        events = (*trace.events[:3], number, *(() if is_kept else (~number,)), *trace.events[3:])
+        return dataclasses.replace(trace, allocations=(*trace.allocations, more), events=events)
+
+    worker.trace_at = from_40_on
+    predictor.curve(CUDNN, card)
+    assert predictor.confirm(CUDNN, card, 39)
+    assert predictor.confirm(CUDNN, card, 40) == (not is_kept)
+    assert predictor.curve(CUDNN, card).needs_traces == is_kept
+
+
+def test_a_size_beyond_the_whole_data_set_is_refused_with_what_to_ask(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any
+) -> None:
+    worker.trace_at = lambda batch_size: loops(make_trace)(min(batch_size, 30))
+    with pytest.raises(WorkloadFailedError, match=r"batch 31 is more than the 30 samples .*--max-batch 30"):
+        predictor.curve(CUDNN, card)(31)
 
 
 @pytest.mark.parametrize("batch_size", [0, -3])
