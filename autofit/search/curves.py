@@ -44,3 +44,27 @@ class CachedCurve:
         if batch_size not in self._lower_bounds:
             self._lower_bounds[batch_size] = self._curve.lower_bound_bytes(batch_size)
         return self._lower_bounds[batch_size]
+
+
+class LineCurve:
+    """A line through two sizes of a curve whose every size costs a trace: where a search may begin.
+
+    It rises as the live bytes do, which know of no segments.
+
+    Raises:
+        ValueError: the curve does not rise between the two.
+    """
+
+    def __init__(self, curve: Curve, low: int, high: int) -> None:
+        rise = curve.lower_bound_bytes(high) - curve.lower_bound_bytes(low)
+        if rise <= 0:
+            raise ValueError(f"no line rises through batch {low} and {high}")
+        self._bytes_per_sample = rise / (high - low)
+        self._peak = high, curve.peak_reserved_bytes(high)
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
+        size, peak = self._peak
+        return max(0, round(peak + (batch_size - size) * self._bytes_per_sample))
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        return self.peak_reserved_bytes(batch_size)

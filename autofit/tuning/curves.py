@@ -7,6 +7,7 @@ import collections
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.boundary import largest_fitting_batch
-from autofit.search.curves import CachedCurve, Curve
+from autofit.search.curves import CachedCurve, Curve, LineCurve
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED
 from workers.predict.curve.host_blocks import HostBlocks
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.protocol import Probe, TrialOutcome, TrialSpec
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 Submit = Callable[[TrialSpec], Future[TrialOutcome]]
 _DIFFERS = "the step allocates differently at every batch size"
-_UNGUIDED_STEP = f"no prediction guided the search: {_DIFFERS}"
+_UNGUIDED_STEP = f"no prediction guided the search but a line through two sizes: {_DIFFERS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class CurveSet:
         self._curves: dict[Knobs, PredictedCurve] = {}
         self._host_curves: dict[Knobs, HostCurve] = {}
         self._priors: dict[Knobs, CachedCurve] = {}
+        self._lines: dict[Knobs, LineCurve | None] = {}
         self._host_trace_digest: str | None = None
 
     def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
@@ -86,8 +89,19 @@ class CurveSet:
         """What is predicted of a setting, though a size may cost a trace; None for nothing."""
         return self._curves.get(knobs) or self._host_curves.get(knobs)
 
-    def prior(self, knobs: Knobs) -> Curve | None:
+    def guess(self, knobs: Knobs) -> Curve | None:
         """Where the search of a setting begins; None for no idea."""
+        guide = self.guide(knobs)
+        if guide is None or not guide.needs_traces:
+            return self.prior(knobs)
+        if knobs not in self._lines:
+            self._lines[knobs] = None
+            with suppress(ValueError):
+                self._lines[knobs] = LineCurve(guide, TRACED_BATCH_SIZES[0], TRACED_BATCH_SIZES[-1])
+        return self._lines[knobs]
+
+    def prior(self, knobs: Knobs) -> Curve | None:
+        """The curve of a setting that is known at every size; None where there is none."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each

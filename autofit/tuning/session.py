@@ -356,7 +356,7 @@ def _open_study(settings: TuneSettings, predicted: _Predicted) -> TuningStudy:
         storage=settings.storage,
         wait_seconds=settings.storage_wait_seconds,
         fresh=settings.fresh,
-        curves=curves.prior,
+        curves=curves.guess,
         seed=0,
         goal=_goal(settings, spec),
         workload=spec.workload.name,

@@ -65,7 +65,8 @@ class Batches:
     Attributes:
         size: of the batches that ran, once one was seen.
         whole_dataset: samples of a data set that is smaller than the batch that was asked for.
-        num_samples: of the data set that the last batch came from; None where it does not say.
+        num_samples: of the data set, or of the part of it, that the last batch came from; None where it does
+            not say.
         is_loading: whether a batch is being made; the modules that this calls are no models.
     """
 
@@ -145,11 +146,9 @@ class Batches:
         self._given = [graphs] if isinstance(graphs, int) else leading
         if _is_of_lists(batch) and len(set(leading)) != 1:
             self._given = [len(batch[0])]
-        dataset = getattr(iterator, "_dataset", None)
-        try:
-            self.num_samples = len(dataset) if dataset is not None else None
-        except TypeError:  # it has no length
-            self.num_samples = None
+        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
+        self.num_samples = next((length for length in lengths if length is not None), None)
 
     def taken(self, given: Any) -> None:
         """The model is given this; a pass that trains says more than one that evaluates."""
@@ -187,6 +186,13 @@ class Batches:
             "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
             "constant in its code (--batch-name)"
         )
+
+
+def _length(samples: Any) -> int | None:
+    try:
+        return len(samples)
+    except (TypeError, NotImplementedError):  # it has none
+        return None
 
 
 def _is_of_lists(batch: Any) -> bool:

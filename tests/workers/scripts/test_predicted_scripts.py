@@ -289,6 +289,13 @@ def test_the_batch_of_a_loader_a_constant_and_the_script_itself(tmp_path):
         "    for x, in torch.utils.data.DataLoader(data, batch_size=BATCH, drop_last=False):\n"
         "        optimizer.zero_grad(); model(x.cuda()).sum().backward(); optimizer.step()\n"
     )
+    part = tmp_path / "part.py"
+    part.write_text(
+        path.read_text().replace(
+            "batch_size=BATCH, drop_last=False",
+            "batch_size=BATCH, sampler=torch.utils.data.SubsetRandomSampler(range(30))",
+        )
+    )
 
     def trace(batch_size: int, *, own: bool = False, **options: str) -> Trace:
         reference = Script(path=path, **options).reference()
@@ -307,6 +314,8 @@ def test_the_batch_of_a_loader_a_constant_and_the_script_itself(tmp_path):
     assert [rows(each) for each in (by_loader, by_name, own, whole)] == [5, 5, 16, 40]
     assert own.versions["num_samples"] == "40"
     assert "the whole data set of 40 is one batch" in whole.notes
+    path = part
+    assert trace(99).batch_size == 30
 
 
 def test_a_device_can_be_named_in_every_way(written):
