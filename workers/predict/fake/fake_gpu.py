@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._subclasses import fake_tensor
@@ -125,6 +125,7 @@ def install() -> None:
     _use_the_meta_guard_for_cuda()
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
+    _let_generators_be_of_the_gpu()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
@@ -183,6 +184,33 @@ def _pretend_that_cuda_is_available() -> None:
     share = tensor_type.share_memory_
     # On a GPU memory is shared as it is.
     tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)
+
+
+def _let_generators_be_of_the_gpu() -> None:
+    """`torch.Generator("cuda")` needs the GPU's library; here it is one of the CPU that says otherwise."""
+    plain: Any = torch.Generator
+
+    class OfAnyDevice(type(plain)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, plain)
+
+    class Generator(plain, metaclass=OfAnyDevice):  # type: ignore[misc]
+        named: torch.device
+
+        def __new__(cls, device: Any = "cpu") -> Self:
+            made: Self = super().__new__(cls)
+            made.named = torch.device(device)
+            return made
+
+        def __init__(self, device: Any = "cpu") -> None:
+            pass
+
+        @property
+        def device(self) -> torch.device:
+            return GPU if self.named.type == "cuda" else self.named
+
+    module: Any = torch
+    module.Generator = Generator
 
 
 def _doing_nothing() -> Callable[..., None]:
