@@ -366,12 +366,13 @@ class Boundary:
             return int(self._budget_bytes * _PRIOR_BACKOFF ** (2**num_failed - 1))
         anchor = min(model, key=lambda size: abs(self._budget_bytes - self._peaks[size]))
         headroom = self._budget_bytes - self._peaks[anchor]
-        apart = [size for size in model if model[size] <= _FAR_ENOUGH * model[anchor]]
-        if apart:
-            other = max(apart, key=lambda size: model[size])
-            rise = self._peaks[anchor] - self._peaks[other]
+        below = [size for size in model if model[size] <= _FAR_ENOUGH * model[anchor]]
+        above = [size for size in model if model[anchor] <= _FAR_ENOUGH * model[size]]
+        if below or above:
+            other = max(below, key=lambda size: model[size]) if below else min(above, key=lambda s: model[s])
+            rise = (self._peaks[anchor] - self._peaks[other]) / (model[anchor] - model[other])
             if rise > 0:
-                return int(model[anchor] + headroom * (model[anchor] - model[other]) / rise)
+                return int(model[anchor] + headroom / rise)
         if self._prior is None:
             return None
         return int(model[anchor] * self._budget_bytes / self._peaks[anchor])

@@ -26,7 +26,16 @@ TRACKERS = (
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
 
 
-class Silence:
+class _SilentType(type):
+    """Attributes of a tracker's classes, such as functions that make one of them."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Silence()
+
+
+class Silence(metaclass=_SilentType):
     """Does nothing, whatever is done with it."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -85,6 +94,7 @@ class Configuration(dict[str, Any]):
         super().update(kwargs)
 
 
+_OF_ERRORS = ("Error", "Exception", "Warning")  # names that a script may catch
 # Functions whose results are taken apart where they are called: how many there are.
 _RESULTS = {"hparams": 3}
 
@@ -111,7 +121,9 @@ class _Tracker(ModuleType):
             raise AttributeError(name)
         if name in _RESULTS:
             return lambda *_args, **_kwargs: [Silence()] * _RESULTS[name]
-        value = type(name, (Silence,), {}) if name[:1].isupper() else Silence()
+        value: Any = Silence()
+        if name[:1].isupper():
+            value = type(name, (Exception if name.endswith(_OF_ERRORS) else Silence,), {})
         setattr(self, name, value)
         return value
 
