@@ -9,6 +9,7 @@ find what is installed.
 
 from __future__ import annotations
 
+import dis
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -35,15 +36,11 @@ class _SilentType(type):
         return Silence()
 
 
-class Silence(metaclass=_SilentType):
-    """Does nothing, whatever is done with it."""
+class SilentObject(metaclass=_SilentType):
+    """An object of a tracker's class, such as a writer: whatever is done with it does nothing."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         pass
-
-    def __call__(self, *args: Any, **_kwargs: Any) -> Any:
-        is_decorated = len(args) == 1 and callable(args[0]) and not isinstance(args[0], Silence | type)
-        return args[0] if is_decorated else Silence()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -73,6 +70,14 @@ class Silence(metaclass=_SilentType):
 
     def __fspath__(self) -> str:
         return "."
+
+
+class Silence(SilentObject):
+    """A function, or anything else; what it returns is of the same kind."""
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> Any:
+        is_decorated = len(args) == 1 and callable(args[0]) and not isinstance(args[0], SilentObject | type)
+        return args[0] if is_decorated else Silence()
 
 
 class Configuration(dict[str, Any]):
@@ -123,7 +128,7 @@ class _Tracker(ModuleType):
             return lambda *_args, **_kwargs: [Silence()] * _RESULTS[name]
         value: Any = Silence()
         if name[:1].isupper():
-            value = type(name, (Exception if name.endswith(_OF_ERRORS) else Silence,), {})
+            value = type(name, (Exception if name.endswith(_OF_ERRORS) else SilentObject,), {})
         setattr(self, name, value)
         return value
 
@@ -164,7 +169,7 @@ class TrackerFinder(MetaPathFinder, Loader):
         if not named:
             return None
         is_installed = "." in fullname or PathFinder.find_spec(fullname, path) is not None
-        return ModuleSpec(fullname, self, is_package=True) if is_installed or _is_imported_by_user() else None
+        return ModuleSpec(fullname, self, is_package=True) if is_installed or _is_demanded_by_user() else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Tracker(spec.name)
@@ -173,9 +178,12 @@ class TrackerFinder(MetaPathFinder, Loader):
         """There is nothing to run."""
 
 
-def _is_imported_by_user() -> bool:
-    """Whether it is the user's code that imports, and no library that looks what there is."""
+def _is_demanded_by_user() -> bool:
+    """Whether it is the user's code that imports, without a way to go on where there is no such module."""
     frame = sys._getframe(2)  # noqa: SLF001
     while frame is not None and "importlib" in frame.f_code.co_filename:
         frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and not frame.f_code.co_filename.startswith(_INSTALLED)
+    if frame is None or frame.f_code.co_filename.startswith(_INSTALLED):
+        return False
+    handled: Any = dis.Bytecode(frame.f_code)
+    return not any(entry.start <= frame.f_lasti < entry.end for entry in handled.exception_entries)
