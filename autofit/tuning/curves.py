@@ -96,7 +96,7 @@ class CurveSet:
             return self.prior(knobs)
         if knobs not in self._lines:
             self._lines[knobs] = None
-            with suppress(ValueError):
+            with suppress(ValueError, WorkloadFailedError):  # a data set may have fewer samples
                 self._lines[knobs] = LineCurve(guide, TRACED_BATCH_SIZES[0], TRACED_BATCH_SIZES[-1])
         return self._lines[knobs]
 

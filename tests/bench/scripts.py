@@ -46,6 +46,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _MARK = "BENCH_OF_SCRIPTS"  # in the environment of all that a command starts
 _WHOLE_DIGEST_BYTES = 2**20  # of larger files size and time are compared
+_NOTHING_FITS = 3  # the exit code of a search that found no batch
 _GRACE_SECONDS = 3.0  # in which processes may end after their command
 # A frame of ours, or of PyTorch beneath the user's: nothing a user can do anything about.
 _FRAME = re.compile(
@@ -256,11 +257,12 @@ def judged(listed: Listed, code: int | None, printed: str, told: str) -> tuple[O
             Outcome.CRASHED,
             f"exit code {code}, and no document: {printed.strip()[-200:]}{told.strip()[-200:]}",
         )
+    if code == _NOTHING_FITS and document.get("best", document) is None:
+        return Outcome.ANSWERED, "nothing fits"
     if code:
         message = str(document.get("message", document))
         return (Outcome.REFUSED if listed.refusal else Outcome.WRONGLY), message
-    if (best := document.get("best", document)) is None:
-        return Outcome.WRONGLY, "nothing fits"
+    best = document.get("best", document)
     peak = best.get("peak_reserved_bytes") or best.get("interval", {}).get("likely_bytes") or 0
     return Outcome.ANSWERED, f"batch {best.get('batch_size')}: {peak / 2**30:.2f} GiB"
 

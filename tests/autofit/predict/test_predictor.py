@@ -298,6 +298,17 @@ def test_a_curve_that_costs_a_trace_a_size_guides_no_search(
     assert curves.needs_traces
     assert curves.prior(CUDNN) is None
     assert set(curves.by_knobs) == {CUDNN}
+    assert curves.guess(CUDNN).peak_reserved_bytes(100) == (100 + 52 * 100) * MIB
+    assert worker.traced == list(TRACED_BATCH_SIZES)
+
+
+def test_of_a_data_set_of_few_samples_nothing_is_guessed(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any
+) -> None:
+    worker.trace_at = lambda batch_size: loops(make_trace)(min(batch_size, 5))
+    curves = CurveSet()
+    curves.add(CUDNN, predictor.curve(CUDNN, card))
+    assert curves.guess(CUDNN) is None
 
 
 def test_a_set_of_curves_is_named_by_what_was_traced(make_curve: Any) -> None:
