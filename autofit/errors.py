@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 ERROR_SCHEMA = "autofit.error/1"
@@ -37,6 +37,9 @@ class ExitCode(IntEnum):
     INFRASTRUCTURE = 5
     UNSURE = 6
     INTERRUPTED = 130
+
+
+_NUM_NEAR, _NUM_NAMED = 4, 5  # names in a message
 
 
 class AutofitError(Exception):
@@ -160,5 +163,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = near or difflib.get_close_matches(wanted, by_folded, n=3, cutoff=0.7)
     if not near:
         return ""
-    *others, last = (by_folded[folded] for folded in near[:4])
-    return f" Did you mean {', '.join(others)} or {last}?" if others else f" Did you mean {last}?"
+    return f" Did you mean {either([by_folded[folded] for folded in near[:_NUM_NEAR]])}?"
+
+
+def either(names: Sequence[str]) -> str:
+    """`a, b or c`; of many the first few, and how many more there are."""
+    if len(names) > _NUM_NAMED:
+        return f"{', '.join(names[:_NUM_NAMED])} or one of {len(names) - _NUM_NAMED} others"
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.errors import DriverError, UnknownGpuError, did_you_mean
+from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
 
 _MIB = 1024**2
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
 _RAY_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
+
+_OF_SELLER = ("nvidia", "geforce", "tesla")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +119,38 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of that key or of that CUDA name; case, spaces and hyphens do not matter.
+    """The card of that key or CUDA name, or the only one whose key or name begins so.
+
+    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, Tesla) do not matter.
 
     Raises:
-        UnknownGpuError: with the keys that come near.
+        UnknownGpuError: with the cards that the name may stand for, or the keys that come near.
     """
+    wanted = "".join(_words(name))
     cards = catalogue()
-    wanted = _letters_and_digits(name)
-    for gpu in cards.values():
-        if wanted in (_letters_and_digits(gpu.key), _letters_and_digits(gpu.name)):
-            return gpu
-    hint = did_you_mean("-".join(name.split()), cards)
+    found = [gpu for gpu in cards.values() if any(wanted == each[-1] for each in _beginnings(gpu))]
+    if not found:
+        whole = (gpu for gpu in cards.values() if not gpu.is_mig_slice)
+        found = [gpu for gpu in whole if any(wanted in each for each in _beginnings(gpu))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        which = f"{name!r} may be {either([gpu.key for gpu in found])}: name one of them."
+    else:
+        which = f"no card named {name!r} in the catalogue.{did_you_mean('-'.join(name.split()), cards)}"
     raise UnknownGpuError(
-        f"no card named {name!r} in the catalogue.{hint} `autofit gpus` lists all cards; for any other "
-        "card give the memory that CUDA reports, such as --gpu-mem 24123M."
+        f"{which} `autofit gpus` lists all cards; for any other card give the memory that CUDA reports, "
+        "such as --gpu-mem 24123M."
     )
 
 
-def _letters_and_digits(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.casefold())
+def _beginnings(gpu: Gpu) -> list[list[str]]:
+    """The first word, the first two, … of the card's key, and of its name."""
+    return [list(itertools.accumulate(_words(known))) for known in (gpu.key, gpu.name)]
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLER]
 
 
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:

@@ -160,13 +160,32 @@ def test_case_and_separators_do_not_matter(spelling: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("A100-SXM4-40GB", "a100-40g"),  # as nvidia-smi says it
+        ("nvidia a100-80g", "a100-80g"),
+        ("GeForce RTX 4060 Ti", "rtx-4060-ti"),
+        ("H100 PCIe", "h100-pcie-80g"),
+        ("h100-pcie", "h100-pcie-80g"),
+        ("gh200", "gh200-96g"),
+        ("RTX PRO 6000 Blackwell", "rtx-pro-6000"),
+        ("rtx3060", "rtx-3060"),  # and not the Ti
+    ],
+)
+def test_a_card_is_found_by_what_people_call_it(name: str, key: str) -> None:
+    assert find_gpu(name).key == key
+
+
+@pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("a100", "a100-40g, a100-80g"),
+        ("a100", "'a100' may be a100-40g or a100-80g: name one of them"),
+        ("NVIDIA H100", "may be h100-80g, h100-pcie-80g or h100-nvl-94g: name"),
+        ("rtx", "rtx-2060, rtx-2060-12g, rtx-2070, rtx-2070-super, rtx-2080 or one of "),
         ("3090", "rtx-3090"),
         ("rtx-3095", "rtx-3090"),
         ("rtx 4070 xt", "rtx-4070"),
-        ("V100", "v100-16g or v100-32g"),
+        ("V100", "v100-16g or v100-32g: name"),
     ],
 )
 def test_an_unknown_card_is_refused_with_near_names_and_a_way_out(name: str, near: str) -> None:
