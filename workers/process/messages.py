@@ -63,6 +63,9 @@ def user_error(error: BaseException) -> TrialError:
         if _is_users(frame.filename):
             message += f" ({frame.filename}:{frame.lineno}, in {frame.name})"
             break
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        message += f": install {package} where trials run, or add its folder to PYTHONPATH"
     return TrialError(kind="user", message=message, traceback=_user_traceback(error))
 
 
