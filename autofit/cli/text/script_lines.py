@@ -32,9 +32,8 @@ _IMPLEMENTATIONS = {
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
     """How a script is called with its answer, and what to set in it first."""
     assert settings.script is not None
-    if best.knobs.conv_algo not in (Knobs().conv_algo, "onednn"):
-        for line in conv.find(best.knobs.conv_algo).lines_on("cuda"):
-            yield f"# in it: {line}"
+    for line in _conv_lines(best.knobs, "cuda"):
+        yield f"# in it: {line}"
     call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
     before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]
     if settings.batch_name is not None:
@@ -55,7 +54,7 @@ def script_lines(
         num_ranks: the processes that train together, one on each GPU.
     """
     yield from _lines_of("allocator", knobs)  # before PyTorch is imported
-    yield from conv.find(knobs.conv_algo).lines_on(device_kind)
+    yield from _conv_lines(knobs, device_kind)
     for name in KNOBS:
         if name != "allocator":
             yield from _lines_of(name, knobs)
@@ -82,6 +81,11 @@ def script_lines(
     elif dtype := _AUTOCAST_TYPES.get(knobs.precision):
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
+
+
+def _conv_lines(knobs: Knobs, device_kind: str) -> tuple[str, ...]:
+    is_default = knobs.conv_algo in (Knobs().conv_algo, "onednn")  # on a GPU, on the CPU
+    return () if is_default else conv.find(knobs.conv_algo).lines_on(device_kind)
 
 
 def _lines_of(name: str, knobs: Knobs) -> tuple[str, ...]:

@@ -21,6 +21,12 @@ def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num
     return list(script_lines(knobs, batch_size=118, **options))
 
 
+@pytest.mark.parametrize(("conv_algo", "device_kind"), [("cudnn", "cuda"), ("onednn", "cpu")])
+def test_of_what_pytorch_does_by_itself_there_is_no_line(conv_algo, device_kind):
+    (loader,) = lines(Knobs(conv_algo=conv_algo), device_kind=device_kind)
+    assert loader.startswith("loader = ")
+
+
 def flags():
     return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
 
