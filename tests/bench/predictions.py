@@ -38,6 +38,10 @@ class Prediction:
     Attributes:
         low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
+        worst_bytes: the same with the largest workspace of every convolution.
+        allocated_bytes: the likely allocated peak, of the likely source of plans.
+        workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of any one
+            convolution.
         before_bytes: what is reserved when the row's measurement begins, which it leaves out.
         model_class: of `autofit.predict.confidence.classify`.
         cudnn: for what cuDNN is used: `convolution`, `batch norm`.
@@ -55,6 +59,11 @@ class Prediction:
     likely_bytes: int = 0
     high_bytes: int = 0
     safe_bytes: int = 0
+    worst_bytes: int = 0
+    allocated_bytes: int = 0
+    workspace_low_bytes: int = 0
+    workspace_likely_bytes: int = 0
+    workspace_high_bytes: int = 0
     before_bytes: int = 0
     model_class: str = ""
     cudnn: tuple[str, ...] = ()
@@ -226,7 +235,8 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
     step = any_size.at(row.batch_size)
     started = time.perf_counter()
     conditions = conditions_of(row)
-    estimate = StepOnCard(step, conditions).estimate()
+    on_card = StepOnCard(step, conditions)
+    estimate = on_card.estimate()
     likely_bytes, high_bytes = on_the_card(step, row, conditions), estimate.high_bytes
     if likely_bytes <= row.limit_bytes:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
@@ -240,6 +250,11 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(high_bytes),
+        worst_bytes=on_card.reserved_bytes(Level.WORST),
+        allocated_bytes=estimate.allocated_bytes,
+        workspace_low_bytes=estimate.workspace_low_bytes,
+        workspace_likely_bytes=estimate.workspace_likely_bytes,
+        workspace_high_bytes=estimate.workspace_high_bytes,
         before_bytes=before_bytes(step, row, conditions),
         runs=runs.get(row.batch_size, {}),
         next_runs=runs.get(row.failed_batch_size or 0, {}),
