@@ -291,6 +291,11 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     @property
+    def convolves(self) -> bool:
+        """Whether the step has a convolution, so that algorithms for them matter."""
+        return any(allocation.convolution is not None for allocation in self.allocations)
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 

@@ -120,7 +120,8 @@ class Estimate:
         workspace_bytes: the range of the convolution workspaces; None where they have one size.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
-        workspace_source: how the workspaces of convolutions are known.
+        convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
+        workspace_source: how the workspaces of convolutions are known; empty where there are none.
         largest: the largest holders of memory at the allocated peak.
         architectures: the architectures that the interval covers, the likely one first; for a named card
             its own.
@@ -146,6 +147,7 @@ class Estimate:
     workspace_bytes: WorkspaceSpan | None = None
     batch_kind: str | None = None
     num_ranks: int = 1
+    convolves: bool = True
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
     architectures: tuple[str, ...] = ()

@@ -254,6 +254,11 @@ class Predictor:
         return any(trace.batch_kind is not None for trace in self._traces.values())
 
     @property
+    def convolves(self) -> bool | None:
+        """Whether any of the steps traced so far has a convolution; None where there is no trace."""
+        return any(trace.convolves for trace in self._traces.values()) if self._traces else None
+
+    @property
     def num_samples(self) -> int | None:
         """How many samples the data set of a script has; None where it does not say."""
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]

@@ -73,6 +73,7 @@ class CheckResult:
             its own.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         versions: the versions of autofit and PyTorch.
     """
 
@@ -92,6 +93,7 @@ class CheckResult:
     architectures: tuple[str, ...] = ()
     batch_kind: str | None = None
     num_ranks: int = 1
+    convolves: bool = True
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -142,6 +144,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         architectures=estimate.architectures,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
+        convolves=estimate.convolves,
         versions=estimate.versions,
     )
 

@@ -118,13 +118,11 @@ def what_if(
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
     base = predictor.estimate(knobs, card, batch_size)
-    trace = predictor.trace(knobs, batch_size)
-    convolves = any(allocation.convolution is not None for allocation in trace.allocations)
     tried = list(levers(knobs))
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
-        reason = _why_pointless(lever, base, convolves=convolves)
+        reason = _why_pointless(lever, base)
         results.append(
             LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
         )
@@ -149,11 +147,11 @@ def levers(knobs: Knobs) -> Iterator[Lever]:
             )
 
 
-def _why_pointless(lever: Lever, base: Estimate, *, convolves: bool) -> str:
+def _why_pointless(lever: Lever, base: Estimate) -> str:
     """Why a lever need not be tried; empty where it has to be."""
     if base.mode == "infer" and KNOBS[lever.name].of_training:
         return "inference has neither an optimizer nor gradients"
-    if lever.name == "conv_algo" and not convolves:
+    if lever.name == "conv_algo" and not base.convolves:
         return "the step has no convolution"
     return ""
 

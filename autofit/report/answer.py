@@ -6,6 +6,7 @@ import dataclasses
 
 from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.settings.goals import Risk
+from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers import conv
@@ -45,7 +46,8 @@ def needed_at_least(result: TuneResult) -> int | None:
 def _found(result: TuneResult, best: Best) -> str:
     return (
         f"{result.workload} {_fits(result, best)} at batch {best.batch_size} in "
-        f"{format_bytes(result.budget.device_total_bytes)} with {result.setting_names[best.knobs]}: "
+        f"{format_bytes(result.budget.device_total_bytes)}"
+        f"{with_setting(result.setting_names[best.knobs])}: "
         f"{_peak(result, best)}; "
         f"{evidence_phrase(best.evidence, result.device)}.{_accumulated(best)}{_speed(best)}"
     )

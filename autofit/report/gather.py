@@ -101,8 +101,11 @@ def report_on_estimate(
         answer=tuple(_in_words(estimate, budget)),
         facts=tuple(
             _facts_of_configuration(
-                estimate.knobs.conv_algo,
-                configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks),
+                _setting(
+                    estimate.knobs.conv_algo,
+                    configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks),
+                    convolves=estimate.convolves,
+                ),
                 allocated_bytes=estimate.peak_allocated_bytes,
                 reserved_bytes=estimate.peak_reserved_bytes,
                 context_bytes=estimate.context_bytes,
@@ -133,8 +136,11 @@ def report_on_profile(profile: Profile) -> Content:
         ),
         facts=tuple(
             _facts_of_configuration(
-                profile.knobs.conv_algo,
-                configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks),
+                _setting(
+                    profile.knobs.conv_algo,
+                    configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks),
+                    convolves=trace.convolves,
+                ),
                 allocated_bytes=allocated,
                 reserved_bytes=reserved,
                 context_bytes=profile.context_bytes,
@@ -143,7 +149,7 @@ def report_on_profile(profile: Profile) -> Content:
         budget_bytes=None if budget is None else budget.usable_bytes,
         notes=(
             *(() if budget is None else budget.assumptions),
-            f"convolution workspaces: {profile.workspace_source}",
+            *((f"convolution workspaces: {profile.workspace_source}",) if trace.convolves else ()),
         ),
         made=_made(profile.versions),
         **_of_profile(profile, reserved),
@@ -286,7 +292,7 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
         mode = None if result.estimate is None else result.estimate.mode
         kind = None if result.estimate is None else result.estimate.batch_kind
         settings = configuration(best.knobs, mode, kind, result.num_ranks)
-        yield Fact(name="setting", value=best.knobs.conv_algo, note=settings)
+        yield _setting(best.knobs.conv_algo, settings, convolves=result.convolves)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
         if peak_bytes is not None:
             yield Fact(
@@ -303,10 +309,17 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
     )
 
 
+def _setting(conv_algo: str, configured: str, *, convolves: bool) -> Fact:
+    if convolves:
+        return Fact(name="setting", value=conv_algo, note=configured)
+    first, _, others = configured.partition(" · ")
+    return Fact(name="setting", value=first, note=others)
+
+
 def _facts_of_configuration(
-    conv_algo: str, configured: str, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+    setting: Fact, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
 ) -> Iterator[Fact]:
-    yield Fact(name="setting", value=conv_algo, note=configured)
+    yield setting
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),
         ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),

@@ -36,8 +36,18 @@ def unnamed_card(architectures: Sequence[str]) -> str:
 def assumptions(estimate: Estimate) -> tuple[str, ...]:
     """What the interval of a prediction spans and rests on."""
     spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
-    workspaces = f"convolution workspaces: {estimate.workspace_source}"
-    return (*spanned, workspaces, estimate.calibration.note, *assumed_sizes(estimate), *estimate.notes)
+    return (
+        *spanned,
+        *workspaces(estimate),
+        estimate.calibration.note,
+        *assumed_sizes(estimate),
+        *estimate.notes,
+    )
+
+
+def workspaces(estimate: Estimate) -> tuple[str, ...]:
+    """How the workspaces of convolutions are known; nothing of a step without any."""
+    return (f"convolution workspaces: {estimate.workspace_source}",) if estimate.convolves else ()
 
 
 def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:

@@ -19,13 +19,14 @@ def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
     return tuple(name for name in KNOBS if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
-def setting_names(settings: Iterable[Knobs]) -> dict[Knobs, str]:
+def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[Knobs, str]:
     """What tells settings of one search apart: `cudnn · amp-bf16 · checkpointing blocks`.
 
-    The convolution algorithm is always named, as where it alone was searched.
+    The convolution algorithm is always named where the step has convolutions; of a step without any, the
+    name of a single setting is empty.
     """
     settings = tuple(settings)
-    names = dict.fromkeys(("conv_algo", *varied_knobs(settings)))
+    names = dict.fromkeys((*(("conv_algo",) if convolves else ()), *varied_knobs(settings)))
     return {knobs: " · ".join(in_words(name, getattr(knobs, name)) for name in names) for knobs in settings}
 
 
@@ -70,3 +71,8 @@ def configuration(
     if num_ranks > 1:
         shown.append(f"one of {num_ranks} ranks of DistributedDataParallel")
     return " · ".join(shown if mode is None else [*shown, mode])
+
+
+def with_setting(name: str) -> str:
+    """` with cudnn` after what a sentence says of a setting; nothing for one without a name."""
+    return f" with {name}" if name else ""

@@ -178,14 +178,19 @@ class TuneResult:
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
-        """What each setting of the search is called, see `autofit.report.words`."""
+        """What each setting of the search is called, see `autofit.settings.words`."""
         known = (*self.frontier, *self.pruned, *(() if self.best is None else (self.best,)))
-        return setting_names(dict.fromkeys(each.knobs for each in known))
+        return setting_names(dict.fromkeys(each.knobs for each in known), convolves=self.convolves)
 
     @property
     def searched(self) -> tuple[str, ...]:
         """The knobs in which those settings differ."""
         return varied_knobs(self.setting_names)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the step has convolutions, as far as it was predicted."""
+        return self.estimate is None or self.estimate.convolves
 
     @property
     def is_of_product(self) -> bool:

@@ -66,6 +66,8 @@ def search_space(
     combinations = list(_combinations(fixed, searched))
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
+    if settings.conv_algos is None and predictor.convolves is False:
+        algos = algos[:1]  # they would change nothing
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
     if inapplicable and settings.conv_algos != ALL_CONV_ALGOS:

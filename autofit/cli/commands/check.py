@@ -25,6 +25,7 @@ from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
 from autofit.questions.check import Answer, CheckResult
 from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.words import with_setting
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from workers.protocol import Verdict
@@ -75,7 +76,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
-    where = f"{result.device.name} with {result.knobs.conv_algo}{_kind(result)}"
+    where = f"{result.device.name}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = [] if result.calibration.num_rows else ["not compared with real runs"]
     if len(result.architectures) > 1:
@@ -83,16 +84,17 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     known = f" ({'; '.join(doubts)})" if doubts else ""
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options))}"
+        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options, convolves=result.convolves))}"
     )
 
 
 def _kind(result: CheckResult) -> str:
-    """What batch and which process it is of, where there are several kinds."""
-    worst = " and worst-case batches" if result.batch_kind == WORST else ""
+    """With which algorithm, batch and process it is, where there are several kinds."""
+    parts = [result.knobs.conv_algo] if result.convolves else []
+    parts += ["worst-case batches"] if result.batch_kind == WORST else []
     samples = result.knobs.samples_per_step(result.batch_size, result.num_ranks)
     ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
-    return worst + ranks
+    return with_setting(" and ".join(parts)) + ranks
 
 
 def _next_step(result: CheckResult, tune: str) -> str:
@@ -106,9 +108,9 @@ def _next_step(result: CheckResult, tune: str) -> str:
             return f"{likely}: measure it on the card, or use the safe batch from {tune}"
 
 
-def _tune(options: Mapping[str, Any]) -> str:
+def _tune(options: Mapping[str, Any], *, convolves: bool) -> str:
     """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
-    asked = {"conv_algo": "cudnn", **options}
+    asked = {**({"conv_algo": "cudnn"} if convolves else {}), **options}
     words = []
     for name, value in asked.items():
         for each in value if isinstance(value, tuple) else (value,):

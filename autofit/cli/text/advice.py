@@ -33,7 +33,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         state = f" (its state is {format_bytes(state_bytes)} now)" if state_bytes else ""
         yield f"another precision or optimizer{state}, set inside the script"
         yield "autofit.checkpoint_blocks(model) inside the script, if the model repeats blocks"
-    if not on_cpu and "native" not in (settings.conv_algos or conv.defaults("cuda")):
+    if not on_cpu and result.convolves and "native" not in (settings.conv_algos or conv.defaults("cuda")):
         yield "--conv-algo native: its workspace does not grow with the batch, but it is slow"
     if on_cpu:
         yield "a larger --gpu-mem"

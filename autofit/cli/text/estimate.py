@@ -8,7 +8,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card
+from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card, workspaces
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
@@ -26,7 +26,8 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         estimate.num_ranks,
         of_script=settings.script is not None,
     )
-    console.print(workload, f"at batch {estimate.batch_size} · {estimate.knobs.conv_algo} · {knobs}")
+    algorithm = f"{estimate.knobs.conv_algo} · " if estimate.convolves else ""
+    console.print(workload, f"at batch {estimate.batch_size} · {algorithm}{knobs}")
     console.print()
     table = grid("left", "right", "right", "left")
     interval = estimate.interval
@@ -51,7 +52,6 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
-    workspaces = f"convolution workspaces: {estimate.workspace_source}"
     ranks = (
         (samples_in_words(estimate.knobs, estimate.batch_size, estimate.num_ranks),)
         if estimate.num_ranks > 1
@@ -62,7 +62,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         card,
         "predicted, not measured",
         *context,
-        workspaces,
+        *workspaces(estimate),
         *unverified,
         estimate.calibration.note,
         *assumed_sizes(estimate),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from autofit.predict.estimate import Breakdown, Estimate
 from autofit.report.words import outside_allocator
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
 Justify = Literal["left", "right"]
@@ -115,10 +116,10 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%"
 
 
-def by_setting(*columns: tuple[str, Justify], is_of_product: bool) -> Table:
-    """Columns beside one that names the settings of a search."""
-    name = "\nsetting" if is_of_product else "conv\nalgorithm"
-    return headed((name, "left"), *columns, has_long_names=is_of_product)
+def by_setting(result: TuneResult, *columns: tuple[str, Justify]) -> Table:
+    """Columns beside one that names the settings of a search; untitled where there is but one, unnamed."""
+    name = "\nsetting" if result.is_of_product else "conv\nalgorithm" if result.convolves else ""
+    return headed((name, "left"), *columns, has_long_names=result.is_of_product)
 
 
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────

@@ -40,8 +40,8 @@ def print_configuration(profile: Profile) -> None:
     """Prints what was profiled, above a view."""
     console, trace = stdout(), profile.trace
     knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks)
-    size = f"at batch {trace.batch_size} · {profile.knobs.conv_algo}"
-    console.print(styled(trace.workload, "bold"), f"{size} · {knobs}")
+    algorithm = f"{profile.knobs.conv_algo} · " if trace.convolves else ""
+    console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {algorithm}{knobs}")
     console.print()
 
 

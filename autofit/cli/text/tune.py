@@ -17,7 +17,7 @@ from autofit.cli.text.tune_sections import print_measured, print_plan, print_pru
 from autofit.report.answer import answer_in_words
 from autofit.report.words import assumptions, outside_allocator
 from autofit.settings.tune_settings import TuneSettings
-from autofit.settings.words import configuration
+from autofit.settings.words import configuration, with_setting
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
 from workers.knobs import Knobs
@@ -39,7 +39,7 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
     else:
         _answer(console, result, result.best)
         if result.estimate is not None:
-            best = f"{result.best.batch_size} with {result.setting_names[result.best.knobs]}"
+            best = f"{result.best.batch_size}{with_setting(result.setting_names[result.best.knobs])}"
             heading(console, f"Where the memory goes at batch {best}, predicted")
             output.print_memory(console, result.estimate)
     print_pruned(console, result)
@@ -118,13 +118,13 @@ def _frontier(console: Console, result: TuneResult) -> None:
         columns["device"] = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
     names = result.setting_names
     table = output.by_setting(
+        result,
         ("max\nbatch", "right"),
         *((f"{name}\n{unit}", "right") for name in columns),
         ("of\nbudget", "right"),
         ("fails\nat", "right"),
         *((("Pareto\nfront", "left"),) if result.is_of_product else ()),
         ("\nevidence", "left"),
-        is_of_product=result.is_of_product,
     )
     for entry in _best_first(result):
         peaks = [column[entry.knobs] for column in columns.values()]
@@ -170,7 +170,7 @@ def _unit(sizes: Iterable[int]) -> tuple[str, int]:
 def _answer(console: Console, result: TuneResult, best: Best) -> None:
     found, *more = map(Text, answer_in_words(result))
     found.highlight_words(
-        [f"batch {best.batch_size}", f"with {result.setting_names[best.knobs]}"], "bold green"
+        [f"batch {best.batch_size}", with_setting(result.setting_names[best.knobs]).strip()], "bold green"
     )
     console.print()
     for sentence in (found, *more):
@@ -195,7 +195,7 @@ def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) 
     bullets(console, what_may_help(result, settings))
     if result.estimate is not None:
         name = result.setting_names.get(result.estimate.knobs, result.estimate.knobs.conv_algo)
-        at = f"{result.estimate.batch_size} with {name}"
+        at = f"{result.estimate.batch_size}{with_setting(name)}"
         heading(console, f"Where the memory goes at batch {at}, predicted")
         output.print_memory(console, result.estimate)
 
@@ -242,7 +242,8 @@ def _cards(console: Console, result: TuneResult, best: Best) -> None:
     if not result.cards:
         return
     total = format_bytes(result.budget.device_total_bytes)
-    heading(console, f"The same on cards sold with about {total}, with {result.setting_names[best.knobs]}")
+    setting = with_setting(result.setting_names[best.knobs])
+    heading(console, f"The same on cards sold with about {total}{setting and ','}{setting}")
     table = headed(("batch", "right"), ("CUDA reports", "left"), ("cards", "left"))
     for batch, cards in itertools.groupby(result.cards, key=lambda card: card.largest_batch):
         group = list(cards)

@@ -10,6 +10,7 @@ from autofit.cli.text.output import by_setting, headed, heading, indented
 from autofit.predict.conv_plan import LayerChoice
 from autofit.report.words import rate
 from autofit.settings.goals import Risk
+from autofit.settings.words import with_setting
 from autofit.tuning.result import FrontierEntry, TuneResult
 from autofit.units import format_bytes
 
@@ -33,6 +34,7 @@ _NO_PLANS = (
     "there is no smaller plan: it would thrash",
     "there is no smaller plan: it would run out of memory",
 )
+_NO_CONVOLUTIONS = ("it would thrash", "it would run out of memory")
 
 
 def print_measured(console: Console, result: TuneResult) -> None:
@@ -44,11 +46,11 @@ def print_measured(console: Console, result: TuneResult) -> None:
     heading(console, "As measured at the largest batch")
     is_predicted = any(entry.predicted_bytes is not None for entry in timed)
     table = by_setting(
+        result,
         ("\nbatch", "right"),
         ("\nstep", "right"),
         ("samples\na second", "right"),
         *((("peak\npredicted", "right"), ("prediction\noff by", "right")) if is_predicted else ()),
-        is_of_product=result.is_of_product,
     )
     for entry in sorted(timed, key=lambda entry: -(entry.largest_batch or 0)):
         table.add_row(
@@ -62,7 +64,7 @@ def print_measured(console: Console, result: TuneResult) -> None:
     if result.knee is not None:
         knee = result.knee
         console.print(
-            f"  Throughput knee: batch {knee.batch_size} with {names[knee.knobs]}, the smallest measured "
+            f"  Throughput knee: batch {knee.batch_size}{with_setting(names[knee.knobs])}, the smallest measured "
             f"within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
             f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
         )
@@ -87,9 +89,9 @@ def print_risks(console: Console, result: TuneResult) -> None:
     names = result.setting_names
     heading(console, "At every --risk")
     table = by_setting(
+        result,
         *((f"\n{risk}", "right") for risk in Risk),
         ("if it needs more\nthan is likely", "left"),
-        is_of_product=result.is_of_product,
     )
     for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
         assert entry.largest_by_risk is not None
@@ -97,19 +99,20 @@ def print_risks(console: Console, result: TuneResult) -> None:
         table.add_row(
             names[entry.knobs],
             *("none" if batch is None else str(batch) for batch in batches),
-            _between(entry),
+            _between(entry, convolves=result.convolves),
         )
     console.print(indented(table))
 
 
-def _between(entry: FrontierEntry) -> str:
+def _between(entry: FrontierEntry, *, convolves: bool) -> str:
     assert entry.largest_by_risk is not None
     safe, likely = entry.largest_by_risk[Risk.SAFE] or 0, entry.largest_by_risk[Risk.LIKELY] or 0
     if likely <= safe:
         return ""
     is_next = likely == safe + 1 or entry.knobs.global_batch is not None
     sizes = f"at {likely}" if is_next else f"from {safe + 1} to {likely}"
-    still_runs, fails = _BEYOND.get(entry.knobs.conv_algo.partition(":")[0], _NO_PLANS)
+    family = entry.knobs.conv_algo.partition(":")[0]
+    still_runs, fails = _BEYOND.get(family, _NO_PLANS) if convolves else _NO_CONVOLUTIONS
     return f"{sizes} {still_runs if entry.likely_still_runs else fails}"
 
 
