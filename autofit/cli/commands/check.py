@@ -82,9 +82,10 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     if len(result.architectures) > 1:
         doubts.append(f"covers {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
     known = f" ({'; '.join(doubts)})" if doubts else ""
+    next_step = _next_step(result, _tune(options, convolves=result.convolves))
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_next_step(result, _tune(options, convolves=result.convolves))}"
+        f"to reserve {peak}{known} of {usable} usable; {next_step}"
     )
 
 

@@ -64,8 +64,8 @@ def print_measured(console: Console, result: TuneResult) -> None:
     if result.knee is not None:
         knee = result.knee
         console.print(
-            f"  Throughput knee: batch {knee.batch_size}{with_setting(names[knee.knobs])}, the smallest measured "
-            f"within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
+            f"  Throughput knee: batch {knee.batch_size}{with_setting(names[knee.knobs])}, the smallest "
+            f"measured within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
             f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
         )
 
