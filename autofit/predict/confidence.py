@@ -2,7 +2,9 @@
 
 A predicted peak spans an interval for two reasons. The workspaces of convolutions may be smaller or
 larger than likely: a replay at each end shows that. And the model of the step is never complete:
-what is left over of real runs, by class of model and generation of cards, widens the span.
+what is left over of real runs, by class of model and generation of cards, widens the span. A step
+without convolutions has nothing in it that depends on the card but what is known of each: its class
+is one for all cards.
 
         low           likely          high                 worst
     ─────┤←─────┤───────┼──────────────┼────────→├───────────┼───── reserved peak
@@ -31,19 +33,22 @@ from typing import Any, Self
 from workers.trace import Category, ConvPass, Trace
 
 SCHEMA = "autofit.residuals/1"
+ANY = "any"
 
 
 class ModelClass(StrEnum):
     """What a model's activations come from, which decides what a prediction may miss.
 
-    Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. `OTHER` is what
-    none of these operators dominates.
+    Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. Of a step without
+    convolutions the shapes decide every size; those with cuDNN's recurrent networks, or with operators
+    whose scratch memory is not known, are not of that class. `OTHER` is what none of these dominates.
     """
 
     DENSE = "convolutional-dense"
     GROUPED = "convolutional-grouped"
     DEPTHWISE = "convolutional-depthwise"
     ATTENTION = "attention"
+    WITHOUT_CONVOLUTIONS = "without-convolutions"
     RECURRENT = "recurrent"
     OTHER = "other"
 
@@ -56,6 +61,8 @@ _LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
 _RECURRENT = ("rnn", "lstm", "gru")
+# Those whose scratch memory `workers/predict/recording/hidden.py` leaves out.
+_UNKNOWN_SCRATCH = ("aten.sort", "aten.topk", "aten.cum", "aten._unique", "aten.unique", "aten._fft")
 # Where the workload brings its own step, all that it allocates counts as activations.
 _NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_sgd")
 
@@ -64,7 +71,7 @@ def classify(trace: Trace) -> ModelClass:
     """The class of a model by the operators that produce its activations; its name does not count."""
     dense, grouped, depthwise = _convolution_output_bytes(trace)
     convolutions = dense + grouped + depthwise
-    total = attention = recurrent = 0
+    total = attention = recurrent = unknown = 0
     for allocation in trace.allocations:
         if allocation.category is not Category.ACTIVATION or _names(_NOT_FORWARD, allocation.operator):
             continue
@@ -73,6 +80,10 @@ def classify(trace: Trace) -> ModelClass:
             attention += allocation.num_bytes
         elif _names(_RECURRENT, allocation.operator):
             recurrent += allocation.num_bytes
+        elif _names(_UNKNOWN_SCRATCH, allocation.operator):
+            unknown += allocation.num_bytes
+    if not trace.convolves and max(recurrent, unknown) <= _LEAST_SHARE * total:
+        return ModelClass.WITHOUT_CONVOLUTIONS
     if max(attention, recurrent) >= max(convolutions, _LEAST_SHARE * total, 1):
         return ModelClass.ATTENTION if attention > recurrent else ModelClass.RECURRENT
     if convolutions < max(_LEAST_CONVOLUTION_SHARE * total, 1):
@@ -114,14 +125,19 @@ def generation(architecture: str) -> str:
     return names.get(capability // 10, "blackwell-or-newer")
 
 
+def cards_of(model_class: ModelClass, architecture: str) -> str:
+    """The cards that share the residuals of a class: a `generation`, or `any` card."""
+    return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS else generation(architecture)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """How far real runs of such a model on such a card were off, and so how wide the interval is.
 
     Attributes:
         model_class: of the step.
-        cards: a `generation`. Where the card may be of several, all of them, or those alone that no real
-            runs are known of.
+        cards: a `generation`, or `any`. Where the card may be of several, all of them, or those alone that
+            no real runs are known of.
         low_share, high_share: what is added to both ends of the span of the workspaces, as a share
             of the reserved peak there: never above and never below 0.
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
@@ -142,9 +158,12 @@ class Calibration:
         """What the interval rests on, in words."""
         span = f"{100 * self.low_share:+.1f}% and {100 * self.high_share:+.1f}%"
         what = f"{self.model_class} models on {self.cards} cards"
+        if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
+            what = "steps without convolutions, of which shapes decide every size"
         if self.num_rows:
+            workspaces = "" if self.cards == ANY else "from the smallest to the largest workspaces, "
             return (
-                f"95% range: from the smallest to the largest workspaces, widened by {span}, the errors of "
+                f"95% range: {workspaces}widened by {span}, the errors of "
                 f"{self.num_rows} real runs of {what} ({', '.join(self.sources)})"
             )
         return f"no measurements of {what} exist: the range is widened by {span} (assumed)"
@@ -205,7 +224,8 @@ class Residuals:
         Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
         one of them does.
         """
-        each = [self._of(model_class, cards) for cards in dict.fromkeys(map(generation, architectures))]
+        generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
+        each = [self._of(model_class, cards) for cards in generations]
         if len(each) == 1:
             return each[0]
         unknown = [one for one in each if not one.num_rows]

@@ -1,7 +1,7 @@
 """How far real runs were off, by class of model: writes `autofit/data/residuals.toml`.
 
     python tests/bench/accuracy.py --rows rows.csv
-    python tests/bench/calibrate.py rows.csv [more.csv …] [--write]
+    python tests/bench/calibrate.py rows.csv [more.csv …] [--class CLASS …] [--write]
 
 A row is a real run with its prediction. Columns that are read:
 
@@ -16,8 +16,13 @@ A row is a real run with its prediction. Columns that are read:
 
 Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that
 end (conformalized quantile regression: Romano, Patterson and Candès, 2019). Every family of a class
-weighs the same, however many rows it has, because rows of one family are off together. The coverage
-is that of intervals made without the family that they are tried on.
+weighs the same, however many rows it has, because rows of one family are off together. No end is moved
+by less than identical runs differ. The coverage is that of intervals made without the family that they
+are tried on.
+
+Left out, by a rule that knows nothing of our error: runs that took far more than the same with a larger
+batch (they were not alone on the card), runs that were repeated and differ by more than identical ones
+do (one of both is wrong), runs that filled their card, and those that ended before the loss.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autofit.predict.confidence import SCHEMA, ModelClass, generation  # noqa: E402
+from autofit.predict.confidence import SCHEMA, ModelClass, cards_of  # noqa: E402
 from tests.bench.tables.gpumemnet_timm import TOO_FEW  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
@@ -44,7 +49,7 @@ MIN_ROWS, MIN_FAMILIES = 20, 2
 # Without real runs: half as much again, and the 2 % by which identical runs differ (xMem's table).
 UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, 0.02
 # Identical runs differ by 2 %, rarely by 15 % (xMem's table).
-_NOT_ALONE = 1.15
+_REPEATED, _NOT_ALONE = 0.02, 1.15
 _FULL = 0.95
 # Smaller peaks are left out: a table's constant is known to some 100 MiB, and where a small batch has
 # little, one plan of a few GB, as real runs have them now and then, is a multiple. By the prediction: by
@@ -97,14 +102,14 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.DictReader(file) if line["measured_bytes"]]
             for line in lines:
-                if line["failure"] or _is_implausible(line, lines):
+                if line["failure"] or _is_implausible(line, lines) or _differs_when_repeated(line, lines):
                     num_failed += 1
                     continue
                 row = Row(
                     table=line["table"],
                     family=line["family"],
                     model_class=ModelClass(line["model_class"]),
-                    cards=generation(line["architecture"]),
+                    cards=cards_of(ModelClass(line["model_class"]), line["architecture"]),
                     real_bytes=int(line["real_bytes"]),
                     low_bytes=int(line["low_bytes"]),
                     high_bytes=int(line["high_bytes"]),
@@ -116,6 +121,22 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
 
 def _is_implausible(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
     return _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line) or _ended_early(line)
+
+
+def _differs_when_repeated(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
+    """Whether the same was run again and took more or less than identical runs do: one of both is wrong.
+
+    Of a step without convolutions the card makes no difference either.
+    """
+    same = ["table", "model", "optimizer", "step", "precision", "batch_size"]
+    if line["model_class"] != ModelClass.WITHOUT_CONVOLUTIONS:
+        same.append("gpu")
+    repeats = [
+        int(other["measured_bytes"])
+        for other in lines
+        if all(other.get(column) == line.get(column) for column in same)
+    ]
+    return max(repeats) > (1 + _REPEATED) * min(repeats)
 
 
 def _fills_its_card(line: dict[str, str]) -> bool:
@@ -140,13 +161,14 @@ def _ended_early(line: dict[str, str]) -> bool:
 
 
 def shares_of(rows: Sequence[Row]) -> Shares:
-    """The shares that leave out 2.5 % at either end; an interval holds its likely value at least."""
+    """The shares that leave out 2.5 % at either end; never less than identical runs differ by."""
     families = [[row for row in rows if row.family == name] for name in {row.family for row in rows}]
     weighted = [(row, 1 / (len(families) * len(family))) for family in families for row in family]
     low = _quantile([(row.beyond_low, weight) for row, weight in weighted], TAIL)
     high = -_quantile([(-row.beyond_high, weight) for row, weight in weighted], TAIL)
     # Rounded outwards, so that the rows which set an end stay inside.
-    return Shares(low=math.floor(min(low, 0.0) * 1e4) / 1e4, high=math.ceil(max(high, 0.0) * 1e4) / 1e4)
+    low, high = min(low, -_REPEATED), max(high, _REPEATED)
+    return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4)
 
 
 def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
@@ -191,9 +213,11 @@ def cross_validated(rows: Sequence[Row]) -> Coverage:
     )
 
 
-def calibrated(rows: Sequence[Row]) -> Iterable[tuple[str, list[str]]]:
+def calibrated(
+    rows: Sequence[Row], classes: Iterable[ModelClass] = ModelClass
+) -> Iterable[tuple[str, list[str]]]:
     """For every pair of class and cards its line in the report and its entry in the file."""
-    for model_class in ModelClass:
+    for model_class in classes:
         for cards in sorted({row.cards for row in rows}):
             some = [row for row in rows if (row.model_class, row.cards) == (model_class, cards)]
             families = sorted({row.family for row in some})
@@ -238,6 +262,13 @@ extra_share = {UNMEASURED_EXTRA_SHARE}
 """
 
 
+def entries_of(text: str, classes: Iterable[ModelClass]) -> list[list[str]]:
+    """The entries of some classes as they stand in a data file, each with its comments."""
+    lines = [f'model_class = "{model_class}"' for model_class in classes]
+    parts = [part.splitlines() for part in text.split("\n\n")]
+    return [part for part in parts if any(line in part for line in lines)]
+
+
 def document(entries: Iterable[list[str]], *, note: str) -> str:
     """The data file."""
     said = f"# {note}\n" if note else ""
@@ -250,14 +281,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="+", help="CSV of `accuracy.py --rows`")
     parser.add_argument("--write", action="store_true", help=f"writes {DATA_FILE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        type=ModelClass,
+        choices=list(ModelClass),
+        action="append",
+        help="only this class of models; the entries of the others stay. Repeatable",
+    )
     parser.add_argument("--note", default="", help="a line to say in the file, such as which rows these are")
     options = parser.parse_args()
     rows, num_failed = read_rows(options.rows)
     print(f"{len(rows)} rows compare, {num_failed} are left out")
-    answered = list(calibrated(rows))
+    classes = options.classes or list(ModelClass)
+    answered = list(calibrated(rows, classes))
     print("\n".join(line for line, _ in answered))
     if options.write:
-        DATA_FILE.write_text(document((entry for _, entry in answered), note=options.note), encoding="utf-8")
+        others = [model_class for model_class in ModelClass if model_class not in classes]
+        kept = entries_of(DATA_FILE.read_text(encoding="utf-8"), others)
+        entries = [*kept, *(entry for _, entry in answered)]
+        DATA_FILE.write_text(document(entries, note=options.note), encoding="utf-8")
     return 0
 
 

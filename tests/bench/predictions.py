@@ -36,7 +36,8 @@ class Prediction:
     """What is predicted of a row.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
+        low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names. Low and
+            high are of both where the row does not say which of two settings ran.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
         worst_bytes: the same with the largest workspace of every convolution.
         allocated_bytes: the likely allocated peak, of the likely source of plans.
@@ -221,13 +222,26 @@ def _run(task: _Task) -> list[Prediction]:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
         traced = _process.traces.traced(task.setting)
-        return [_predict(traced, row, ablate=task.ablate) for _, row in task.rows]
+        return [_spanning(_predict(traced, row, ablate=task.ablate), row) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
     except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
         failure = "".join(traceback.format_exception(error)[-2:]).strip()
     seconds = time.perf_counter() - started
     return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
+
+
+def _spanning(prediction: Prediction, row: Row) -> Prediction:
+    """The prediction of a row, from the lower to the higher of the settings that may have run."""
+    if row.or_else is None:
+        return prediction
+    assert _process is not None
+    other = _predict(_process.traces.traced(row.or_else), row, ablate=False)
+    return dataclasses.replace(
+        prediction,
+        low_bytes=min(prediction.low_bytes, other.low_bytes),
+        high_bytes=max(prediction.high_bytes, other.high_bytes),
+    )
 
 
 def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from autofit.predict.confidence import ModelClass, Residuals
-from tests.bench.calibrate import Row, calibrated, cross_validated, document, read_rows, shares_of
+from tests.bench.calibrate import (
+    Row,
+    calibrated,
+    cross_validated,
+    document,
+    entries_of,
+    read_rows,
+    shares_of,
+)
 from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
 HEAD = (
@@ -37,10 +45,9 @@ def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
     assert sum(shares.covers(one) for one in rows) / len(rows) >= 0.95
 
 
-def test_an_interval_holds_its_likely_value_though_all_runs_are_on_one_side() -> None:
-    shares = shares_of([row("one", 0.02 + number / 1000) for number in range(10)])
-    assert shares.low == 0.0
-    assert shares.high == pytest.approx(0.029, abs=2e-4)
+def test_no_end_is_moved_by_less_than_identical_runs_differ() -> None:
+    shares = shares_of([row("one", 0.03 + number / 1000) for number in range(10)])
+    assert (shares.low, shares.high) == pytest.approx((-0.02, 0.039), abs=2e-4)
 
 
 def test_a_family_with_many_rows_does_not_drown_another() -> None:
@@ -66,6 +73,44 @@ def test_what_is_written_is_what_predictions_read() -> None:
     assert known.sources == ("a-table",)
     assert residuals.of(ModelClass.ATTENTION, "sm_80").num_rows == 0
     assert tomllib.loads(text)["unmeasured"]["factor"] > 1
+
+
+def test_entries_of_classes_that_were_not_calibrated_stay_as_they_are() -> None:
+    rows = [
+        row(family, 0.03, model_class=model_class)
+        for model_class in (ModelClass.DENSE, ModelClass.ATTENTION)
+        for family in ("a", "b")
+        for _ in range(10)
+    ]
+    text = document((entry for _, entry in calibrated(rows)), note="")
+    kept = entries_of(text, [ModelClass.DENSE])
+    assert (
+        document([*kept, *(entry for _, entry in calibrated(rows, [ModelClass.ATTENTION]))], note="") == text
+    )
+    assert list(Residuals.from_toml(document(kept, note="")).measured) == [(ModelClass.DENSE, "ampere-ada")]
+
+
+@pytest.mark.parametrize(
+    ("model_class", "gpus", "second_bytes", "num_left"),
+    [
+        ("attention", "gg", 4_070_000_000, 2),
+        ("attention", "gg", 4_100_000_000, 0),
+        ("attention", "gh", 4_100_000_000, 2),
+        ("without-convolutions", "gh", 4_100_000_000, 0),
+    ],
+    ids=["as identical runs", "by more", "on another card", "whose card makes no difference"],
+)
+def test_of_a_repeated_run_that_differs_neither_is_believed(
+    tmp_path: Path, model_class: str, gpus: str, second_bytes: int, num_left: int
+) -> None:
+    file = tmp_path / "rows.csv"
+    lines = [
+        f"t,m,f,,adam,{gpu},4,40000000000,{model_class},sm_86,{measured},{measured},3900000000,4000000000,4200000000,"
+        for gpu, measured in zip(gpus, (4_000_000_000, second_bytes), strict=True)
+    ]
+    file.write_text("\n".join([HEAD, *lines, ""]))
+    rows, num_failed = read_rows([file])
+    assert (len(rows), num_failed) == (num_left, 2 - num_left)
 
 
 def test_rows_are_read_as_what_the_allocator_had_small_ones_left_out_and_failures_counted(

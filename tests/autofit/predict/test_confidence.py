@@ -20,6 +20,7 @@ from workers.knobs import Knobs
 from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
 
 DENSE, GROUPED, ATTENTION = ModelClass.DENSE, ModelClass.GROUPED, ModelClass.ATTENTION
+NO_CONVOLUTIONS = ModelClass.WITHOUT_CONVOLUTIONS
 
 
 def activation(operator: str, num_bytes: int) -> Allocation:
@@ -67,24 +68,26 @@ FUSED = activation("aten._scaled_dot_product_efficient_attention", 600)
 @pytest.mark.parametrize(
     ("allocations", "model_class"),
     [
-        ([LINEAR], ModelClass.OTHER),
-        ([], ModelClass.OTHER),
+        ([LINEAR], NO_CONVOLUTIONS),
+        ([], NO_CONVOLUTIONS),
         ([LINEAR, *convolved(6000)], DENSE),
         ([LINEAR, *convolved(6000, conv_pass=ConvPass.DGRAD)], DENSE),
         ([*convolved(7600), *convolved(400, groups=32)], DENSE),
         ([*convolved(4000), *convolved(1200, groups=32)], GROUPED),
         ([LINEAR, *convolved(900, groups=96)], ModelClass.DEPTHWISE),
         ([*convolved(4000), *convolved(1200, groups=96), *convolved(800, groups=32)], ModelClass.DEPTHWISE),
-        ([LINEAR, FUSED], ATTENTION),
+        ([LINEAR, FUSED], NO_CONVOLUTIONS),
         ([LINEAR, FUSED, *convolved(80)], ATTENTION),
         ([*convolved(8000), FUSED], DENSE),
-        ([LINEAR, activation("aten._softmax", 4000)], ATTENTION),
-        ([LINEAR, activation("aten._softmax", 4)], ModelClass.OTHER),
-        ([LINEAR, activation("aten._scaled_dot_product_flash_attention", 40)], ATTENTION),
+        ([LINEAR, activation("aten._softmax", 4000)], NO_CONVOLUTIONS),
+        ([LINEAR, activation("aten._softmax", 4), *convolved(4)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._scaled_dot_product_flash_attention", 40), *convolved(4)], ATTENTION),
         ([LINEAR, *convolved(40)], ModelClass.OTHER),
-        ([LINEAR, activation("aten._log_softmax", 4000)], ModelClass.OTHER),
+        ([LINEAR, activation("aten._log_softmax", 4000)], NO_CONVOLUTIONS),
         ([LINEAR, activation("aten._cudnn_rnn", 4000)], ModelClass.RECURRENT),
         ([*convolved(600), activation("aten._foreach_mul.Scalar", 10**6)], DENSE),
+        ([LINEAR, activation("aten.sort", 4000)], ModelClass.OTHER),
+        ([LINEAR, FUSED, activation("aten.topk", 400)], ATTENTION),
     ],
     ids=[
         "linear layers alone",
@@ -105,6 +108,8 @@ FUSED = activation("aten._scaled_dot_product_efficient_attention", 600)
         "a loss",
         "recurrent",
         "a step of the workload's own",
+        "sorted values, whose scratch is not known",
+        "a router's experts",
     ],
 )
 def test_a_model_is_classed_by_what_makes_its_activations(

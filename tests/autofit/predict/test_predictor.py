@@ -13,7 +13,7 @@ import pytest
 from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
 from autofit.events import Event, Progress
 from autofit.hardware.card import Card
-from autofit.predict.confidence import Calibration, ModelClass, Residuals
+from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
@@ -33,9 +33,9 @@ CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
 # Real runs of any class lay up to a tenth below and a fifth above what was predicted.
 OFF = Residuals(
     measured={
-        (model_class, "ampere-ada"): Calibration(
+        (model_class, cards_of(model_class, "sm_80")): Calibration(
             model_class=model_class,
-            cards="ampere-ada",
+            cards=cards_of(model_class, "sm_80"),
             low_share=-0.1,
             high_share=0.2,
             num_rows=40,
@@ -341,12 +341,21 @@ def test_an_estimate_says_what_the_workspaces_may_come_to_where_they_span_a_rang
 
 
 def test_a_card_without_real_runs_has_the_wider_interval(make_curve: Any, card: Card) -> None:
-    curve = make_curve(residuals=OFF)
+    curve = make_curve(num_channels=256, residuals=OFF, plans=lambda _: of_sizes(200 * MIB))
     hopper = curve.on(Card(name="other", architecture="sm_90", context_bytes=0))
     assert hopper(8).calibration.num_rows == 0
     assert (hopper(8).calibration.low_share, hopper(8).calibration.high_share) == (-0.25, 0.45)
     assert hopper(8).interval.high_bytes > curve(8).interval.high_bytes
     assert hopper.risk is curve.risk
+
+
+def test_a_step_without_convolutions_has_the_same_interval_on_every_card(make_curve: Any) -> None:
+    curve = make_curve(residuals=OFF)
+    others = [
+        curve.on(Card(name=name, architecture=name, context_bytes=0)) for name in ("sm_80", "sm_90", "sm_100")
+    ]
+    assert {other(8).interval for other in others} == {curve(8).interval}
+    assert others[-1](8).calibration.num_rows == 40
 
 
 def unnamed(card: Card) -> Card:

@@ -28,6 +28,7 @@ class Row:
         first_tried: the size with which a process began that went down a ladder of sizes until this one
             ran (`tests.bench.ladder`): what the others left behind counts for whether a size runs. What is
             safe is said for a process that tried nothing before, as users' are.
+        or_else: what may have run instead of the setting, where the table does not say which of both did.
         others: bytes that other predictors said, by their names; None where one gave no answer.
     """
 
@@ -48,6 +49,7 @@ class Row:
     ran: bool | None = None
     failed_batch_size: int | None = None
     first_tried: int | None = None
+    or_else: Setting | None = None
     others: Mapping[str, int | None] = field(default_factory=dict)
 
     @property

@@ -15,6 +15,7 @@ something.
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 from tests.bench.tables.cards import card
@@ -81,6 +82,7 @@ def read(folder: Path) -> list[Row]:
 def _row(line: dict[str, str]) -> Row:
     ran = line["real_oom"] == "false"
     family, setting = _model(line)
+    is_unsaid = line["zero_grad_mode_effective_by_code"] == _UNCHOSEN
     return Row(
         table="xmem",
         model=line["model"],
@@ -93,6 +95,9 @@ def _row(line: dict[str, str]) -> Row:
         measured_from="step 1 input" if line["family"] == "CNN" else "",
         measured_bytes=int(line["ground_nvml_peak_bytes"]) if ran else None,
         ran=ran,
+        or_else=dataclasses.replace(setting, step="xmem-tokens-middle")
+        if is_unsaid and setting.source == "transformers"
+        else None,
         others={name: _bytes(line[column]) for name, column in _OTHERS.items() if line[column]},
     )
 

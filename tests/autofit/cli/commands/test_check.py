@@ -156,6 +156,7 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "would_thrash",
         "calibration",
         "workspace_bytes",
+        "convolves",
         "architectures",
         "batch_kind",
         "num_ranks",
@@ -223,7 +224,10 @@ def test_a_workload_of_the_users_is_checked_for_real(autofit, workload_file, bat
     assert finished.code == code, finished.err
     assert finished.err == f"tracing batch {batch_size}\n"
     document = json.loads(finished.out)
-    assert (document["verdict"], document["calibration"]["model_class"]) == (verdict, "other")
+    assert (document["verdict"], document["calibration"]["model_class"]) == (
+        verdict,
+        "without-convolutions",
+    )
     assert document["calibration"]["num_rows"] == 0
     assert document["device"]["name"] == "2.00 GiB card"
 

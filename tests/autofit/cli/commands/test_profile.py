@@ -55,7 +55,7 @@ def test_the_configuration_that_is_typed_is_the_one_that_is_asked_for(autofit, a
 
 def test_operators_are_shown_unless_another_view_is_asked_for(autofit, saved):
     text = words(autofit("profile", "--trace", str(saved)))
-    assert "toy at batch 4 · cudnn · fp32 · the workload's optimizer · train" in text
+    assert "toy at batch 4 · fp32 · the workload's optimizer · train" in text
     assert "relu forward 4.10 KiB 100.00% 51.22% 3 5.00 KiB" in text
     assert "step 1: 6 allocations, 8.01 KiB requested, 8.00 KiB of blocks at the peak (8,192 bytes)" in text
     assert "on sm_80: allocated peak 8.00 KiB (8,192 bytes), reserved peak 2.00 MiB" in text
