@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.settings.goals import Risk
 from autofit.settings.words import with_setting
-from autofit.tuning.result import Best, FrontierEntry, TuneResult
+from autofit.tuning.result import Best, TuneResult
 from autofit.units import format_bytes, size_or_dash
-from workers import conv
 from workers.protocol import Evidence
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     """What was found, the answer first; each a sentence or a few."""
     kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
-    if result.best is None:
+    chosen = result.chosen
+    if chosen is None:
         return (_nothing(result), *kinds)
-    default = _default(result, result.best)
     if result.num_ranks > 1:
-        best = result.best
-        samples = samples_in_words(best.knobs, best.batch_size, result.num_ranks)
+        samples = samples_in_words(chosen.knobs, chosen.batch_size, result.num_ranks)
         kinds = (f"That is {samples}.", *kinds)
-    return (_found(result, result.best), *kinds, *(() if default is None else (default,)))
+    return (_found(result, chosen), *kinds)
 
 
 def smallest_batch(result: TuneResult) -> int | None:
@@ -43,14 +39,40 @@ def needed_at_least(result: TuneResult) -> int | None:
     return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)
 
 
-def _found(result: TuneResult, best: Best) -> str:
+def _found(result: TuneResult, chosen: Best) -> str:
     return (
-        f"{result.workload} {_fits(result, best)} at batch {best.batch_size} in "
+        f"{result.workload} {_fits(result, chosen)} at batch {chosen.batch_size} in "
         f"{format_bytes(result.budget.device_total_bytes)}"
-        f"{with_setting(result.setting_names[best.knobs])}: "
-        f"{_peak(result, best)}; "
-        f"{evidence_phrase(best.evidence, result.device)}.{_accumulated(best)}{_speed(best)}"
+        f"{with_setting(result.setting_names[chosen.knobs])}{_largest(result, chosen)}: "
+        f"{_peak(result, chosen)}; "
+        f"{evidence_phrase(chosen.evidence, result.device)}.{_accumulated(chosen)}{_speed(chosen)}"
     )
+
+
+def _largest(result: TuneResult, chosen: Best) -> str:
+    """What the largest batch is and costs, where PyTorch's default backend does not reach it."""
+    best = result.best
+    if best is None or best.batch_size == chosen.batch_size:
+        return ""
+    default = f", PyTorch's default backend, and at {best.batch_size}"
+    return f"{default}{with_setting(result.setting_names[best.knobs])}{_cost(result, best, chosen)}"
+
+
+def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
+    """What the largest batch takes in time, as far as that was measured or predicted."""
+    if best.samples_per_second is not None and chosen.samples_per_second is not None:
+        return (
+            f" with {rate(best.samples_per_second)} samples a second instead of "
+            f"{rate(chosen.samples_per_second)}"
+        )
+    costs = {(trial.knobs, trial.batch_size): trial.conv_cost for trial in result.trials}
+    most = costs.get((best.knobs, best.batch_size))
+    least = costs.get((chosen.knobs, chosen.batch_size))
+    if most is None or least is None:
+        return ""
+    if most <= least:
+        return ", no slower as predicted"
+    return f", whose convolutions are predicted to take {most / least:.1f} times as long"
 
 
 def _accumulated(best: Best) -> str:
@@ -89,25 +111,6 @@ def _speed(best: Best) -> str:
     speed = f" {step} took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
     verified = f" It was verified by {best.soak_steps} steps in a fresh process."
     return speed if best.soak_steps is None else speed + verified
-
-
-def _default(result: TuneResult, best: Best) -> str | None:
-    """How far PyTorch's default gets, where another algorithm is the best."""
-    algo, name = best.knobs.conv_algo, conv.defaults(result.device.kind)[0]
-    as_default = dataclasses.replace(best.knobs, conv_algo=name)
-    default = next((entry for entry in result.frontier if entry.knobs == as_default), None)
-    if algo == name or default is None:
-        return None
-    reached = "none" if default.largest_batch is None else f"batch {default.largest_batch}"
-    pace = _pace(default) or (" and is usually far faster" if algo == "native" else "")
-    return f"PyTorch's default, {name}, reaches {reached}{pace}; --conv-algo {name} selects it."
-
-
-def _pace(entry: FrontierEntry) -> str:
-    """What was measured of a setting's speed at its largest batch."""
-    if entry.samples_per_second is None:
-        return ""
-    return f" with {rate(entry.samples_per_second)} samples a second"
 
 
 def _nothing(result: TuneResult) -> str:

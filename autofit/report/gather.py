@@ -284,7 +284,7 @@ def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
 
 
 def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
-    best, budget = result.best, result.budget
+    best, budget = result.chosen, result.budget
     if best is not None:
         yield Fact(
             name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)

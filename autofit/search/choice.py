@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
@@ -30,6 +31,26 @@ class Knee:
     knobs: Knobs
     samples_per_second: float
     best_samples_per_second: float
+
+
+class RecommendedBy(StrEnum):
+    """What decided which configuration is recommended.
+
+    Attributes:
+        OBJECTIVE: it has most samples a second, which was asked for.
+        CONV_ALGO: the largest with the algorithms that were asked for.
+        LARGEST: all settings have one algorithm, and it has the largest batch.
+        ONLY_FIT: PyTorch's default backend fits at no size.
+        MEASURED_RATE: the largest, measured to be no slower than PyTorch's default backend.
+        DEFAULT_BACKEND: the largest with PyTorch's default backend.
+    """
+
+    OBJECTIVE = "objective"
+    CONV_ALGO = "conv-algo"
+    LARGEST = "largest"
+    ONLY_FIT = "only-fit"
+    MEASURED_RATE = "measured-rate"
+    DEFAULT_BACKEND = "default-backend"
 
 
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
@@ -74,6 +95,43 @@ def best_of(
         ),
         default=None,
     )
+
+
+def recommended_of(
+    known: Mapping[Configuration, TrialOutcome],
+    boundaries: Mapping[Knobs, Boundary],
+    objective: Objective,
+    architecture: str = DEFAULT_ARCHITECTURE,
+    *,
+    default_algo: str | None,
+) -> tuple[TrialOutcome, RecommendedBy] | None:
+    """The configuration that a practitioner would take, and what decided; None where nothing fits.
+
+    An algorithm that fits a little more than PyTorch's default backend may be several times slower.
+
+    Args:
+        default_algo: PyTorch's default backend; None where the algorithms were named by who asks.
+    """
+    best = best_of(known, boundaries, objective, architecture)
+    if best is None:
+        return None
+    with_default = {
+        knobs: boundary for knobs, boundary in boundaries.items() if knobs.conv_algo == default_algo
+    }
+    usual = best_of(known, with_default, Objective.BATCH, architecture)
+    if objective is Objective.THROUGHPUT and best.samples_per_second is not None:
+        by = RecommendedBy.OBJECTIVE
+    elif default_algo is None:
+        by = RecommendedBy.CONV_ALGO
+    elif len({knobs.conv_algo for knobs in boundaries}) == 1:
+        by = RecommendedBy.LARGEST
+    elif usual is None:
+        by = RecommendedBy.ONLY_FIT
+    elif usual is not best and usual.samples_per_second is not None and _rate(best) >= _rate(usual):
+        by = RecommendedBy.MEASURED_RATE
+    else:
+        return usual, RecommendedBy.DEFAULT_BACKEND
+    return best, by
 
 
 def knee_of(known: Mapping[Configuration, TrialOutcome]) -> Knee | None:

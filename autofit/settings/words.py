@@ -30,6 +30,15 @@ def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[
     return {knobs: " · ".join(in_words(name, getattr(knobs, name)) for name in names) for knobs in settings}
 
 
+def joined(names: Iterable[str]) -> str:
+    """Several settings' names as one: `cudnn, native · fp32`; one below the other where more differs."""
+    parts = [name.split(" · ") for name in names]
+    places = [tuple(dict.fromkeys(place)) for place in zip(*parts, strict=False)]
+    if len({len(part) for part in parts}) > 1 or sum(len(place) > 1 for place in places) > 1:
+        return "\n".join(" · ".join(part) for part in parts)
+    return " · ".join(", ".join(place) for place in places)
+
+
 def in_short(knobs: Knobs) -> str:
     """A setting by itself: its convolution algorithm, and what else is not the default."""
     default = Knobs()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
 from autofit.search.boundary import MAX_BATCH, Boundary
-from autofit.search.choice import Configuration, Knee, best_of, knee_of
+from autofit.search.choice import Configuration, Knee, best_of, knee_of, recommended_of
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
-from autofit.tuning.result import Best, FrontierEntry
+from autofit.tuning.result import Best, FrontierEntry, Recommended
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
@@ -158,25 +159,51 @@ class Frontier:
     def best(self) -> Best | None:
         """The best configuration that fits; see `best_of`."""
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
-        if outcome is None:
+        return None if outcome is None else Best(**self._found(outcome))
+
+    def recommended(self, default_algo: str | None) -> Recommended | None:
+        """The configuration that a practitioner would take; see `recommended_of`."""
+        found = recommended_of(
+            self._outcomes,
+            self._boundaries,
+            self._objective,
+            self._architecture,
+            default_algo=default_algo,
+        )
+        if found is None:
             return None
+        outcome, by = found
+        entry, best = self.entry(outcome.knobs), self.best()
+        is_best = best is not None and (best.knobs, best.batch_size) == (outcome.knobs, outcome.batch_size)
+        curve = None if is_best else self._curves.get(outcome.knobs)
+        return Recommended(
+            **self._found(outcome),
+            by=by,
+            largest_batch=entry.largest_batch,
+            first_failing_batch=entry.first_failing_batch,
+            reason=entry.reason,
+            estimate=None if curve is None else curve(outcome.batch_size),
+        )
+
+    def _found(self, outcome: TrialOutcome) -> dict[str, Any]:
+        """The fields of `Best` for what fits."""
         peaks = self._peaks(outcome)
         curve = self._curves.get(outcome.knobs)
         estimate = None if curve is None else curve(outcome.batch_size)
-        return Best(
-            batch_size=outcome.batch_size,
-            knobs=outcome.knobs,
-            peak_allocated_bytes=peaks.allocated_bytes,
-            peak_reserved_bytes=peaks.reserved_bytes,
-            device_peak_bytes=peaks.device_bytes,
-            evidence=outcome.evidence,
-            interval=None if estimate is None else estimate.interval,
-            workspace_bytes=None if estimate is None else estimate.workspace_bytes,
-            step_seconds=outcome.step_seconds,
-            samples_per_second=outcome.samples_per_second,
-            soak_steps=self._steps_verified(outcome),
-            grad_accumulation=outcome.knobs.num_batches(outcome.batch_size),
-        )
+        return {
+            "batch_size": outcome.batch_size,
+            "knobs": outcome.knobs,
+            "peak_allocated_bytes": peaks.allocated_bytes,
+            "peak_reserved_bytes": peaks.reserved_bytes,
+            "device_peak_bytes": peaks.device_bytes,
+            "evidence": outcome.evidence,
+            "interval": None if estimate is None else estimate.interval,
+            "workspace_bytes": None if estimate is None else estimate.workspace_bytes,
+            "step_seconds": outcome.step_seconds,
+            "samples_per_second": outcome.samples_per_second,
+            "soak_steps": self._steps_verified(outcome),
+            "grad_accumulation": outcome.knobs.num_batches(outcome.batch_size),
+        }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
         """Of the soak those that were done: a script may end before."""

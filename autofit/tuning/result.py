@@ -10,7 +10,7 @@ from typing import Any, Self
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, WorkspaceSpan
-from autofit.search.choice import Knee
+from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
@@ -55,6 +55,23 @@ class Best:
     samples_per_second: float | None = None
     soak_steps: int | None = None
     grad_accumulation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended(Best):
+    """The configuration that a practitioner would take, with its place on the frontier.
+
+    Attributes:
+        by: what decided that it is this one.
+        largest_batch, first_failing_batch, reason: of its setting, see `FrontierEntry`.
+        estimate: the prediction for it, where it is not the best one's.
+    """
+
+    by: RecommendedBy
+    largest_batch: int | None
+    first_failing_batch: int | None
+    reason: str
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +138,7 @@ class TuneResult:
         budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
         device: the device that was measured or assumed.
         best: the best configuration that fits; None when nothing fits.
+        recommended: the one that a practitioner would take, see `RecommendedBy`; None when nothing fits.
         frontier: one entry for each knob setting, in the order of the search space.
         trials: the outcomes in the study, in their order.
         wall_seconds: how long the search took.
@@ -154,6 +172,7 @@ class TuneResult:
     wall_seconds: float
     study: str
     fingerprint: str
+    recommended: Recommended | None = None
     pruned: tuple[PrunedSetting, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
@@ -169,6 +188,17 @@ class TuneResult:
     stopped_by: str | None = None
     answered_seconds: float = 0.0
     cached: bool = False
+
+    @property
+    def chosen(self) -> Best | None:
+        """What the answer's text is about: the recommended configuration, or the best one without any."""
+        return self.recommended or self.best
+
+    @property
+    def estimate_of_chosen(self) -> Estimate | None:
+        """The prediction for it, or for the smallest size where nothing fits."""
+        own = None if self.recommended is None else self.recommended.estimate
+        return own or self.estimate
 
     @property
     def samples_per_step(self) -> int | None:
@@ -214,6 +244,7 @@ class TuneResult:
             "device": dataclasses.asdict(self.device),
             "architectures": list(self.architectures),
             "best": None if self.best is None else dataclasses.asdict(self.best),
+            "recommended": None if self.recommended is None else _recommended(self.recommended),
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
             "pruned": [dataclasses.asdict(setting) for setting in self.pruned],
             "knee": None if self.knee is None else dataclasses.asdict(self.knee),
@@ -249,6 +280,11 @@ class TuneResult:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+
+def _recommended(recommended: Recommended) -> dict[str, Any]:
+    estimate = None if recommended.estimate is None else recommended.estimate.to_dict()
+    return {**dataclasses.asdict(recommended), "estimate": estimate}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,12 @@ def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = Fals
     return settings.conv_algos
 
 
+def default_algo(settings: TuneSettings, target: Target) -> str | None:
+    """PyTorch's default backend on the device; None where the algorithms were named."""
+    is_named = settings.conv_algos not in (None, ALL_CONV_ALGOS)
+    return None if is_named else conv.defaults(target.device.kind)[0]
+
+
 def search_space(
     settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
 ) -> tuple[SearchSpace, tuple[str, ...]]:

@@ -30,7 +30,14 @@ from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
 from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
-from autofit.tuning.scope import as_the_script_has_it, capped, conv_algos, pruning_of, search_space
+from autofit.tuning.scope import (
+    as_the_script_has_it,
+    capped,
+    conv_algos,
+    default_algo,
+    pruning_of,
+    search_space,
+)
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
@@ -240,6 +247,7 @@ def _answer(
         budget=target.budget,
         device=next((trial.device for trial in reversed(tried.trials) if trial.was_run), target.device),
         best=best,
+        recommended=frontier.recommended(default_algo(settings, target)),
         frontier=with_risks(
             frontier.entries(),
             curves.by_knobs,

@@ -72,12 +72,16 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 
 def _best(job: JobRecord) -> dict[str, Any]:
-    """The answer in three words; all null where there is none."""
-    best = (job.document or {}).get("best")
+    """The answer in a few words; all null where there is none."""
+    document = job.document or {}
+    best = document.get("best")
+    recommended = document.get("recommended") or best
     return {
         "best_batch": None if best is None else best["batch_size"],
         "conv_algo": None if best is None else best["knobs"]["conv_algo"],
         "evidence": None if best is None else best["evidence"],
+        "recommended_batch": None if recommended is None else recommended["batch_size"],
+        "recommended_conv_algo": None if recommended is None else recommended["knobs"]["conv_algo"],
     }
 
 
@@ -109,7 +113,7 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
 def print_fleet(jobs: Sequence[JobRecord]) -> None:
     """A line for each card."""
     table = headed(
-        ("card", "left"), ("largest batch", "right"), ("algorithm", "left"), ("evidence", "left"),
+        ("card", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
         ("state", "left"), ("job", "left"), ("", "left"),
     )  # fmt: skip
     for job in jobs:
@@ -122,7 +126,7 @@ def _best_words(job: JobRecord) -> tuple[str, str, str]:
     if best["best_batch"] is None:
         nothing = (job.document or {}).get("schema") == TUNE_SCHEMA
         return ("none" if nothing else "–"), "–", "–"
-    return str(best["best_batch"]), best["conv_algo"], best["evidence"]
+    return str(best["recommended_batch"]), best["recommended_conv_algo"], best["evidence"]
 
 
 def _state(job: JobRecord) -> Text:

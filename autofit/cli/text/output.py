@@ -116,10 +116,14 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%"
 
 
-def by_setting(result: TuneResult, *columns: tuple[str, Justify]) -> Table:
-    """Columns beside one that names the settings of a search; untitled where there is but one, unnamed."""
+def by_setting(result: TuneResult, *columns: tuple[str, Justify], is_folded: bool = False) -> Table:
+    """Columns beside one that names the settings of a search; untitled where there is but one, unnamed.
+
+    Args:
+        is_folded: a row may name several settings.
+    """
     name = "\nsetting" if result.is_of_product else "conv\nalgorithm" if result.convolves else ""
-    return headed((name, "left"), *columns, has_long_names=result.is_of_product)
+    return headed((name, "left"), *columns, has_long_names=is_folded or result.is_of_product)
 
 
 # ── where the memory goes ───────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +18,7 @@ from autofit.cli.text.tune_sections import print_measured, print_plan, print_pru
 from autofit.report.answer import answer_in_words
 from autofit.report.words import assumptions, outside_allocator
 from autofit.settings.tune_settings import TuneSettings
-from autofit.settings.words import configuration, with_setting
+from autofit.settings.words import configuration, joined, with_setting
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
 from workers.knobs import Knobs
@@ -34,14 +35,15 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
     console = output.stdout()
     _budget(console, result, settings, asked_memory)
     _frontier(console, result)
-    if result.best is None:
+    chosen, estimate = result.chosen, result.estimate_of_chosen
+    if chosen is None:
         _nothing_fits(console, result, settings)
     else:
-        _answer(console, result, result.best)
-        if result.estimate is not None:
-            best = f"{result.best.batch_size}{with_setting(result.setting_names[result.best.knobs])}"
-            heading(console, f"Where the memory goes at batch {best}, predicted")
-            output.print_memory(console, result.estimate)
+        _answer(console, result, chosen)
+        if estimate is not None:
+            at = f"{chosen.batch_size}{with_setting(result.setting_names[chosen.knobs])}"
+            heading(console, f"Where the memory goes at batch {at}, predicted")
+            output.print_memory(console, estimate)
     print_pruned(console, result)
     print_plan(console, result)
     print_measured(console, result)
@@ -52,8 +54,8 @@ def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: st
     if said := (*result.budget.assumptions, *_calibration(result), *result.notes):
         heading(console, "Assumed and noted")
         bullets(console, said)
-    if result.best is not None:
-        _apply(console, result, result.best, settings)
+    if chosen is not None:
+        _apply(console, result, chosen, settings)
     _record(console, result)
 
 
@@ -125,23 +127,45 @@ def _frontier(console: Console, result: TuneResult) -> None:
         ("fails\nat", "right"),
         *((("Pareto\nfront", "left"),) if result.is_of_product else ()),
         ("\nevidence", "left"),
+        is_folded=True,
     )
-    for entry in _best_first(result):
-        peaks = [column[entry.knobs] for column in columns.values()]
-        held_bytes = held[entry.knobs]
-        is_best = result.best is not None and entry.knobs == result.best.knobs
+    for alike in _folded(result):
+        entry = alike[0]
+        peaks = [_largest_of(column[each.knobs] for each in alike) for column in columns.values()]
+        held_bytes = _largest_of(held[each.knobs] for each in alike)
+        is_chosen = result.chosen is not None and result.chosen.knobs in [each.knobs for each in alike]
         table.add_row(
-            names[entry.knobs],
+            joined(names[each.knobs] for each in alike),
             "none" if entry.largest_batch is None else str(entry.largest_batch),
             *("–" if peak is None else f"{peak / unit_bytes:.2f}" for peak in peaks),
             "–" if held_bytes is None else output.share(held_bytes, result.budget.usable_bytes),
             "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
             *((_on_front(entry),) if result.is_of_product else ()),
             entry.evidence,
-            style="bold" if is_best else "",
+            style="bold" if is_chosen else "",
         )
     console.print()
     console.print(indented(table))
+
+
+def _folded(result: TuneResult) -> list[list[FrontierEntry]]:
+    """The rows: settings that fit as much share one, unless they were timed or the front tells them apart."""
+    rows: dict[Any, list[FrontierEntry]] = {}
+    for entry in _best_first(result):
+        is_alone = entry.samples_per_second is not None or entry.largest_batch is None
+        alike = (
+            entry.knobs if is_alone else None,
+            entry.largest_batch,
+            entry.first_failing_batch,
+            entry.evidence,
+            _on_front(entry) if result.is_of_product else "",
+        )
+        rows.setdefault(alike, []).append(entry)
+    return list(rows.values())
+
+
+def _largest_of(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def _on_front(entry: FrontierEntry) -> str:
@@ -167,10 +191,10 @@ def _unit(sizes: Iterable[int]) -> tuple[str, int]:
 # ── the answer ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _answer(console: Console, result: TuneResult, best: Best) -> None:
+def _answer(console: Console, result: TuneResult, chosen: Best) -> None:
     found, *more = map(Text, answer_in_words(result))
     found.highlight_words(
-        [f"batch {best.batch_size}", with_setting(result.setting_names[best.knobs]).strip()], "bold green"
+        [f"batch {chosen.batch_size}", with_setting(result.setting_names[chosen.knobs]).strip()], "bold green"
     )
     console.print()
     for sentence in (found, *more):
@@ -179,8 +203,9 @@ def _answer(console: Console, result: TuneResult, best: Best) -> None:
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
     """What the interval of a predicted answer spans and rests on."""
-    is_predicted = result.best is None or result.best.evidence is Evidence.PREDICTED
-    return () if result.estimate is None or not is_predicted else assumptions(result.estimate)
+    is_predicted = result.chosen is None or result.chosen.evidence is Evidence.PREDICTED
+    estimate = result.estimate_of_chosen
+    return () if estimate is None or not is_predicted else assumptions(estimate)
 
 
 def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
@@ -263,14 +288,14 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 # ── how to go on ────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply(console: Console, result: TuneResult, best: Best, settings: TuneSettings) -> None:
+def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSettings) -> None:
     heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
     if settings.script is not None:
-        code(console, call_lines(settings, best))
+        code(console, call_lines(settings, chosen))
         return
     lines = script_lines(
-        best.knobs,
-        batch_size=best.batch_size,
+        chosen.knobs,
+        batch_size=chosen.batch_size,
         device_kind=result.device.kind,
         training=_mode(result) != "infer",
         num_ranks=result.num_ranks,

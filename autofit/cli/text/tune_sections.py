@@ -10,7 +10,7 @@ from autofit.cli.text.output import by_setting, headed, heading, indented
 from autofit.predict.conv_plan import LayerChoice
 from autofit.report.words import rate
 from autofit.settings.goals import Risk
-from autofit.settings.words import with_setting
+from autofit.settings.words import joined, with_setting
 from autofit.tuning.result import FrontierEntry, TuneResult
 from autofit.units import format_bytes
 
@@ -92,15 +92,16 @@ def print_risks(console: Console, result: TuneResult) -> None:
         result,
         *((f"\n{risk}", "right") for risk in Risk),
         ("if it needs more\nthan is likely", "left"),
+        is_folded=True,
     )
+    rows: dict[tuple[str, ...], list[str]] = {}
     for entry in sorted(entries, key=lambda entry: -(entry.largest_batch or 0)):
         assert entry.largest_by_risk is not None
         batches = (entry.largest_by_risk[risk] for risk in Risk)
-        table.add_row(
-            names[entry.knobs],
-            *("none" if batch is None else str(batch) for batch in batches),
-            _between(entry, convolves=result.convolves),
-        )
+        said = ("none" if batch is None else str(batch) for batch in batches)
+        rows.setdefault((*said, _between(entry, convolves=result.convolves)), []).append(names[entry.knobs])
+    for cells, alike in rows.items():
+        table.add_row(joined(alike), *cells)
     console.print(indented(table))
 
 

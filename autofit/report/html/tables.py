@@ -21,7 +21,7 @@ def frontier_table(result: TuneResult) -> Table:
     columns = ("setting", "largest batch", peak, *(("samples a second",) if timed else ()), "fails at")
     rows = [
         (
-            names[entry.knobs] + (" — the best" if _is_best(entry, result) else ""),
+            names[entry.knobs] + _mark(entry, result),
             "none" if entry.largest_batch is None else str(entry.largest_batch),
             size_or_dash(entry.device_peak_bytes if is_cpu else entry.peak_reserved_bytes),
             *((_rate(entry),) if timed else ()),
@@ -67,8 +67,11 @@ def breakdown_table(
     )
 
 
-def _is_best(entry: FrontierEntry, result: TuneResult) -> bool:
-    return result.best is not None and entry.knobs == result.best.knobs
+def _mark(entry: FrontierEntry, result: TuneResult) -> str:
+    """What stands behind the name of the recommended setting, and of the one with the largest batch."""
+    if result.chosen is not None and entry.knobs == result.chosen.knobs:
+        return " — recommended" if result.recommended is not None else " — the best"
+    return " — the largest" if result.best is not None and entry.knobs == result.best.knobs else ""
 
 
 def _rate(entry: FrontierEntry) -> str:

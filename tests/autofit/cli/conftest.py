@@ -15,7 +15,8 @@ from autofit.cli.backend import Backend
 from autofit.hardware.budget import make_budget
 from autofit.predict.confidence import Calibration, ModelClass
 from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
-from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
+from autofit.search.choice import RecommendedBy
+from autofit.tuning.result import Best, CardAnswer, FrontierEntry, Recommended, TuneResult
 from tests.commands import Finished
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
@@ -208,6 +209,21 @@ def answer(**changes: Any) -> TuneResult:
     return dataclasses.replace(result, **changes)
 
 
+def recommending_cudnn(result: TuneResult, **changes: Any) -> TuneResult:
+    """The answer with cudnn at 94 recommended, as PyTorch's default backend."""
+    knobs = Knobs(conv_algo="cudnn")
+    of_best = {field.name: getattr(result.best, field.name) for field in dataclasses.fields(Best)}
+    recommended = Recommended(
+        **{**of_best, "knobs": knobs, "batch_size": 94, **changes},
+        by=RecommendedBy.DEFAULT_BACKEND,
+        largest_batch=94,
+        first_failing_batch=95,
+        reason="batch 95 is predicted to reserve up to 16.00 GiB",
+        estimate=predicted_estimate(94),
+    )
+    return dataclasses.replace(result, recommended=recommended)
+
+
 def nothing_fits(**changes: Any) -> TuneResult:
     """A predicted answer where batch 1 of the only setting needs 17 GiB."""
     estimate = predicted_estimate(1)
@@ -227,5 +243,10 @@ def nothing_fits(**changes: Any) -> TuneResult:
 def results() -> types.SimpleNamespace:
     """The makers of answers above, for tests to vary."""
     return types.SimpleNamespace(
-        answer=answer, nothing_fits=nothing_fits, entry=entry, outcome=outcome, estimate=predicted_estimate
+        answer=answer,
+        recommending_cudnn=recommending_cudnn,
+        nothing_fits=nothing_fits,
+        entry=entry,
+        outcome=outcome,
+        estimate=predicted_estimate,
     )

@@ -9,6 +9,7 @@ import pytest
 
 from autofit.hardware.gpus import catalogue
 from autofit.predict.confidence import (
+    ANY,
     Calibration,
     ModelClass,
     Residuals,
@@ -234,6 +235,9 @@ def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> N
         assert one.num_rows >= one.num_families > 0
         assert one.sources
         elsewhere = shipped.of(one.model_class, "sm_61")
+        if one.cards == ANY:
+            assert elsewhere == one
+            continue
         assert elsewhere.low_share < one.low_share
         assert elsewhere.high_share > one.high_share
 

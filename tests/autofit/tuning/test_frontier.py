@@ -234,6 +234,50 @@ def test_the_best_is_the_largest_then_the_fastest_then_the_first_policy(
         assert found.knobs == best
 
 
+@pytest.mark.parametrize(
+    ("cudnn", "native", "default_algo", "recommended", "by"),
+    [
+        ((8, None), (9, None), "cudnn", CUDNN, "default-backend"),
+        ((8, 0.5), (9, 5.0), "cudnn", CUDNN, "default-backend"),
+        ((8, 0.5), (9, 0.5), "cudnn", NATIVE, "measured-rate"),
+        ((9, None), (8, None), "cudnn", CUDNN, "default-backend"),
+        ((8, None), (9, None), None, NATIVE, "conv-algo"),
+        ((None, None), (9, None), "cudnn", NATIVE, "only-fit"),
+        (None, (9, None), "cudnn", NATIVE, "largest"),
+    ],
+    ids=[
+        "the default",
+        "the default though a slower one fits more",
+        "one that fits more and is faster",
+        "the default that is the largest too",
+        "what was asked for",
+        "what alone fits",
+        "what is the only one",
+    ],
+)
+def test_the_default_backend_is_recommended_unless_another_is_no_slower_or_was_asked_for(
+    cudnn: Any, native: Any, default_algo: str | None, recommended: Knobs, by: str
+) -> None:
+    outcomes = []
+    for knobs, found in ((CUDNN, cudnn), (NATIVE, native)):
+        if found is None:
+            continue
+        size, seconds = found
+        if size is None:
+            outcomes.append(measured(1, OOM, knobs=knobs))
+            continue
+        outcomes += settled_at(knobs, size, seconds)
+    frontier = frontier_of(*outcomes)
+    chosen = frontier.recommended(default_algo)
+    assert chosen is not None
+    assert (chosen.knobs, chosen.by) == (recommended, by)
+    entry = next(entry for entry in frontier.entries() if entry.knobs == recommended)
+    assert (chosen.largest_batch, chosen.first_failing_batch) == (
+        entry.largest_batch,
+        entry.first_failing_batch,
+    )
+
+
 def test_the_best_of_a_measurement_has_its_times_and_the_interval_of_the_prediction(make_curve: Any) -> None:
     curve = make_curve()
     outcomes = settled_at(CUDNN, 20, step_seconds=0.5)

@@ -132,13 +132,38 @@ def test_small_peaks_are_given_in_mib(rendered, results):
     assert "MiB" in text.split("native")[0]
 
 
-def test_where_the_default_was_measured_its_pace_stands_beside_what_it_reaches(rendered, results):
+def test_the_default_backend_is_recommended_and_what_the_largest_costs_stands_beside_it(rendered, results):
+    costs = {"cudnn": 1.0, "native": 3.14}
     answer = results.answer()
-    frontier = [
-        dataclasses.replace(entry, step_seconds=0.25, samples_per_second=376.0) for entry in answer.frontier
-    ]
-    text = flat(rendered(dataclasses.replace(answer, frontier=tuple(frontier))))
-    assert "PyTorch's default, cudnn, reaches batch 94 with 376 samples a second; --conv-algo cudnn" in text
+    trials = [dataclasses.replace(t, conv_cost=costs.get(t.knobs.conv_algo)) for t in answer.trials]
+    text = flat(rendered(results.recommending_cudnn(dataclasses.replace(answer, trials=tuple(trials)))))
+    assert (
+        "davenet fits at batch 94 in 16.00 GiB with cudnn, PyTorch's default backend, and at 118 with "
+        "native, whose convolutions are predicted to take 3.1 times as long: a reserved peak of 14.00 GiB"
+        in text
+    )
+    assert "Where the memory goes at batch 94 with cudnn, predicted" in text
+    assert "batch_size=94" in text
+
+
+def test_where_both_were_measured_their_rates_stand_beside_each_other(rendered, results):
+    answer = results.answer()
+    best = dataclasses.replace(answer.best, step_seconds=1.0, samples_per_second=118.0)
+    text = flat(
+        rendered(
+            results.recommending_cudnn(
+                dataclasses.replace(answer, best=best), step_seconds=0.25, samples_per_second=376.0
+            )
+        )
+    )
+    assert "and at 118 with native with 118 samples a second instead of 376:" in text
+
+
+def test_settings_that_fit_as_much_share_a_row(rendered, results):
+    entries = [results.entry("cudnn", 94, 95), results.entry("cudnn-benchmark", 94, 95)]
+    text = rendered(results.answer(frontier=(*entries, results.entry("native", 118, 119))))
+    (row,) = (line for line in text.splitlines() if " 94 " in line and "95" in line and "predicted" in line)
+    assert "cudnn," in row
 
 
 def test_the_answer_is_one_sentence_that_says_how_it_is_known(rendered, results):
@@ -146,14 +171,6 @@ def test_the_answer_is_one_sentence_that_says_how_it_is_known(rendered, results)
     assert (
         "davenet fits at batch 118 in 16.00 GiB with native: a reserved peak of 14.00 GiB of the 15.02 GiB "
         "usable; predicted, not measured." in text
-    )
-
-
-def test_a_slow_best_is_set_beside_what_the_default_reaches(rendered, results):
-    text = flat(rendered(results.answer()))
-    assert (
-        "PyTorch's default, cudnn, reaches batch 94 and is usually far faster; --conv-algo cudnn selects"
-        in text
     )
 
 
