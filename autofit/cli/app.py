@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.commands.cards import cards
 from autofit.cli.commands.check import check
 from autofit.cli.commands.compare import compare
 from autofit.cli.commands.completion import completion
@@ -42,7 +43,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, profile, check, compare)
+_ANSWERS = (tune, estimate, profile, check, cards, compare)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -12,6 +12,7 @@ from autofit.hardware import gpus
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
+from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.compare import Comparison, compare_workloads
 from autofit.questions.conv_layers import ConvLayers, find_conv_layers
@@ -108,6 +109,13 @@ def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: 
     return run_check(settings, _predictor(settings, workload, emit), batch_size)
 
 
+def cards(
+    settings: TuneSettings, workload: WorkloadRef, question: CardsQuestion, emit: EventSink
+) -> CardsAnswer:
+    """Holds the prediction of one configuration against several cards."""
+    return which_cards(_predictor(settings, workload, emit), settings, question, emit=emit)
+
+
 def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
@@ -144,6 +152,7 @@ class Backend:
     what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if
     profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
+    cards: Callable[[TuneSettings, WorkloadRef, CardsQuestion, EventSink], CardsAnswer] = cards
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
     report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search

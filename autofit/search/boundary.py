@@ -102,6 +102,25 @@ def largest_fitting_batch(
     )
 
 
+def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int]) -> int | None:
+    """A batch that fits while the next larger one does not, in a handful of evaluations.
+
+    Reserved memory is nearly a line, not monotone: a few sizes further another may fit, which
+    `largest_fitting_batch` would find.
+
+    Args:
+        curve: takes the place of its lower bound.
+        budget_bytes: what the allocator may reserve.
+        sizes: those of interest, ascending.
+
+    Returns:
+        None where not even the first fits.
+    """
+    ranks = Ranks(sizes)
+    rank = _last_within(ranks.ranked(curve).peak_reserved_bytes, budget_bytes, ranks.first, ranks.last)
+    return ranks.size(rank) if rank >= ranks.first else None
+
+
 def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
     """The last of these ranks that fits, as `largest_fitting_batch` says it; `first - 1` for none."""
     failing = last + 1

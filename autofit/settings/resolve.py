@@ -14,7 +14,7 @@ setting has the name of its option everywhere:
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from workers.setup import Setup
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
+_NUM_NAMED = 5  # cards in a message
 _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cluster)
 
 
@@ -60,26 +61,29 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
             "training script with --script"
         )
     if len(cards := _cards_in(chosen)) > 1:
+        named = ", ".join(card.key for card in cards) if len(cards) <= _NUM_NAMED else f"{len(cards)} names"
         raise UsageError(
-            f"{', '.join(card.key for card in cards)} are several cards: name one with --gpu, or let "
-            "`autofit submit` make a job for each"
+            f"{named} are several cards: name one with --gpu, or let `autofit submit` make a job for each"
         )
     _require_one_place(chosen)
     _require_a_cluster(chosen)
     return _settings({OPTIONS[option].field: value for option, (_, value) in chosen.items()})
 
 
-def resolve_one_configuration(options: Mapping[str, object], what: str) -> TuneSettings:
+def resolve_one_configuration(
+    options: Mapping[str, object], what: str, *, also: Collection[str] = ()
+) -> TuneSettings:
     """The settings of a call that predicts one configuration: one algorithm, and nothing of a search.
 
     Args:
         options: those of the call; None is not given.
         what: what the call makes, for messages: `a check`.
+        also: options of a search that mean something to it all the same.
 
     Raises:
         UsageError: an option is wrong, or means something to a search alone.
     """
-    of_search = {option.argument for option in OPTIONS.values() if option.of_search}
+    of_search = {option.argument for option in OPTIONS.values() if option.of_search} - set(also)
     given = _said(options)
     if misplaced := sorted(given.keys() & of_search):
         raise UsageError(

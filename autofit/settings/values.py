@@ -14,7 +14,7 @@ from typing import Any
 
 from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
-from autofit.hardware.gpus import Gpu, find_gpu
+from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.settings.goals import Objective, Risk
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
@@ -23,6 +23,7 @@ from workers.knobs.knob import one_of as plain_one_of
 from workers.setup import TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
+ALL_CARDS = "all"
 
 
 def text(value: Any) -> str:
@@ -199,7 +200,9 @@ def objective(value: Any) -> Objective:
 
 
 def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
-    """A card, or the cards of a fleet: `t4,a100-40g`, or an array of TOML."""
+    """A card, or several: `t4,a100-40g`, or an array of TOML; `all` for the whole catalogue."""
+    if value == ALL_CARDS:
+        return tuple(catalogue().values())
     cards = tuple(dict.fromkeys(find_gpu(text(name)) for name in _items(value, ",")))
     return cards[0] if len(cards) == 1 else cards
 

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.options.shared import (
     BATCH_SIZE,
     CONV_ALGO,
-    GPU,
     GPU_MEM,
+    GPUS,
     JSON,
     KEPT_FREE,
     KNOBS,
@@ -23,6 +24,7 @@ from autofit.cli.options.shared import (
 )
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
+from autofit.questions.cards import CardsQuestion
 from autofit.questions.check import Answer, CheckResult
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.words import with_setting
@@ -44,7 +46,7 @@ _LIKELY = {
 @SCRIPT
 @BATCH_SIZE
 @GPU_MEM
-@GPU
+@GPUS
 @CONV_ALGO
 @KNOBS
 @KEPT_FREE
@@ -54,15 +56,19 @@ _LIKELY = {
 def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
     """Predict if one configuration fits.
 
-    Prints one line. No GPU is needed. Without --gpu and --gpu-mem the answer is for the card of this
-    machine.
+    Prints one line, of several cards a table. No GPU is needed. Without --gpu and --gpu-mem the answer is for
+    the card of this machine.
 
     Exit codes: 0 it fits (the high end of the prediction is within the budget); 3 it does not fit (even
     the low end runs out of memory); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails
-    or cannot be predicted; 5 the machine or its driver fails.
+    or cannot be predicted; 5 the machine or its driver fails. Of several cards: 0 it fits on some; 3 on none.
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
-    settings = resolve_one_configuration(options, "a check")
+    gpus = cards_named(options.get("gpu"))
+    settings = resolve_one_configuration({**options, "gpu": gpus[0].key if gpus else None}, "a check")
+    if len(gpus) > 1:
+        question = CardsQuestion(gpus=gpus, batch_size=batch_size)
+        return answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json).exit_code
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 

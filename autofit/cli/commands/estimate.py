@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.options.shared import (
     BATCH_SIZE_OR_OWN,
     CONV_ALGO,
-    GPU,
+    GPUS,
     JSON,
     KNOBS,
     MODEL,
@@ -22,6 +23,7 @@ from autofit.cli.options.shared import (
 from autofit.errors import ExitCode, UsageError
 from autofit.paths import require_writable
 from autofit.predict.estimate import Estimate
+from autofit.questions.cards import CardsQuestion
 from autofit.questions.summary import SummarizedEstimate
 from autofit.questions.what_if import WhatIf
 from autofit.settings.resolve import resolve_one_configuration
@@ -37,7 +39,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
 @BATCH_SIZE_OR_OWN
 @CONV_ALGO
 @KNOBS
-@GPU
+@GPUS
 @click.option(
     "--method",
     type=click.Choice((_SIMULATE, _SUMMARY)),
@@ -66,13 +68,20 @@ def estimate(
 ) -> ExitCode | None:
     """Predict what one configuration needs.
 
-    No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all architectures.
+    No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all architectures. Of
+    several cards it prints a table.
     """
-    settings = resolve_one_configuration(given, "an estimate")
+    gpus = cards_named(given["gpu"])
+    settings = resolve_one_configuration({**given, "gpu": gpus[0].key if gpus else None}, "an estimate")
     if settings.script is not None and (asks_what_if or method == _SUMMARY):
         raise UsageError("--what-if and --method summary need --model: leave them out with --script")
     if settings.script is None and batch_size is None:
         raise UsageError("Missing option '--batch-size'.")
+    if len(gpus) > 1:
+        _require_one_card_for(method, report)
+        question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=asks_what_if)
+        answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json)
+        return None
     if report is not None:
         require_writable(report)
     workload = refer(settings.model, settings)
@@ -102,6 +111,11 @@ def estimate(
                 report, lambda: backend.report_on_estimate(settings, workload, answer, levers, emit)
             )
     return None
+
+
+def _require_one_card_for(method: str, report: Path | None) -> None:
+    if method == _SUMMARY or report is not None:
+        raise UsageError("--method summary and --report are about one card: name one with --gpu")
 
 
 def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:

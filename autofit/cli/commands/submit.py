@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
-from click.shell_completion import CompletionItem
 
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
-from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, gpu_completions, setting
+from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting
 from autofit.errors import ExitCode, UsageError
+from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
 from autofit.jobs.submission import Code, fleet_id, has_password, job_id, job_options, locate, make_spec
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
@@ -29,11 +29,6 @@ SUBMIT_SCHEMA = "autofit.submit/1"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    before, comma, last = incomplete.rpartition(",")
-    return [CompletionItem(f"{before}{comma}{card.value}", help=card.help) for card in gpu_completions(last)]
-
-
 @click.command()
 @MODEL
 @GPU_MEM
@@ -41,7 +36,7 @@ def _complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str
     "gpu",
     help_text="The card, such as rtx-3090; several make a fleet: one job each, and one table.",
     metavar="CARD,…",
-    complete=_complete_gpus,
+    complete=complete_gpus,
 )
 @SEARCH
 @STUDY
@@ -118,6 +113,11 @@ class _Request:
         cards = chosen_cards(given, os.environ, config) or (None,)
         if len(cards) > 1 and given["study"]:
             raise UsageError("--study names one study, but each card of a fleet has its own: leave it out")
+        if len(cards) == len(catalogue()):
+            raise UsageError(
+                f"--gpu all would make a job for each of {len(cards)} cards: name those that the cluster has, "
+                "or let `autofit tune --gpu all` predict them"
+            )
         specs, codes = [], []
         for card in cards:
             single = {**given, "gpu": card}

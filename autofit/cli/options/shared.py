@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from autofit.hardware.gpus import catalogue
 from autofit.settings.options import OPTIONS
-from autofit.settings.values import SEARCHABLE
+from autofit.settings.values import ALL_CARDS, SEARCHABLE
 from workers import conv
 from workers.knobs import KNOBS as ALL_KNOBS
 from workers.workload.models import BUILTINS
@@ -109,6 +109,14 @@ def _complete_conv_algo(
     return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
+def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The last name of a list of cards; `all` stands alone."""
+    before, comma, last = incomplete.rpartition(",")
+    every = [] if comma or not ALL_CARDS.startswith(last) else [CompletionItem(ALL_CARDS)]
+    named = gpu_completions(last)
+    return every + [CompletionItem(f"{before}{comma}{card.value}", help=card.help) for card in named]
+
+
 SAMPLE = settings("input", "classes", "seq-len")
 MODEL = combined(setting("model", complete=complete_model), SAMPLE)
 SCRIPT = combined(
@@ -122,6 +130,13 @@ SCRIPT = combined(
     settings("batch-arg", "batch-env", "batch-name", "keep-trackers"),
 )
 GPU = setting("gpu", complete=_complete_gpu)
+GPUS = setting(
+    "gpu",
+    help_text="The card, such as rtx-3090; several, or all, make one table with a row each. `autofit gpus` "
+    "lists them.",
+    metavar="CARD,…|all",
+    complete=complete_gpus,
+)
 GPU_MEM = setting("gpu-mem")
 KEPT_FREE = settings("margin", "reserve")
 BATCH_SIZE = click.option(

@@ -1,0 +1,103 @@
+"""`autofit cards`, and what other commands answer when they are asked for several cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import (
+    BATCH_SIZE,
+    CONV_ALGO,
+    JSON,
+    KEPT_FREE,
+    KNOBS,
+    MODEL,
+    QUIET,
+    SCRIPT,
+    complete_gpus,
+    setting,
+)
+from autofit.errors import ExitCode
+from autofit.hardware.gpus import Gpu, catalogue
+from autofit.questions.cards import CardsAnswer, CardsQuestion
+from autofit.settings.resolve import chosen_cards, resolve_one_configuration
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.values import ALL_CARDS
+from autofit.settings.workloads import refer
+
+
+@click.command()
+@MODEL
+@SCRIPT
+@BATCH_SIZE
+@setting(
+    "gpu",
+    help_text="Only these cards; `autofit gpus` lists them.  [default: all]",
+    metavar="CARD,…|all",
+    complete=complete_gpus,
+)
+@CONV_ALGO
+@KNOBS
+@KEPT_FREE
+@setting("risk")
+@click.option(
+    "--what-if",
+    "with_traces",
+    is_flag=True,
+    help="Where the batch does not fit, also try the changes that cost a trace each, about a second.",
+)
+@QUIET
+@JSON
+@click.pass_obj
+def cards(
+    backend: Backend,
+    /,
+    *,
+    batch_size: int,
+    with_traces: bool,
+    quiet: bool,
+    as_json: bool,
+    gpu: str | None,
+    **given: Any,
+) -> ExitCode:
+    """Predict on which cards one configuration fits.
+
+    Prints a row for each card, the smallest memory first: whether the batch fits, the largest that does, and
+    the change of one setting that makes it fit. No GPU is needed.
+
+    Exit codes: 0 it fits on some card; 3 on none; 2 wrong options; 4 the workload fails or cannot be
+    predicted.
+    """
+    gpus = cards_named(gpu or ALL_CARDS)
+    settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
+    question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=with_traces)
+    return answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json).exit_code
+
+
+def cards_named(text: object) -> tuple[Gpu, ...]:
+    """The cards that a value of `--gpu` names; none for None.
+
+    Raises:
+        UsageError: one of them is not in the catalogue.
+    """
+    return tuple(catalogue()[key] for key in chosen_cards({"gpu": text}, {}, None))
+
+
+def answer_for_cards(
+    backend: Backend, settings: TuneSettings, question: CardsQuestion, *, quiet: bool, as_json: bool
+) -> CardsAnswer:
+    """Asks one configuration of several cards, and prints the table or the document."""
+    workload = refer(settings.model, settings)
+    from autofit.cli.text.progress import progress
+
+    with progress(quiet=quiet) as emit:
+        answer = backend.cards(settings, workload, question, emit)
+    if as_json:
+        click.echo(answer.to_json())
+    else:
+        from autofit.cli.text.cards import print_cards
+
+        print_cards(answer)
+    return answer

@@ -1,0 +1,81 @@
+"""The text of which cards a configuration fits on."""
+
+from __future__ import annotations
+
+from autofit.cli.text.output import headed, print_whole, stdout, styled
+from autofit.questions.cards import CardFit, CardsAnswer
+from autofit.questions.check import Answer
+from autofit.settings.words import with_setting
+from autofit.units import format_bytes
+from workers.protocol import Verdict
+
+_VERDICTS = {
+    Answer.FITS: ("fits", "bold green"),
+    Answer.UNSURE: ("unsure", "yellow"),
+    Answer.DOES_NOT_FIT: ("does not fit", "red"),
+}
+_LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdict.OOM: "likely does not"}
+
+
+def print_cards(answer: CardsAnswer) -> None:
+    """Prints a row a card, and below them the smallest on which it fits."""
+    console = stdout()
+    console.print(f"{_what(answer)}; predicted, at risk {answer.risk}\n")
+    table = headed(
+        ("--gpu", "left"),
+        ("GiB", "right"),
+        ("usable", "right"),
+        (f"batch {answer.batch_size}", "left"),
+        ("likely", "right"),
+        ("up to", "right"),
+        ("largest batch", "right"),
+        ("fits with", "left"),
+    )
+    for card in answer.cards:
+        word, style = _VERDICTS[card.verdict]
+        table.add_row(
+            styled(card.gpu, "bold"),
+            _gib(card.total_bytes),
+            _gib(card.usable_bytes),
+            styled(f"{word}, {_LIKELY[card.likely_verdict]}" if word == "unsure" else word, style),
+            _gib(card.interval.likely_bytes),
+            _gib(card.interval.high_bytes),
+            "–" if card.largest_batch is None else str(card.largest_batch),
+            _with(card),
+        )
+    print_whole(table)
+    console.print(f"\n{_in_words(answer)}", soft_wrap=True)
+
+
+def _what(answer: CardsAnswer) -> str:
+    algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
+    ranks = f", on each of {answer.num_ranks} ranks" if answer.num_ranks > 1 else ""
+    return f"{answer.workload} at batch {answer.batch_size}{algorithm}{ranks}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 1024**3:.2f}"
+
+
+def _with(card: CardFit) -> str:
+    if card.reason:
+        return card.reason
+    return "" if card.lever is None else card.lever.how
+
+
+def _in_words(answer: CardsAnswer) -> str:
+    """The smallest card on which it fits, and what else could be tried."""
+    if answer.fitting:
+        smallest = answer.fitting[0]
+        num, total = len(answer.fitting), len(answer.cards)
+        said = (
+            f"Batch {answer.batch_size} fits on {num} of {total} cards, the smallest of them {smallest.gpu} "
+            f"with {format_bytes(smallest.total_bytes)}."
+        )
+    else:
+        said = f"Batch {answer.batch_size} fits on none of these cards: take a smaller batch."
+    if any(card.verdict is not Answer.FITS and card.lever is None for card in answer.cards) and (
+        answer.num_levers_untried
+    ):
+        said += f" --what-if tries {answer.num_levers_untried} more changes, at about a second each."
+    return said

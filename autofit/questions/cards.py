@@ -1,0 +1,326 @@
+"""On which cards one configuration fits, and the JSON document `autofit.cards/1`."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autofit.errors import BudgetError, ExitCode, UsageError, WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.budget import make_budget
+from autofit.hardware.card import card_named
+from autofit.hardware.gpus import Gpu
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Estimate, Interval
+from autofit.predict.predictor import Predictor
+from autofit.questions.check import Answer
+from autofit.questions.what_if import Lever, levers
+from autofit.search.boundary import nearly_largest_batch
+from autofit.search.curves import CachedCurve
+from autofit.search.sizes import sizes_for
+from autofit.settings.goals import Risk
+from autofit.settings.tune_settings import TuneSettings
+from workers.knobs import KNOBS, Knobs
+from workers.predict.curve.peak_curve import traced_knobs
+from workers.protocol import Evidence, Verdict
+
+CARDS_SCHEMA = "autofit.cards/1"
+
+# What leaves the numbers of a step as they are comes before what rounds or computes again.
+_GENTLEST_FIRST = ("allocator", "optimizer_impl", "set_to_none", "conv_algo", "memory_format", "precision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardsQuestion:
+    """What is asked of a configuration.
+
+    Attributes:
+        gpus: the cards that it is held against.
+        batch_size: samples a batch; None for the one that a script has of itself.
+        with_traces: whether levers are tried that cost a trace each.
+    """
+
+    gpus: tuple[Gpu, ...]
+    batch_size: int | None
+    with_traces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFit:
+    """What becomes of the configuration on one card.
+
+    Attributes:
+        gpu: its key in the catalogue.
+        architecture: `sm_XY`.
+        total_bytes: the total memory that CUDA reports.
+        usable_bytes: what of it is left for PyTorch; 0 where nothing is.
+        verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
+            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`.
+        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`.
+        interval: the predicted reserved peak, in bytes.
+        device_peak_bytes: what nvidia-smi would likely show.
+        largest_batch: that fits with this setting, at the risk, while the next does not; `tune` may prove one
+            that is a few samples larger. None where not even one sample fits, or each size would cost a
+            trace.
+        lever: the gentlest single change with which this batch fits here; None where it fits anyway, or
+            none of those that were tried makes it fit.
+        reason: why no card of its kind can run it, whatever memory there is; empty where it can.
+    """
+
+    gpu: str
+    architecture: str
+    total_bytes: int
+    usable_bytes: int
+    verdict: Answer
+    likely_verdict: Verdict
+    interval: Interval
+    device_peak_bytes: int
+    largest_batch: int | None
+    lever: Lever | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardsAnswer:
+    """One configuration held against several cards; `to_json()` is the document `autofit.cards/1`.
+
+    Attributes:
+        workload: the workload's name.
+        mode: `train` or `infer`.
+        batch_size: samples a batch; with several ranks, of one rank.
+        knobs: the setting that was predicted.
+        risk: the level of the prediction that has to fit.
+        cards: the smallest memory first.
+        num_levers_untried: how many single changes were left out because each costs a trace.
+        evidence: `predicted`.
+        convolves: whether the step has convolutions.
+        batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
+        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        versions: the versions of autofit and PyTorch.
+    """
+
+    workload: str
+    mode: str
+    batch_size: int
+    knobs: Knobs
+    risk: Risk
+    cards: tuple[CardFit, ...]
+    num_levers_untried: int = 0
+    evidence: Evidence = Evidence.PREDICTED
+    convolves: bool = True
+    batch_kind: str | None = None
+    num_ranks: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fitting(self) -> tuple[CardFit, ...]:
+        return tuple(card for card in self.cards if card.verdict is Answer.FITS)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the commands exit with: 0 if it fits on any of the cards."""
+        return ExitCode.FOUND if self.fitting else ExitCode.NOTHING_FITS
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": CARDS_SCHEMA, **dataclasses.asdict(self)}, indent=2)
+
+
+def which_cards(
+    predictor: Predictor, settings: TuneSettings, question: CardsQuestion, *, emit: EventSink = ignore
+) -> CardsAnswer:
+    """Holds one configuration against several cards, with as many traces as one card takes.
+
+    Cards of one architecture differ in their memory alone, so that each costs a look at one curve.
+
+    Args:
+        settings: the configuration, what is kept free, and the risk; a card in it does not count.
+        emit: is told of each lever.
+
+    Raises:
+        UsageError: the settings name several configurations.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    knobs = settings.configuration("a table of cards")
+    asked = question.batch_size
+    if asked is None:
+        asked = predictor.own_batch_size(knobs)
+    batch_size = predictor.trace(knobs, asked).batch_size  # smaller where the whole data set is
+    ordered = sorted(question.gpus, key=lambda gpu: (gpu.total_bytes, gpu.key))
+    any_card = card_named(ordered[0].key, settings.setup.num_ranks)
+    curve = predictor.curve(knobs, any_card, risk=settings.risk)
+    if not predictor.confirm(knobs, any_card, batch_size):
+        curve = predictor.curve(knobs, any_card, risk=settings.risk)
+    max_batch = min(settings.max_batch, predictor.num_samples or settings.max_batch)
+    kinds: dict[str, _Kind] = {}
+    emit(Progress(stage="cards"))
+    for gpu in ordered:
+        if gpu.architecture not in kinds:
+            kinds[gpu.architecture] = _Kind(
+                curve.on(card_named(gpu.key)), batch_size, sizes_for(knobs, min_batch=1, max_batch=max_batch)
+            )
+    fits = {gpu: kinds[gpu.architecture].on(gpu, settings) for gpu in reversed(ordered)}
+    wanting = {gpu: fits[gpu].usable_bytes for gpu in ordered if fits[gpu].verdict is not Answer.FITS}
+    found, num_untried = _helped(
+        predictor, settings, wanting, batch_size, with_traces=question.with_traces, emit=emit
+    )
+    estimate = kinds[ordered[0].architecture].estimate
+    return CardsAnswer(
+        workload=estimate.workload,
+        mode=estimate.mode,
+        batch_size=batch_size,
+        knobs=estimate.knobs,
+        risk=settings.risk,
+        cards=tuple(dataclasses.replace(fits[gpu], lever=found.get(gpu)) for gpu in ordered),
+        num_levers_untried=num_untried,
+        convolves=estimate.convolves,
+        batch_kind=estimate.batch_kind,
+        num_ranks=estimate.num_ranks,
+        versions=estimate.versions,
+    )
+
+
+class _Kind:
+    """The configuration on the cards of one architecture, which differ in their memory alone.
+
+    Args:
+        curve: on any of them, at the risk that is taken.
+        sizes: of a batch, those of interest, ascending.
+    """
+
+    def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
+        self._curve = curve
+        self._batch_size = batch_size
+        self._cached = CachedCurve(curve)
+        self._reason = curve.why_refused(batch_size) or ""
+        self._sizes = sizes[: bisect.bisect_right(sizes, curve.largest_accepted(sizes[-1]))]
+        self.estimate: Estimate = curve(batch_size)
+
+    def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
+        """What becomes of it on a card of that architecture, the largest of them first."""
+        context_bytes, usable_bytes = _budget(gpu, settings)
+        return CardFit(
+            gpu=gpu.key,
+            architecture=gpu.architecture,
+            total_bytes=gpu.total_bytes,
+            usable_bytes=usable_bytes,
+            verdict=self._answer(usable_bytes),
+            likely_verdict=self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes),
+            interval=self.estimate.interval,
+            device_peak_bytes=self.estimate.peak_reserved_bytes + context_bytes,
+            largest_batch=self._largest(usable_bytes),
+            reason=self._reason,
+        )
+
+    def _answer(self, usable_bytes: int) -> Answer:
+        if not self._reason and self._cached.peak_reserved_bytes(self._batch_size) <= usable_bytes:
+            return Answer.FITS
+        return (
+            Answer.DOES_NOT_FIT if self._curve.cannot_run(self._batch_size, usable_bytes) else Answer.UNSURE
+        )
+
+    def _largest(self, usable_bytes: int) -> int | None:
+        if self._curve.needs_traces or not self._sizes:
+            return None
+        largest = nearly_largest_batch(self._cached, usable_bytes, sizes=self._sizes)
+        # The next card is smaller, and what exceeds a larger budget exceeds a smaller one.
+        self._sizes = self._sizes[: 1 + bisect.bisect_right(self._sizes, largest or 0)]
+        return largest
+
+
+def _budget(gpu: Gpu, settings: TuneSettings) -> tuple[int, int]:
+    """What a process holds outside the allocator on a card, and what is left inside it; in bytes."""
+    try:
+        budget = make_budget(
+            gpu.total_bytes,
+            architecture=gpu.architecture,
+            card=gpu.key,
+            margin=settings.margin,
+            reserve_bytes=settings.reserve_bytes,
+            num_ranks=settings.setup.num_ranks,
+        )
+    except BudgetError:  # the reserve may leave something on larger cards alone
+        return card_named(gpu.key, settings.setup.num_ranks).context_bytes, 0
+    return budget.context_bytes, budget.usable_bytes
+
+
+def _helped(
+    predictor: Predictor,
+    settings: TuneSettings,
+    wanting: Mapping[Gpu, int],
+    batch_size: int,
+    *,
+    with_traces: bool,
+    emit: EventSink,
+) -> tuple[dict[Gpu, Lever], int]:
+    """The first lever with which the batch fits, by card; and how many were left out for their traces.
+
+    Args:
+        wanting: the cards on which it does not fit as it is, with their usable bytes.
+    """
+    knobs, num_untried = settings.configuration("a table of cards"), 0
+    found: dict[Gpu, Lever] = {}
+    for lever in sorted(levers(knobs), key=_gentleness):
+        left = {gpu: usable_bytes for gpu, usable_bytes in wanting.items() if gpu not in found}
+        if not left or (predictor.convolves is False and lever.name == "conv_algo"):
+            continue
+        if settings.setup.mode == "infer" and KNOBS[lever.name].of_training:
+            continue
+        is_free = _traced(lever.knobs, batch_size) == _traced(knobs, batch_size)
+        if not (is_free or with_traces):
+            num_untried += 1
+            continue
+        emit(Progress(stage="trying levers"))
+        try:
+            peaks = _peaks_with(lever, predictor, settings, left, batch_size, is_free=is_free)
+        except (UsageError, WorkloadFailedError):  # it does not apply
+            continue
+        found |= {gpu: lever for gpu in left if peaks.get(gpu.architecture, left[gpu] + 1) <= left[gpu]}
+    return found, num_untried
+
+
+def _gentleness(lever: Lever) -> int:
+    return (*_GENTLEST_FIRST, lever.name).index(lever.name)
+
+
+def _traced(knobs: Knobs, batch_size: int) -> Knobs | None:
+    """The setting whose trace does at a batch size; None where there is no such size."""
+    try:
+        return traced_knobs(knobs, num_passes=knobs.num_passes(batch_size))
+    except ValueError:
+        return None
+
+
+def _peaks_with(
+    lever: Lever,
+    predictor: Predictor,
+    settings: TuneSettings,
+    gpus: Iterable[Gpu],
+    batch_size: int,
+    *,
+    is_free: bool,
+) -> dict[str, int]:
+    """The reserved peak at the risk with a lever, by architecture; of those that can run it.
+
+    Raises:
+        UsageError, WorkloadFailedError: the lever does not apply, or the step fails with it.
+    """
+    peaks: dict[str, int] = {}
+    curve: PredictedCurve | None = None
+    for gpu in gpus:
+        if gpu.architecture in peaks:
+            continue
+        card = card_named(gpu.key, settings.setup.num_ranks)
+        if curve is None:
+            # What shares its trace shares the curve of all sizes; of others one size is enough.
+            curve = (
+                predictor.curve(lever.knobs, card)
+                if is_free
+                else predictor.curve_at(lever.knobs, card, batch_size)
+            ).at_risk(settings.risk)
+        on_card = curve.on(card)
+        if on_card.why_refused(batch_size) is None:
+            peaks[gpu.architecture] = on_card.peak_reserved_bytes(batch_size)
+    return peaks

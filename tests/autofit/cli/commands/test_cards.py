@@ -1,0 +1,133 @@
+"""`autofit cards`, and `check` and `estimate` of several cards: one table, one document."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autofit.errors import ExitCode
+from autofit.hardware.gpus import catalogue
+from autofit.predict.estimate import Interval
+from autofit.questions.cards import CardFit, CardsAnswer
+from autofit.questions.check import Answer
+from autofit.questions.what_if import levers
+from workers.knobs import Knobs
+from workers.protocol import Verdict
+
+GIB = 1024**3
+CARDS = ("cards", "--model", "davenet", "--batch-size", "94")
+LEVER = next(lever for lever in levers(Knobs()) if lever.name == "allocator")
+
+
+def fit(gpu, verdict=Answer.FITS, likely=Verdict.FITS, **changes):
+    card = catalogue()[gpu]
+    usual = {
+        "architecture": card.architecture,
+        "total_bytes": card.total_bytes,
+        "usable_bytes": card.total_bytes - GIB,
+        "interval": Interval(low_bytes=12 * GIB, likely_bytes=14 * GIB, high_bytes=15 * GIB),
+        "device_peak_bytes": 15 * GIB,
+        "largest_batch": 90,
+    }
+    return CardFit(gpu=gpu, verdict=verdict, likely_verdict=likely, **{**usual, **changes})
+
+
+@pytest.fixture
+def asked():
+    """A stand-in for the prediction, and what it was asked."""
+    seen = []
+
+    def make(*cards, **changes):
+        def answer(settings, workload, question, _emit):
+            seen.append((settings, workload, question))
+            return CardsAnswer(
+                workload="davenet",
+                mode="train",
+                batch_size=94,
+                knobs=Knobs(),
+                risk=settings.risk,
+                cards=cards or (fit("t4"), fit("rtx-3090")),
+                **changes,
+            )
+
+        return answer
+
+    make.seen = seen
+    return make
+
+
+def test_the_whole_catalogue_is_asked_unless_cards_are_named(autofit, asked):
+    assert autofit(*CARDS, cards=asked()).code == 0
+    assert autofit(*CARDS, "--gpu", "all", cards=asked()).code == 0
+    assert autofit(*CARDS, "--gpu", "t4,RTX 3090", "--what-if", "--risk", "likely", cards=asked()).code == 0
+    first, second, (settings, workload, named) = asked.seen
+    assert first == second
+    assert set(first[2].gpus) == set(catalogue().values())
+    assert [gpu.key for gpu in named.gpus] == ["t4", "rtx-3090"]
+    assert (workload.target, named.batch_size, named.with_traces) == ("davenet", 94, True)
+    assert settings.risk == "likely"
+    assert not first[2].with_traces
+
+
+def test_a_row_says_if_the_batch_fits_and_what_makes_it_fit(autofit, asked):
+    answer = asked(
+        fit("gtx-1650", Answer.DOES_NOT_FIT, Verdict.OOM, largest_batch=None, reason="needs more"),
+        fit("t4", Answer.UNSURE, Verdict.THRASH, lever=LEVER),
+        fit("rtx-3090"),
+        num_levers_untried=11,
+    )
+    finished = autofit(*CARDS, cards=answer)
+    rows = {line.split()[0]: " ".join(line.split()) for line in finished.out.splitlines() if line.strip()}
+    assert rows["gtx-1650"] == "gtx-1650 3.62 2.62 does not fit 14.00 15.00 – needs more"
+    assert rows["t4"].endswith("unsure, likely thrashes 14.00 15.00 90 --allocator expandable_segments")
+    assert rows["rtx-3090"] == "rtx-3090 23.56 22.56 fits 14.00 15.00 90"
+    assert "Batch 94 fits on 1 of 3 cards, the smallest of them rtx-3090 with 23.56 GiB." in finished.out
+    assert "--what-if tries 11 more changes" in finished.out
+    assert finished.code == 0
+
+
+def test_where_it_fits_on_no_card_the_exit_code_says_so(autofit, asked):
+    finished = autofit(*CARDS, cards=asked(fit("t4", Answer.UNSURE)))
+    assert finished.code == ExitCode.NOTHING_FITS
+    assert "fits on none of these cards" in finished.out
+
+
+@pytest.mark.parametrize("command", ["cards", "check", "estimate"])
+def test_several_cards_are_one_document_whoever_asks(autofit, asked, command):
+    finished = autofit(command, *CARDS[1:], "--gpu", "t4,rtx-3090", "--json", cards=asked())
+    document = json.loads(finished.out)
+    assert document["schema"] == "autofit.cards/1"
+    assert [card["gpu"] for card in document["cards"]] == ["t4", "rtx-3090"]
+    ((_, _, question),) = asked.seen
+    assert [gpu.key for gpu in question.gpus] == ["t4", "rtx-3090"]
+    assert finished.code == 0
+
+
+def test_check_of_several_cards_exits_with_what_is_true_of_some_and_estimate_decides_nothing(autofit, asked):
+    none = asked(fit("t4", Answer.DOES_NOT_FIT), fit("rtx-3090", Answer.UNSURE))
+    several = (*CARDS[1:], "--gpu", "all")
+    assert autofit("check", *several, cards=none).code == ExitCode.NOTHING_FITS
+    assert autofit("estimate", *several, cards=none).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        ("cards", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309' in the catalogue. Did you mean rtx-3090"),
+        ("check", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309'"),
+        ("estimate", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309'"),
+        ("cards", ("--conv-algo", "all"), "a table of cards takes one algorithm"),
+        ("cards", ("--risk", "none"), "is not one of safe, likely, worst"),
+        ("check", ("--gpu", "all", "--gpu-mem", "16G"), "--gpu and --gpu-mem cannot be combined"),
+        ("estimate", ("--gpu", "all", "--method", "summary"), "are about one card"),
+        ("estimate", ("--gpu", "t4,a10", "--report", "a.html"), "are about one card"),
+        ("profile", ("--gpu", "all"), "names are several cards: name one with --gpu"),
+    ],
+)
+def test_bad_input_is_one_sentence(autofit, asked, command, options, said):
+    finished = autofit(command, *CARDS[1:], *options, cards=asked())
+    assert finished.code == 2
+    assert said in finished.err
+    assert finished.err.count("\n") == 1
+    assert not asked.seen

@@ -1,0 +1,175 @@
+"""One configuration held against several cards."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from autofit.errors import UsageError, WorkloadFailedError
+from autofit.hardware.gpus import catalogue
+from autofit.predict.predictor import Predictor
+from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
+from autofit.questions.check import Answer, run_check
+from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
+from autofit.settings.goals import Risk
+from autofit.settings.tune_settings import TuneSettings
+from workers.knobs import Knobs
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.protocol import TrialError, Verdict
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def predictor(workload: Any, worker: Any, exact: Any) -> Predictor:
+    return Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
+
+
+def ask(
+    predictor: Predictor, *gpus: str, batch_size: int, with_traces: bool = False, **settings: Any
+) -> CardsAnswer:
+    question = CardsQuestion(
+        gpus=tuple(catalogue()[key] for key in gpus), batch_size=batch_size, with_traces=with_traces
+    )
+    return which_cards(predictor, TuneSettings(model="step", **settings), question)
+
+
+def test_the_smallest_card_comes_first_and_each_is_told_what_check_says(predictor: Predictor) -> None:
+    keys = ("h100-80g", "gtx-1650", "t4", "rtx-3090")
+    answer = ask(predictor, *keys, batch_size=300)
+    assert [card.gpu for card in answer.cards] == ["gtx-1650", "t4", "rtx-3090", "h100-80g"]
+    for card in answer.cards:
+        gpu = catalogue()[card.gpu]
+        checked = run_check(TuneSettings(model="step", gpu=gpu, probe="predict"), predictor, 300)
+        assert (card.verdict, card.interval, card.usable_bytes) == (
+            checked.verdict,
+            checked.interval,
+            checked.budget.usable_bytes,
+        )
+        assert (card.likely_verdict, card.device_peak_bytes) == (
+            checked.likely_verdict,
+            checked.device_peak_bytes,
+        )
+    assert [card.verdict for card in answer.cards][:2] == [Answer.DOES_NOT_FIT, Answer.FITS]
+    assert [card.gpu for card in answer.fitting] == ["t4", "rtx-3090", "h100-80g"]
+    assert answer.exit_code == 0
+    assert ask(predictor, "gtx-1650", batch_size=300).exit_code == 3
+
+
+def test_the_whole_catalogue_costs_as_many_traces_as_one_card(predictor: Predictor, worker: Any) -> None:
+    answer = ask(predictor, *catalogue(), batch_size=300)
+    assert len(answer.cards) == len(catalogue())
+    assert sorted(worker.traced) == [4, 6, 10, 300]
+
+
+def test_the_largest_batch_fits_and_the_next_does_not(predictor: Predictor) -> None:
+    """100 MiB, and 20 MiB a sample."""
+    for card in ask(predictor, "gtx-1650", "t4", "a100-40g", "h200", batch_size=8).cards:
+        assert card.largest_batch == (card.usable_bytes - 100 * MIB) // (20 * MIB)
+
+
+def test_where_the_peak_is_not_monotone_it_is_below_what_a_proof_finds(make_curve: Any) -> None:
+    curve = make_curve(scratch_mib_per_sample=11)
+    for budget_mib in range(150, 3000, 77):
+        proved = largest_fitting_batch(curve, budget_mib * MIB, max_batch=500).largest_batch
+        quick = nearly_largest_batch(curve, budget_mib * MIB, sizes=range(1, 501))
+        assert (quick is None) == (proved is None)
+        if quick is not None and proved is not None:
+            assert quick <= proved
+            assert curve.peak_reserved_bytes(quick) <= budget_mib * MIB
+            assert curve.peak_reserved_bytes(quick + 1) > budget_mib * MIB
+
+
+def test_reserve_and_margin_are_kept_free_and_may_leave_nothing(predictor: Predictor) -> None:
+    none, some = ask(
+        predictor, "gtx-1650", "t4", batch_size=8, reserve_bytes=4 * 1024**3, margin=Decimal("0.1")
+    ).cards
+    assert (none.usable_bytes, none.verdict, none.largest_batch) == (0, Answer.DOES_NOT_FIT, None)
+    assert some.verdict is Answer.FITS
+    assert some.usable_bytes < some.total_bytes * 0.9 - 4 * 1024**3
+
+
+def test_a_card_is_told_the_gentlest_change_with_which_the_batch_fits(
+    workload: Any, worker: Any, make_trace: Any, exact: Any
+) -> None:
+    """A freed scratch of its own segment is what expandable segments use again."""
+    worker.trace_at = lambda batch_size: make_trace(batch_size, scratch_mib_per_sample=15)
+    predictor = Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
+    small, larger = ask(predictor, "gtx-1650", "rtx-2070", batch_size=150).cards
+    assert (small.verdict, larger.verdict) == (Answer.UNSURE, Answer.FITS)
+    assert small.lever is not None
+    assert small.lever.how == "--allocator expandable_segments"
+    assert larger.lever is None
+
+
+def test_changes_that_cost_a_trace_are_counted_and_tried_only_when_asked(
+    predictor: Predictor, worker: Any
+) -> None:
+    answer = ask(predictor, "gtx-1650", batch_size=300)
+    assert answer.num_levers_untried > 0
+    before = len(worker.specs)
+    asked = ask(predictor, "gtx-1650", batch_size=300, with_traces=True)
+    assert asked.num_levers_untried == 0
+    assert len(worker.specs) - before == answer.num_levers_untried
+
+
+def test_a_change_that_the_step_fails_with_is_no_answer(predictor: Predictor, worker: Any) -> None:
+    ask(predictor, "gtx-1650", batch_size=300)
+    worker.failure = (Verdict.FAILED, TrialError(kind="user", message="no such layer"))
+    (card,) = ask(predictor, "gtx-1650", batch_size=300, with_traces=True).cards
+    assert card.lever is None
+
+
+def test_the_risk_decides_what_fits(workload: Any, worker: Any) -> None:
+    from tests.autofit.predict.test_predictor import OFF
+
+    predictor = Predictor(workload, worker, residuals=OFF, plans=FormulaPlans)
+    verdicts = {risk: ask(predictor, "gtx-1650", batch_size=160, risk=risk).cards[0].verdict for risk in Risk}
+    assert verdicts == {Risk.SAFE: Answer.UNSURE, Risk.LIKELY: Answer.FITS, Risk.WORST: Answer.UNSURE}
+
+
+def test_a_step_that_differs_at_every_size_is_answered_at_that_size_alone(
+    workload: Any, worker: Any, make_trace: Any, exact: Any
+) -> None:
+    worker.trace_at = lambda batch_size: make_trace(batch_size, num_extra=batch_size)
+    predictor = Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
+    answer = ask(predictor, *catalogue(), batch_size=20)
+    assert {card.largest_batch for card in answer.cards} == {None}
+    assert answer.fitting
+    assert 20 in worker.traced
+    assert len(worker.traced) <= 4
+
+
+def test_a_curve_that_a_trace_at_the_batch_contradicts_is_not_used(
+    workload: Any, worker: Any, make_trace: Any, exact: Any
+) -> None:
+    """From 100 samples on the step makes tensors that small sizes do not show."""
+    worker.trace_at = lambda batch_size: make_trace(batch_size, num_extra=80 if batch_size >= 100 else 0)
+    predictor = Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
+    (card,) = ask(predictor, "t4", batch_size=100).cards
+    assert card.interval.likely_bytes > (100 + 20 * 100 + 32) * MIB
+    assert card.largest_batch is None
+
+
+def test_several_settings_are_refused_and_a_step_that_fails_says_so(
+    predictor: Predictor, worker: Any
+) -> None:
+    with pytest.raises(UsageError, match="takes one algorithm"):
+        ask(predictor, "t4", batch_size=8, conv_algos=("cudnn", "native"))
+    worker.failure = (Verdict.FAILED, TrialError(kind="user", message="no such layer"))
+    with pytest.raises(WorkloadFailedError, match="no such layer"):
+        ask(predictor, "t4", batch_size=8)
+
+
+def test_the_document_has_a_card_for_each_row(predictor: Predictor) -> None:
+    document = json.loads(ask(predictor, "gtx-1650", "t4", batch_size=300).to_json())
+    assert document["schema"] == "autofit.cards/1"
+    assert (document["workload"], document["batch_size"], document["risk"]) == ("step", 300, "safe")
+    assert document["evidence"] == "predicted"
+    assert document["knobs"] == Knobs().to_dict()
+    assert [card["gpu"] for card in document["cards"]] == ["gtx-1650", "t4"]
+    assert document["cards"][0]["verdict"] == "does-not-fit"
+    assert document["cards"][1]["lever"] is None
