@@ -36,6 +36,13 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
     return session.run(settings, workload, emit=emit)
 
 
+def tune_each(
+    on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: EventSink
+) -> tuple[TuneResult, ...]:
+    """Searches for each of several cards; see `autofit.tuning.session.run_each`."""
+    return session.run_each(on_cards, workload, emit=emit)
+
+
 def estimate(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int | None, emit: EventSink
 ) -> Estimate:
@@ -147,6 +154,7 @@ class Backend:
     """The functions behind the commands."""
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
+    tune_each: Callable[[Sequence[TuneSettings], WorkloadRef, EventSink], tuple[TuneResult, ...]] = tune_each
     estimate: Callable[[TuneSettings, WorkloadRef, int | None, EventSink], Estimate] = estimate
     summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
     what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if

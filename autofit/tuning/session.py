@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,12 +77,14 @@ def run(
     *,
     emit: EventSink,
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
+    predictor: Predictor | None = None,
 ) -> TuneResult:
     """Answers resolved settings, by an earlier answer or by a search; `tune` and the command line end here.
 
     Args:
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
+        predictor: knows the workload already, for a target that is predicted alone.
     """
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         asked = earlier_answers.question(
@@ -102,7 +104,7 @@ def run(
             )
             result = earlier
         else:
-            result, sources = _search(settings, workload, measuring, emit)
+            result, sources = _search(settings, workload, measuring, emit, predictor)
             if asked is not None:
                 earlier_answers.keep(asked, result, sources)
             # Of this run alone, so they are not kept with the answer.
@@ -118,6 +120,42 @@ def run(
         )
     )
     return result
+
+
+def run_each(
+    on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink
+) -> tuple[TuneResult, ...]:
+    """Answers the same question for several cards, all of them predicted from the same traces.
+
+    Args:
+        on_cards: settings that differ in the card alone.
+
+    Raises:
+        UsageError: they ask for a measurement.
+    """
+    _require_predicted(on_cards[0])
+    predictor = local_predictor(workload, setup=on_cards[0].setup, emit=emit)
+    return tuple(
+        run(dataclasses.replace(settings, probe="predict"), workload, emit=emit, predictor=predictor)
+        for settings in on_cards
+    )
+
+
+def _require_predicted(settings: TuneSettings) -> None:
+    """Refuses what measures: the cards of a table are hardly all here."""
+    wants = (
+        "--probe measure" if settings.probe == "measure"
+        else f"--device {settings.device}" if settings.device != "auto"
+        else "--objective throughput" if settings.objective is Objective.THROUGHPUT
+        else "--address" if settings.address is not None
+        else "--study" if settings.study is not None
+        else None
+    )  # fmt: skip
+    if wants is not None:
+        raise UsageError(
+            f"several cards are predicted only and cannot be combined with {wants}: drop it, or let `autofit "
+            "submit` make a job for each card"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +195,24 @@ class _Tried:
 
 
 def _search(
-    settings: TuneSettings, workload: WorkloadRef, measuring: Measuring, emit: EventSink
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    measuring: Measuring,
+    emit: EventSink,
+    predictor: Predictor | None,
 ) -> tuple[TuneResult, dict[str, str] | None]:
     """Predicts, tries and answers; with the answer come the files that the workload used."""
-    predicted = _predict(settings, workload, measuring, emit)
+    predicted = _predict(settings, workload, measuring, emit, predictor)
     tried = _try(settings, predicted, measuring, emit)
     return _answer(settings, predicted, tried, measuring, emit), predicted.predictor.sources
 
 
 def _predict(
-    settings: TuneSettings, workload: WorkloadRef, measuring: Measuring, emit: EventSink
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    measuring: Measuring,
+    emit: EventSink,
+    predictor: Predictor | None,
 ) -> _Predicted:
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
@@ -179,7 +225,7 @@ def _predict(
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
-    predictor = _predictor(spec, target, emit)
+    predictor = predictor or _predictor(spec, target, emit)
     space, left_out = search_space(settings, algos, predictor)
     space, notes_on_script = as_the_script_has_it(space, predictor)
     curves, notes = curves_of(

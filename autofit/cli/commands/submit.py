@@ -115,8 +115,8 @@ class _Request:
             raise UsageError("--study names one study, but each card of a fleet has its own: leave it out")
         if len(cards) == len(catalogue()):
             raise UsageError(
-                f"--gpu all would make a job for each of {len(cards)} cards: name those that the cluster has, "
-                "or let `autofit tune --gpu all` predict them"
+                f"--gpu all would make a job for each of {len(cards)} cards: name those of the cluster, or "
+                "let `autofit tune --gpu all` predict them"
             )
         specs, codes = [], []
         for card in cards:

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import (
-    GPU,
     GPU_MEM,
+    GPUS,
     JSON,
     MODEL,
     QUIET,
     REPORT,
     SCRIPT,
 )
-from autofit.errors import AutofitError, ExitCode
+from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
-from autofit.settings.resolve import resolve_settings
+from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
 
 if TYPE_CHECKING:
     from autofit.jobs.driver import JobDriver
+
+
+TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
+
+_Answer = TypeVar("_Answer")
 
 
 class SearchInterruptedError(AutofitError):
@@ -47,7 +53,7 @@ class SearchInterruptedError(AutofitError):
 @MODEL
 @SCRIPT
 @GPU_MEM
-@GPU
+@GPUS
 @SEARCH
 @STORAGE
 @STORAGE_WAIT
@@ -81,18 +87,30 @@ def tune(
     """Find the largest batch that fits.
 
     Tries the convolution algorithms of the device's backend. Measures where there is a GPU, predicts where
-    there is none. Without --gpu and --gpu-mem the answer is for the card of this machine.
+    there is none. Without --gpu and --gpu-mem the answer is for the card of this machine. For several cards
+    it predicts, and prints a row for each.
 
     Exit codes: 0 a batch was found; 3 nothing fits, or --max-trials or --max-seconds ended the search before
     anything was known to fit; 2 wrong options; 4 the workload fails; 5 storage, cluster or driver fail; 130
     interrupted.
     """
+    if len(cards := chosen_cards(given, os.environ, config)) > 1:
+        if report is not None or conv_plan is not None:
+            raise UsageError("--report and --conv-plan are about one card: name one with --gpu")
+        on_cards = [resolve_settings({**given, "gpu": card}, os.environ, config) for card in cards]
+        return _tune_each(backend, on_cards, quiet=quiet, as_json=as_json)
     if report is not None:
         require_writable(report)
     with contextlib.ExitStack() as stack:
         driver = None if job is None else stack.enter_context(_driving(job, given))
         settings = resolve_settings(given, os.environ, config)
-        result = _search(backend, settings, quiet=quiet, sinks=() if driver is None else (driver,))
+        workload = refer(settings.model, settings)
+        result = _search(
+            lambda emit: backend.tune(settings, workload, emit),
+            settings,
+            quiet=quiet,
+            sinks=() if driver is None else (driver,),
+        )
         if driver is not None:
             driver.answer(result)
     if conv_plan is not None:
@@ -106,6 +124,21 @@ def tune(
         print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
     failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
     return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
+
+
+def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: bool, as_json: bool) -> ExitCode:
+    """Searches for each of several cards, and prints the table or the document."""
+    settings = on_cards[0]
+    workload = refer(settings.model, settings)
+    results = _search(lambda emit: backend.tune_each(on_cards, workload, emit), settings, quiet=quiet)
+    if as_json:
+        answers = [result.to_dict() for result in results]
+        click.echo(json.dumps({"schema": TUNE_CARDS_SCHEMA, "answers": answers}, indent=2))
+    else:
+        from autofit.cli.text.cards import print_tuned_cards
+
+        print_tuned_cards(results)
+    return ExitCode.NOTHING_FITS if all(result.best is None for result in results) else ExitCode.FOUND
 
 
 def _write_plan(result: TuneResult, path: Path) -> None:
@@ -144,10 +177,13 @@ def _driving(
 
 
 def _search(
-    backend: Backend, settings: TuneSettings, *, quiet: bool, sinks: tuple[EventSink, ...]
-) -> TuneResult:
+    ask: Callable[[EventSink], _Answer],
+    settings: TuneSettings,
+    *,
+    quiet: bool,
+    sinks: tuple[EventSink, ...] = (),
+) -> _Answer:
     """Searches, while progress and metrics are shown."""
-    workload = refer(settings.model, settings)
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         from autofit.cli.text.progress import progress
@@ -157,7 +193,7 @@ def _search(
         told: list[EventSink] = [watch, *sinks, stack.enter_context(progress(quiet=quiet))]
         if settings.metrics_port is not None:
             told.append(stack.enter_context(_served_metrics(settings, settings.metrics_port)))
-        return backend.tune(settings, workload, fan_out(*told))
+        return ask(fan_out(*told))
 
 
 @dataclass

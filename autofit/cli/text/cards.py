@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autofit.cli.text.output import headed, print_whole, stdout, styled
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.settings.words import with_setting
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 
@@ -45,6 +48,36 @@ def print_cards(answer: CardsAnswer) -> None:
         )
     print_whole(table)
     console.print(f"\n{_in_words(answer)}", soft_wrap=True)
+
+
+def print_tuned_cards(results: Sequence[TuneResult]) -> None:
+    """Prints a row a card with the best of its search, the smallest memory first."""
+    console = stdout()
+    first = results[0]
+    console.print(f"{first.workload}: the largest batch on each card; predicted, at risk {first.risk}\n")
+    table = headed(
+        ("--gpu", "left"),
+        ("GiB", "right"),
+        ("usable", "right"),
+        ("batch", "right"),
+        ("with", "left"),
+        ("likely", "right"),
+        ("up to", "right"),
+    )
+    for result in sorted(results, key=lambda result: result.budget.device_total_bytes):
+        budget, best = result.budget, result.best
+        interval = None if best is None else best.interval
+        table.add_row(
+            styled(result.device.name, "bold"),
+            _gib(budget.device_total_bytes),
+            _gib(budget.usable_bytes),
+            "–" if best is None else styled(str(best.batch_size), "bold green"),
+            "nothing fits" if best is None else result.setting_names[best.knobs],
+            "" if interval is None else _gib(interval.likely_bytes),
+            "" if interval is None else _gib(interval.high_bytes),
+        )
+    print_whole(table)
+    console.print("\n`autofit tune --gpu CARD` shows the whole answer of one.", soft_wrap=True)
 
 
 def _what(answer: CardsAnswer) -> str:

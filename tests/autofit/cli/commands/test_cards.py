@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,11 @@ from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.questions.what_if import levers
 from workers.knobs import Knobs
-from workers.protocol import Verdict
+from workers.protocol import Device, Verdict
 
 GIB = 1024**3
 CARDS = ("cards", "--model", "davenet", "--batch-size", "94")
+TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"
 LEVER = next(lever for lever in levers(Knobs()) if lever.name == "allocator")
 
 
@@ -131,3 +133,64 @@ def test_bad_input_is_one_sentence(autofit, asked, command, options, said):
     assert said in finished.err
     assert finished.err.count("\n") == 1
     assert not asked.seen
+
+
+def test_a_search_for_several_cards_is_a_row_and_an_answer_for_each(autofit, results):
+    seen = []
+
+    def tune_each(on_cards, workload, _emit):
+        seen.append((on_cards, workload))
+        devices = [Device(kind="cuda", name=settings.gpu.key) for settings in on_cards]
+        return results.answer(device=devices[0]), results.nothing_fits(device=devices[1])
+
+    search = ("tune", "--model", "davenet", "--gpu", "t4,gtx-1650", "--conv-algo", "native", "--quiet")
+    finished = autofit(*search, tune_each=tune_each)
+    assert finished.code == 0
+    rows = [" ".join(line.split()) for line in finished.out.splitlines()]
+    assert "t4 16.00 15.02 118 native 14.00 14.00" in rows
+    assert "gtx-1650 16.00 15.02 – nothing fits" in rows
+    document = autofit(*search, "--json", tune_each=tune_each).document
+    assert document["schema"] == "autofit.tune-cards/1"
+    assert [answer["schema"] for answer in document["answers"]] == ["autofit.tune/1"] * 2
+    assert [answer["device"]["name"] for answer in document["answers"]] == ["t4", "gtx-1650"]
+    on_cards, workload = seen[0]
+    assert (workload.target, [settings.gpu.key for settings in on_cards]) == ("davenet", ["t4", "gtx-1650"])
+    assert {settings.conv_algos for settings in on_cards} == {("native",)}
+
+
+def test_where_nothing_fits_on_any_card_a_search_exits_with_3(autofit, results):
+    def tune_each(_on_cards, _workload, _emit):
+        return results.nothing_fits(), results.nothing_fits()
+
+    options = ("--model", "davenet", "--gpu", "t4,gtx-1650", "--quiet")
+    assert autofit("tune", *options, tune_each=tune_each).code == ExitCode.NOTHING_FITS
+
+
+def test_searches_for_several_cards_share_their_traces_and_are_those_of_one_card(autofit):
+    options = ("--model", TINY, "--conv-algo", "cudnn", "--json", "--max-batch", "64")
+    both = autofit("tune", *options, "--gpu", "gtx-1650,rtx-2060")
+    assert both.err.count("tracing batch 4\n") == 1
+    answers = both.document["answers"]
+    assert [answer["device"]["name"] for answer in answers] == ["gtx-1650", "rtx-2060"]
+    alone = autofit("tune", *options, "--gpu", "rtx-2060", "--probe", "predict", "--fresh").document
+    assert (alone["best"], alone["frontier"]) == (answers[1]["best"], answers[1]["frontier"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--gpu", "all", "--probe", "measure"), "cannot be combined with --probe measure"),
+        (("--gpu", "all", "--device", "cuda"), "cannot be combined with --device cuda"),
+        (("--gpu", "all", "--device", "cpu"), "--gpu cannot be combined with --device cpu"),
+        (("--gpu", "t4,a10", "--objective", "throughput"), "cannot be combined with --objective throughput"),
+        (("--gpu", "t4,a10", "--address", "auto"), "cannot be combined with --address"),
+        (("--gpu", "t4,a10", "--study", "mine"), "cannot be combined with --study"),
+        (("--gpu", "t4,a10", "--report", "a.html"), "are about one card"),
+        (("--gpu", "t4,rtx-309"), "no card named 'rtx-309'"),
+    ],
+)
+def test_a_search_for_several_cards_measures_nothing(autofit, options, said):
+    finished = autofit("tune", "--model", "davenet", *options)
+    assert finished.code == 2
+    assert said in finished.err
+    assert finished.err.count("\n") == 1
