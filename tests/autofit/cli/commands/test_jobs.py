@@ -161,6 +161,7 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
         (("--gpu-mem=16G", "--address=http://127.0.0.1:1"), "nobody answers at http://127.0.0.1:1"),
         (("--gpu-mem=16G", "--address=head:x"), "is not a Ray address"),
         (("--address=http://127.0.0.1:1",), "name one with --gpu, such as rtx-3090, or give --gpu-mem"),
+        (("--gpu=all", "--address=http://127.0.0.1:1"), "name those of the cluster"),
         (("--gpu=t4,h1000", "--address=http://127.0.0.1:1"), "Did you mean h100-80g?"),
         (
             ("--gpu=t4,h200", "--study=mine", "--address=http://127.0.0.1:1"),
