@@ -160,7 +160,6 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "architectures",
         "batch_kind",
         "num_ranks",
-        "convolves",
         "versions",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
