@@ -51,10 +51,10 @@ def print_cards(answer: CardsAnswer) -> None:
 
 
 def print_tuned_cards(results: Sequence[TuneResult]) -> None:
-    """Prints a row a card with the best of its search, the smallest memory first."""
+    """Prints a row a card with what its search recommends, the smallest memory first."""
     console = stdout()
     first = results[0]
-    console.print(f"{first.workload}: the largest batch on each card; predicted, at risk {first.risk}\n")
+    console.print(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}\n")
     table = headed(
         ("--gpu", "left"),
         ("GiB", "right"),
@@ -65,14 +65,14 @@ def print_tuned_cards(results: Sequence[TuneResult]) -> None:
         ("up to", "right"),
     )
     for result in sorted(results, key=lambda result: result.budget.device_total_bytes):
-        budget, best = result.budget, result.best
-        interval = None if best is None else best.interval
+        budget, chosen = result.budget, result.chosen
+        interval = None if chosen is None else chosen.interval
         table.add_row(
             styled(result.device.name, "bold"),
             _gib(budget.device_total_bytes),
             _gib(budget.usable_bytes),
-            "–" if best is None else styled(str(best.batch_size), "bold green"),
-            "nothing fits" if best is None else result.setting_names[best.knobs],
+            "–" if chosen is None else styled(str(chosen.batch_size), "bold green"),
+            "nothing fits" if chosen is None else result.setting_names[chosen.knobs],
             "" if interval is None else _gib(interval.likely_bytes),
             "" if interval is None else _gib(interval.high_bytes),
         )
