@@ -15,7 +15,15 @@ from autofit.identity import versions
 from autofit.predict.confidence import Calibration, Residuals, classify
 from autofit.predict.conv_costs import Rates, relative_cost
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
-from autofit.predict.estimate import AssumedSize, Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
+from autofit.predict.estimate import (
+    AssumedSize,
+    Breakdown,
+    Estimate,
+    Interval,
+    LargeTensor,
+    Unknown,
+    WorkspaceSpan,
+)
 from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
@@ -142,6 +150,7 @@ class PredictedCurve:
                 )
                 for each in trace.assumptions
             ),
+            unknowns=_unknowns(peak, most_bytes, calibration, convolves=trace.convolves),
             notes=trace.notes,
         )
 
@@ -359,6 +368,27 @@ def _breakdown(by_category: dict[Category, int]) -> Breakdown:
         workspace=by_category[Category.WORKSPACE],
         other=by_category[Category.OTHER],
     )
+
+
+def _unknowns(
+    peak: PeakEstimate, most_bytes: int, calibration: Calibration, *, convolves: bool
+) -> tuple[Unknown, ...]:
+    """What the interval is made of, the source that may add most first; what moves nothing is left out."""
+    likely = peak.reserved_bytes
+    ends = {
+        "workspaces of convolutions" if convolves else "workspaces of libraries": (
+            peak.low_bytes,
+            peak.high_bytes,
+        ),
+        "sizes that depend on values": (likely, likely + max(0, most_bytes - peak.high_bytes)),
+        "what real runs were off by": (calibration.low_end(likely), calibration.high_end(likely)),
+    }
+    unknowns = [
+        Unknown(source=source, low_bytes=min(low, likely), likely_bytes=likely, high_bytes=max(high, likely))
+        for source, (low, high) in ends.items()
+        if (low, high) != (likely, likely)
+    ]
+    return tuple(sorted(unknowns, key=lambda unknown: -unknown.high_bytes))
 
 
 def _workspace_span(peak: PeakEstimate) -> WorkspaceSpan | None:

@@ -99,6 +99,21 @@ class AssumedSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """One reason why a predicted peak is an interval: the peak with that alone at its ends.
+
+    Attributes:
+        source: what is not known, as it is said to a reader.
+        low_bytes, likely_bytes, high_bytes: the reserved peak, all else as is likely.
+    """
+
+    source: str
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one configuration is predicted to need on the GPU. All sizes are in bytes.
 
@@ -128,6 +143,7 @@ class Estimate:
         trace_digest: identifies the trace that the estimate was made from.
         versions: the versions of autofit and PyTorch.
         assumptions: the sizes in it that depend on values; `--assume` changes them.
+        unknowns: what the interval is made of, the source that may add most first.
         notes: what else to know of how it was made, in sentences.
     """
 
@@ -154,6 +170,7 @@ class Estimate:
     trace_digest: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     assumptions: tuple[AssumedSize, ...] = ()
+    unknowns: tuple[Unknown, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -40,8 +40,21 @@ def assumptions(estimate: Estimate) -> tuple[str, ...]:
         *spanned,
         *workspaces(estimate),
         estimate.calibration.note,
+        *widest(estimate),
         *assumed_sizes(estimate),
         *estimate.notes,
+    )
+
+
+def widest(estimate: Estimate) -> tuple[str, ...]:
+    """Which source makes most of the interval above the likely peak; nothing where there is but one."""
+    if len(estimate.unknowns) <= 1:
+        return ()
+    largest, interval = estimate.unknowns[0], estimate.interval
+    beyond = interval.high_bytes - interval.likely_bytes
+    share = min(beyond, largest.high_bytes - largest.likely_bytes)
+    return (
+        f"of the {format_bytes(beyond)} between likely and high, {format_bytes(share)} are {largest.source}",
     )
 
 

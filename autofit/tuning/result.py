@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
-from autofit.predict.estimate import AssumedSize, Estimate, Interval, WorkspaceSpan
+from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
@@ -232,6 +232,11 @@ class TuneResult:
         """The sizes that depend on values, of the best."""
         return () if self.estimate is None else self.estimate.assumptions
 
+    @property
+    def unknowns(self) -> tuple[Unknown, ...]:
+        """What the interval of the best is made of."""
+        return () if self.estimate is None else self.estimate.unknowns
+
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
         budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
@@ -251,6 +256,7 @@ class TuneResult:
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "assumptions": [dataclasses.asdict(each) for each in self.assumptions],
+            "unknowns": [dataclasses.asdict(each) for each in self.unknowns],
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
             "num_ranks": self.num_ranks,

@@ -340,6 +340,23 @@ def test_an_estimate_says_what_the_workspaces_may_come_to_where_they_span_a_rang
     assert make_curve()(8).workspace_bytes is None
 
 
+def test_an_interval_is_made_of_named_unknowns_each_moved_alone(make_curve: Any) -> None:
+    estimate = make_curve(num_channels=256, residuals=OFF)(8)
+    unknowns = {unknown.source: unknown for unknown in estimate.unknowns}
+    assert list(unknowns) == ["what real runs were off by", "workspaces of convolutions"]
+    plans, runs = unknowns["workspaces of convolutions"], unknowns["what real runs were off by"]
+    bare = make_curve(num_channels=256)(8).interval
+    assert (plans.low_bytes, plans.high_bytes) == (bare.low_bytes, bare.high_bytes)
+    likely = estimate.interval.likely_bytes
+    assert (runs.low_bytes, runs.high_bytes) == (likely * 9 // 10, -(-likely * 12 // 10))
+    assert {unknown.likely_bytes for unknown in estimate.unknowns} == {likely}
+    assert estimate.interval.high_bytes >= max(unknown.high_bytes for unknown in estimate.unknowns)
+
+
+def test_where_nothing_is_unknown_nothing_is_named(make_curve: Any) -> None:
+    assert make_curve()(8).unknowns == ()
+
+
 def test_a_card_without_real_runs_has_the_wider_interval(make_curve: Any, card: Card) -> None:
     curve = make_curve(num_channels=256, residuals=OFF, plans=lambda _: of_sizes(200 * MIB))
     hopper = curve.on(Card(name="other", architecture="sm_90", context_bytes=0))

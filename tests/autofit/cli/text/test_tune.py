@@ -12,7 +12,7 @@ from autofit.cli.text.advice import what_may_help
 from autofit.cli.text.tune import print_result
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
-from autofit.predict.estimate import Interval
+from autofit.predict.estimate import Interval, Unknown
 from autofit.report.answer import needed_at_least
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
@@ -157,6 +157,20 @@ def test_where_both_were_measured_their_rates_stand_beside_each_other(rendered, 
         )
     )
     assert "and at 118 with native with 118 samples a second instead of 376:" in text
+
+
+def test_the_source_that_adds_most_to_the_interval_is_named(rendered, results):
+    answer = results.answer()
+    interval = Interval(low_bytes=13 * GIB, likely_bytes=14 * GIB, high_bytes=16 * GIB)
+    unknowns = tuple(
+        Unknown(source=source, low_bytes=13 * GIB, likely_bytes=14 * GIB, high_bytes=14 * GIB + more)
+        for source, more in (("workspaces of convolutions", GIB), ("what real runs were off by", 512 * MIB))
+    )
+    estimate = dataclasses.replace(answer.estimate, interval=interval, unknowns=unknowns)
+    text = flat(rendered(dataclasses.replace(answer, estimate=estimate)))
+    assert "of the 2.00 GiB between likely and high, 1.00 GiB are workspaces of convolutions" in text
+    alone = dataclasses.replace(estimate, unknowns=unknowns[:1])
+    assert "between likely and high" not in rendered(dataclasses.replace(answer, estimate=alone))
 
 
 def test_settings_that_fit_as_much_share_a_row(rendered, results):
