@@ -3,6 +3,7 @@
 $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── studies/              Optuna journals, one a study
 ├── traces/               traces of predictions, by digest
+├── observations/         observed peaks, one a file
 └── cache/                what can be made again
 """
 
@@ -48,6 +49,16 @@ def studies_dir() -> Path:
 def traces_dir() -> Path:
     """The folder of traces, created where it is missing; raises `StorageError` likewise."""
     return _writable(state_dir() / "traces")
+
+
+def observations_path() -> Path:
+    """The folder of observed peaks; it is not created here."""
+    return state_dir() / "observations"
+
+
+def observations_dir() -> Path:
+    """The folder of observed peaks, created where it is missing; raises `StorageError` likewise."""
+    return _writable(observations_path())
 
 
 def cache_dir() -> Path:

@@ -143,6 +143,7 @@ class Calibration:
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
             is wider instead.
         sources: the tables of these runs.
+        observed: the observed peaks of the same workload that moved the shares, in words.
     """
 
     model_class: ModelClass
@@ -152,6 +153,7 @@ class Calibration:
     num_rows: int = 0
     num_families: int = 0
     sources: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -160,6 +162,13 @@ class Calibration:
         what = f"{self.model_class} models on {self.cards} cards"
         if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
             what = "steps without convolutions, of which shapes decide every size"
+        if self.observed:
+            plural = "" if len(self.observed) == 1 else "s"
+            rest = f"the errors of real runs of {what}" if self.num_rows else "an assumption"
+            return (
+                f"95% range: widened by {span}: {len(self.observed)} observed peak{plural} of this workload "
+                f"({'; '.join(self.observed)}) and {rest}"
+            )
         if self.num_rows:
             workspaces = "" if self.cards == ANY else "from the smallest to the largest workspaces, "
             return (

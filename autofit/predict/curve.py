@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import copy
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile
@@ -24,6 +25,7 @@ from autofit.predict.estimate import (
     Unknown,
     WorkspaceSpan,
 )
+from autofit.predict.observations import Residual, sharpened
 from autofit.predict.plan_sources import CardPlans
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
@@ -50,6 +52,7 @@ class PredictedCurve:
     Args:
         at_most: the same step with the largest sizes that values may give it, where its sizes depend on
             some: the high end is that one's.
+        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
 
     Attributes:
         risk: `safe` (the high end of the interval), `likely`, or `worst` (the largest workspace of every
@@ -68,8 +71,11 @@ class PredictedCurve:
         on_grid: bool,
         risk: Risk = Risk.SAFE,
         at_most: StepCurve | None = None,
+        observed: Callable[[PredictedCurve], tuple[Residual, ...]] | None = None,
     ) -> None:
         self.risk = risk
+        self._observed = observed
+        self._residuals_seen: tuple[Residual, ...] | None = None
         self._at_most = at_most
         self._plans = plans
         self._on_grid = on_grid
@@ -154,6 +160,28 @@ class PredictedCurve:
             notes=trace.notes,
         )
 
+    def spans(self, batch_size: int) -> PeakEstimate:
+        """The peaks from the smallest to the largest workspaces, which no errors of real runs widen yet."""
+        peak = self._at(batch_size).estimate()
+        if self._at_most is None:
+            return peak
+        most = self._at(batch_size, Level.HIGH).estimate()
+        return dataclasses.replace(
+            peak,
+            high_bytes=max(peak.high_bytes, most.high_bytes),
+            allocated_high_bytes=max(peak.allocated_high_bytes, most.allocated_high_bytes),
+        )
+
+    @property
+    def knobs(self) -> Knobs:
+        """The setting that it is of."""
+        return self._knobs
+
+    @property
+    def card(self) -> Card:
+        """The card that it is for."""
+        return self._card
+
     def profile(self, batch_size: int) -> Profile:
         """All that the likely peaks of a traced batch size were worked out from, for the views.
 
@@ -196,6 +224,7 @@ class PredictedCurve:
             on_grid=self._on_grid,
             risk=self.risk,
             at_most=self._at_most,
+            observed=self._observed,
         )
 
     def at_risk(self, risk: Risk) -> PredictedCurve:
@@ -340,7 +369,13 @@ class PredictedCurve:
         if trace.batch_size not in self._calibrations:
             model_class = classify(trace)
             self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)
-        return self._calibrations[trace.batch_size]
+        calibration = self._calibrations[trace.batch_size]
+        if self._observed is None:
+            return calibration
+        if self._residuals_seen is None:
+            self._residuals_seen = ()  # what is asked for meanwhile is about the spans alone
+            self._residuals_seen = self._observed(self)
+        return sharpened(calibration, self._residuals_seen, on_card.step.batch_size)
 
     def _digest(self, trace: Trace) -> str:
         if trace.batch_size not in self._digests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import math
@@ -26,6 +27,7 @@ from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
+from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
 from autofit.settings.goals import Risk
@@ -50,6 +52,7 @@ from workers.trace import Trace
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 
 _SAME_PEAK = 0.002  # of it, by which two count as one
+_SAME_WORKLOAD = 0.02  # by which a prediction may have moved since a peak was observed
 
 
 class Predictor:
@@ -64,6 +67,7 @@ class Predictor:
         setup: mode, kind of batches and ranks.
         emit: is told of each trace before it is made.
         residuals: how far predictions may be off; those of this version unless given.
+        observations: observed peaks of the workload, which sharpen its intervals.
         plans: who knows cuDNN's plans on a card of an architecture.
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
@@ -84,6 +88,7 @@ class Predictor:
         setup: Setup = ALONE,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
+        observations: Observations | None = None,
         plans: PlanSources = plan_source,
         plans_elsewhere: PlanSources = offline_plan_source,
         for_host: bool = False,
@@ -101,6 +106,7 @@ class Predictor:
         self._setup = setup
         self._emit = emit
         self._residuals = residuals or shipped_residuals()
+        self.observations = observations or Observations()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
@@ -197,7 +203,7 @@ class Predictor:
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
         """The curve of a trace, or of a part of it, which knows its batch size alone."""
         curve = PeakCurve([trace])
-        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False)
+        return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size, from a worker and into the state directory.
@@ -311,6 +317,7 @@ class Predictor:
         *,
         on_grid: bool,
         at_most: StepCurve | None = None,
+        sharpens: bool = True,
     ) -> PredictedCurve:
         return PredictedCurve(
             self._workload.name,
@@ -322,7 +329,32 @@ class Predictor:
             on_grid=on_grid,
             risk=risk,
             at_most=at_most,
+            observed=functools.partial(self._observed, on_grid=on_grid) if sharpens else None,
         )
+
+    def _observed(self, curve: PredictedCurve, *, on_grid: bool) -> tuple[Residual, ...]:
+        """How far observed peaks of a curve's setting on its card lie beyond what is predicted for them."""
+        found = []
+        trace = next(iter(self._traces.values()))
+        seen = self.observations.of(
+            curve.knobs, curve.card, self._setup, mode=trace.mode, convolves=trace.convolves
+        )
+        for one in seen:
+            try:
+                at = curve if on_grid else self.curve_at(curve.knobs, curve.card, one.batch_size)
+                spans = at.spans(one.batch_size)
+            except AutofitError:
+                continue  # that size is predicted no more: nothing can be said of it
+            if not math.isclose(spans.reserved_bytes, one.predicted_bytes, rel_tol=_SAME_WORKLOAD):
+                continue
+            is_allocated = one.kind is PeakKind.ALLOCATED
+            ends = (
+                (spans.allocated_low_bytes, spans.allocated_high_bytes)
+                if is_allocated
+                else (spans.low_bytes, spans.high_bytes)
+            )
+            found.append(Residual.of(one, *ends))
+        return tuple(found)
 
     def _at_most(self) -> Predictor:
         """Predicts the same where masks select all that they may."""
@@ -463,6 +495,7 @@ def local_predictor(
         workload,
         checked(workers.run),
         setup=setup,
+        observations=Observations.load(workload),
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,

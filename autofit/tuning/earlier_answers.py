@@ -28,6 +28,7 @@ from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
+from autofit.predict.observations import Observations
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
@@ -121,6 +122,7 @@ def question(
         "environment": {
             name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
         },
+        "observations_sha256": Observations.load(workload).digest,
         "versions": versions(),
         "protocol": PROTOCOL_VERSION,
         "packages_sha256": _installed_packages(),

@@ -404,7 +404,7 @@ def _open_study(settings: TuneSettings, predicted: _Predicted) -> TuningStudy:
     return TuningStudy.open(
         space,
         budget_bytes=target.budget.usable_bytes,
-        settings=_identity(settings, spec, target, curves),
+        settings=_identity(settings, spec, target, curves, predicted.predictor.observations.digest),
         label=f"{spec.workload.name}-{target.device.name}",
         name=settings.study,
         storage=settings.storage,
@@ -419,7 +419,9 @@ def _open_study(settings: TuneSettings, predicted: _Predicted) -> TuningStudy:
     )
 
 
-def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet) -> dict[str, Any]:
+def _identity(
+    settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet, observations: str
+) -> dict[str, Any]:
     """What beside space and budget decides the outcomes of a study.
 
     The trace stands for the code that the workload's own file imports.
@@ -427,6 +429,7 @@ def _identity(settings: TuneSettings, spec: TrialSpec, target: Target, curves: C
     share = settings.setup.nonzero_share
     return {
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
+        **({"observations_sha256": observations} if observations else {}),
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
         "trace_sha256": curves.trace_digest,
         "mode": settings.setup.mode,

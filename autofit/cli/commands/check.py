@@ -84,7 +84,9 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     peak = low if low == high else f"{low} to {high}"
     where = f"{result.device.name}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
-    doubts = [] if result.calibration.num_rows else ["not compared with real runs"]
+    doubts = (
+        [] if result.calibration.num_rows or result.calibration.observed else ["not compared with real runs"]
+    )
     if len(result.architectures) > 1:
         doubts.append(f"covers {', '.join(oldest_first(result.architectures))}: --gpu narrows it")
     known = f" ({'; '.join(doubts)})" if doubts else ""

@@ -24,6 +24,7 @@ class PeakEstimate:
         allocated_bytes, reserved_bytes: with the likely workspaces. Where there are several sources of
             plans, these and what follows the ends are by the one whose reserved peak is the lower median.
         low_bytes, high_bytes: the reserved peak over the span of the workspaces.
+        allocated_low_bytes, allocated_high_bytes: the allocated peak over it.
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
             any one convolution call; they follow each other, so never two at a time.
         breakdown: bytes alive at the allocated peak, by category, adding up to it.
@@ -35,6 +36,8 @@ class PeakEstimate:
     reserved_bytes: int
     low_bytes: int
     high_bytes: int
+    allocated_low_bytes: int
+    allocated_high_bytes: int
     workspace_low_bytes: int
     workspace_likely_bytes: int
     workspace_high_bytes: int

@@ -117,10 +117,12 @@ class StepOnCard:
         """All that a report needs."""
         typical = self._typical
         likely = typical.replay()
-        reserved = [
-            planned.replay_with(demanded).peak_reserved_bytes
+        replays = [
+            planned.replay_with(demanded)
             for planned, demanded in self._distinct((Level.LOW, Level.LIKELY, Level.HIGH))
         ]
+        reserved = [replay.peak_reserved_bytes for replay in replays]
+        allocated = [replay.peak_allocated_bytes for replay in replays]
         live = live_after(self.step.trace, likely.peak_allocated_position, typical.sizes(Level.LIKELY))
         return PeakEstimate(
             batch_size=self.step.batch_size,
@@ -128,6 +130,8 @@ class StepOnCard:
             reserved_bytes=likely.peak_reserved_bytes,
             low_bytes=min(reserved),
             high_bytes=max(reserved),
+            allocated_low_bytes=min(allocated),
+            allocated_high_bytes=max(allocated),
             workspace_low_bytes=typical.largest_workspace_bytes(Level.LOW),
             workspace_likely_bytes=typical.largest_workspace_bytes(Level.LIKELY),
             workspace_high_bytes=typical.largest_workspace_bytes(Level.HIGH),
