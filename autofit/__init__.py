@@ -15,10 +15,11 @@ or a training script as it is, which says how it takes its batch size:
 """
 
 from autofit import errors
-from autofit.api import check, estimate, peak_curve, tune
+from autofit.api import check, estimate, observe, peak_curve, tune
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Breakdown, Estimate, Interval
 from autofit.questions.check import CheckResult
+from autofit.questions.observe import ObservedPeak
 from autofit.training.apply import apply_conv_algo, checkpoint_blocks
 from autofit.training.find_batch_size import find_executable_batch_size
 from autofit.training.lengths import BatchLengths, worst_case_lengths
@@ -37,6 +38,7 @@ __all__ = [
     "FrontierEntry",
     "Interval",
     "Knobs",
+    "ObservedPeak",
     "PredictedCurve",
     "Script",
     "StepPeak",
@@ -48,6 +50,7 @@ __all__ = [
     "errors",
     "estimate",
     "find_executable_batch_size",
+    "observe",
     "peak_curve",
     "probe_step",
     "tune",

@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, `estimate`, `check`, `peak_curve`.
+"""The Python interface: `tune`, `estimate`, `check`, `observe`, `peak_curve`.
 
 `autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
 in child processes.
@@ -12,8 +12,10 @@ from autofit.errors import UsageError
 from autofit.events import EventSink, ignore
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
+from autofit.predict.observations import PeakKind
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.check import CheckResult, run_check
+from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
 from autofit.settings.resolve import resolve_one_configuration, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer, require_its_own
@@ -105,6 +107,37 @@ def check(workload: Workload | Script | str, *, batch_size: int, **options: Any)
     """
     settings, predictor = _prediction(workload, options, "a check")
     return run_check(settings, predictor, batch_size)
+
+
+def observe(
+    workload: Workload | Script | str,
+    *,
+    peak_bytes: int,
+    kind: str,
+    batch_size: int | None = None,
+    **options: Any,
+) -> ObservedPeak:
+    """Compares a peak that a real run had with its prediction, and keeps it: later answers are sharper.
+
+    Args:
+        workload: a `Workload`, a `Script`, or what `Workload.load` takes.
+        peak_bytes: the peak, in bytes.
+        kind: `allocated` (`torch.cuda.max_memory_allocated()`), `reserved` (`max_memory_reserved()`) or
+            `device` (what nvidia-smi shows for the process, which needs `gpu`).
+        batch_size: samples a batch; of a script, None for its own.
+        options: those of `estimate`: `gpu`, `mode`, …, and the knobs.
+
+    Raises:
+        UsageError: an option is wrong, or the peak cannot be of this card or configuration.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+        StorageError: the observation cannot be kept.
+    """
+    if kind not in tuple(PeakKind):
+        raise UsageError(f"kind must be one of {', '.join(PeakKind)}; got {kind!r}")
+    settings = resolve_one_configuration({**options, "model": _named(workload)}, "an observation")
+    reference = _referred(workload, settings)
+    peak = RealPeak(kind=PeakKind(kind), num_bytes=peak_bytes, batch_size=batch_size)
+    return run_observe(settings, reference, local_predictor(reference, setup=settings.setup), peak)
 
 
 def peak_curve(

@@ -18,6 +18,7 @@ from autofit.cli.commands.doctor import doctor
 from autofit.cli.commands.estimate import estimate
 from autofit.cli.commands.jobs import jobs, logs, result, status, stop, wait
 from autofit.cli.commands.models_gpus import gpus, models
+from autofit.cli.commands.observe import observe
 from autofit.cli.commands.profile import profile
 from autofit.cli.commands.serve import serve
 from autofit.cli.commands.submit import submit
@@ -43,7 +44,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, profile, check, cards, compare)
+_ANSWERS = (tune, estimate, profile, check, cards, observe, compare)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -16,6 +16,7 @@ from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.compare import Comparison, compare_workloads
 from autofit.questions.conv_layers import ConvLayers, find_conv_layers
+from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
 from autofit.questions.summary import SummarizedEstimate, summarize_workload
 from autofit.questions.what_if import WhatIf
 from autofit.questions.what_if import what_if as try_levers
@@ -123,6 +124,11 @@ def cards(
     return which_cards(_predictor(settings, workload, emit), settings, question, emit=emit)
 
 
+def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit: EventSink) -> ObservedPeak:
+    """Holds an observed peak against its prediction, and keeps it."""
+    return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
+
+
 def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
@@ -161,6 +167,7 @@ class Backend:
     profile: Callable[[TuneSettings, WorkloadRef, int, EventSink], Profile] = profile
     check: Callable[[TuneSettings, WorkloadRef, int, EventSink], CheckResult] = check
     cards: Callable[[TuneSettings, WorkloadRef, CardsQuestion, EventSink], CardsAnswer] = cards
+    observe: Callable[[TuneSettings, WorkloadRef, RealPeak, EventSink], ObservedPeak] = observe
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
     report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search

@@ -19,12 +19,14 @@ from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
+from autofit.predict import observations
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.plain import from_plain
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs
 from workers.process.sources import content_digest
 from workers.protocol import Device, Evidence
@@ -383,3 +385,13 @@ def test_plain_values_become_what_their_types_say() -> None:
     for wrong in ("20", 2.5, True, [20]):
         with pytest.raises(ValueError, match="not a valid Best"):
             from_plain(Best, {**dataclasses.asdict(result().best), "batch_size": wrong})  # type: ignore[arg-type]
+
+
+def test_an_answer_from_before_an_observed_peak_is_not_given_again(asking: Asking) -> None:
+    asked = asking.question()
+    earlier_answers.keep(asked, result(), asking.sources)
+    workload = parse_reference(f"{asking.workload}:net")
+    observations.keep(workload, SEEN)
+    assert earlier_answers.find(asking.question()) is None
+    observations.forget(SEEN.id)
+    assert earlier_answers.find(asking.question()) == result(cached=True)

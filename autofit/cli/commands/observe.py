@@ -1,0 +1,157 @@
+"""`autofit observe`: what a real run needed, so that later answers of the workload are sharper."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.backend import Backend
+from autofit.cli.options.shared import BATCH_SIZE_OR_OWN, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT
+from autofit.errors import UsageError
+from autofit.predict import observations
+from autofit.predict.observations import Observation, PeakKind
+from autofit.questions.observe import MeasuredPeak, ObservedPeak, RealPeak, measured_in, read_peak
+from autofit.settings.resolve import resolve_one_configuration
+from autofit.settings.tune_settings import TuneSettings
+from autofit.settings.workloads import refer
+from autofit.units import format_bytes
+from workers.knobs import Knobs
+
+OBSERVATIONS_SCHEMA = "autofit.observations/1"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--peak", metavar="SIZE", help="The peak that was seen, as 38.2G or in bytes.")
+@click.option(
+    "--kind",
+    type=click.Choice([kind.value for kind in PeakKind]),
+    help="Which peak: torch.cuda.max_memory_allocated(), max_memory_reserved(), or what nvidia-smi shows.",
+)
+@MODEL
+@SCRIPT
+@BATCH_SIZE_OR_OWN
+@CONV_ALGO
+@KNOBS
+@GPU
+@click.option("--list", "lists", is_flag=True, help="Print what was observed so far.")
+@click.option("--forget", metavar="ID", help="Take an observation back.")
+@QUIET
+@JSON
+@click.pass_obj
+def observe(
+    backend: Backend,
+    /,
+    *,
+    file: Path | None,
+    peak: str | None,
+    kind: str | None,
+    batch_size: int | None,
+    lists: bool,
+    forget: str | None,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Say what a real run needed.
+
+    Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
+    setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
+    `python -m workers.record`.
+    """
+    if lists or forget is not None:
+        _print_kept(
+            _forgotten(forget) if forget is not None else observations.kept(), forget, as_json=as_json
+        )
+        return
+    if file is not None:
+        if peak is not None or kind is not None or batch_size is not None:
+            raise UsageError(
+                "FILE says peak, kind and batch itself: leave out --peak, --kind and --batch-size"
+            )
+        asked = _of_file(file, given)
+    elif peak is None or kind is None:
+        raise UsageError(
+            "give --peak SIZE with --kind allocated, reserved or device, or the FILE of a measured answer"
+        )
+    else:
+        settings = resolve_one_configuration(given, "an observation")
+        if settings.script is None and batch_size is None:
+            raise UsageError("Missing option '--batch-size'.")
+        real = RealPeak(kind=PeakKind(kind), num_bytes=read_peak(peak), batch_size=batch_size)
+        asked = [(settings, real)]
+    from autofit.cli.text.progress import progress
+
+    answers: list[ObservedPeak] = []
+    with progress(quiet=quiet) as emit:
+        for each, real in asked:
+            answers.append(backend.observe(each, refer(each.model, each), real, emit))
+    if not as_json:
+        click.echo("\n".join(answer.in_words() for answer in answers))
+    elif file is None:
+        click.echo(answers[0].to_json())
+    else:
+        _print_json([answer.to_dict() for answer in answers])
+
+
+def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, RealPeak]]:
+    """The configurations that a document measured, of the model that is named, or of its own."""
+    found = measured_in(file)
+    named = given.get("model") or given.get("script")
+    if named is not None:
+        settings = resolve_one_configuration(given, "an observation")
+        name = refer(settings.model, settings).name
+        others = sorted({each.workload for each in found})
+        found = [each for each in found if each.workload == name]
+        if not found:
+            raise UsageError(f"{file} measured {', '.join(others)}, not {name}: name that with --model")
+    return [
+        (
+            _settings(each, {**given, **({} if named else {"model": each.workload})}),
+            RealPeak(kind=PeakKind.RESERVED, num_bytes=each.peak_bytes, batch_size=each.batch_size),
+        )
+        for each in found
+    ]
+
+
+def _settings(measured: MeasuredPeak, given: dict[str, Any]) -> TuneSettings:
+    settings = resolve_one_configuration(given, "an observation")
+    if settings.knobs != Knobs() or settings.conv_algos is not None or settings.gpu is not None:
+        raise UsageError("FILE says card and knobs itself: leave --gpu and the knobs out")
+    return dataclasses.replace(
+        settings,
+        gpu=measured.gpu,
+        knobs=measured.knobs,
+        conv_algos=(measured.knobs.conv_algo,),
+        setup=dataclasses.replace(settings.setup, mode=measured.mode if settings.script is None else None),
+    )
+
+
+def _forgotten(name: str) -> list[Observation]:
+    found = observations.forget(name)
+    if not found:
+        raise UsageError(f"there is no observation {name}: `autofit observe --list` shows them")
+    return found
+
+
+def _print_kept(found: list[Observation], forget: str | None, *, as_json: bool) -> None:
+    if as_json:
+        _print_json([{"id": seen.id, **dataclasses.asdict(seen)} for seen in found])
+        return
+    if not found:
+        click.echo("nothing was observed yet")
+    for seen in found:
+        start = "forgotten: " if forget else ""
+        where = f" on {seen.card}" if seen.card else ""
+        click.echo(
+            f"{start}{seen.id}  {seen.workload} at batch {seen.batch_size}{where}: {seen.kind} peak of "
+            f"{format_bytes(seen.peak_bytes)}, {seen.day}"
+        )
+
+
+def _print_json(rows: list[dict[str, Any]]) -> None:
+    click.echo(json.dumps({"schema": OBSERVATIONS_SCHEMA, "observations": rows}, indent=2))

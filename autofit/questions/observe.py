@@ -1,0 +1,295 @@
+"""An observed peak beside its prediction, and kept; its JSON document `autofit.observation/1`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofit.errors import UnknownGpuError, UsageError
+from autofit.hardware.budget import assumed_context
+from autofit.hardware.gpus import Gpu, find_gpu
+from autofit.predict import observations
+from autofit.predict.estimate import Interval
+from autofit.predict.observations import Observation, Observations, PeakKind
+from autofit.predict.predictor import Predictor
+from autofit.settings.tune_settings import TuneSettings
+from autofit.units import format_bytes, parse_bytes
+from workers.knobs import Knobs
+from workers.protocol import Evidence, Verdict, WorkloadRef
+from workers.record import SCHEMA as _ROW_SCHEMA
+
+OBSERVATION_SCHEMA = "autofit.observation/1"
+
+# What is so far off is a slip of the configuration or of the unit, not an error of a prediction.
+_FARTHEST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealPeak:
+    """A peak that a real run had.
+
+    Attributes:
+        batch_size: of that run; None for the one that a script has of itself.
+    """
+
+    kind: PeakKind
+    num_bytes: int
+    batch_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPeak:
+    """An observed peak and what was predicted for it. `to_json()` is the document `autofit.observation/1`.
+
+    Attributes:
+        observation: what was kept.
+        predicted: the peak of that kind as it was predicted before, in bytes.
+        interval: the reserved peak of that configuration as it is predicted from now on.
+        note: what that interval rests on.
+    """
+
+    observation: Observation
+    predicted: Interval
+    interval: Interval
+    note: str
+
+    @property
+    def off_by(self) -> float:
+        """(observed − predicted) / predicted likely peak."""
+        return self.observation.peak_bytes / self.predicted.likely_bytes - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the observed peak lies within the predicted interval."""
+        return self.predicted.low_bytes <= self.observation.peak_bytes <= self.predicted.high_bytes
+
+    def in_words(self) -> str:
+        """The comparison in one paragraph."""
+        seen, predicted = self.observation, self.predicted
+        low, high = format_bytes(predicted.low_bytes), format_bytes(predicted.high_bytes)
+        now = f"{format_bytes(self.interval.low_bytes)} to {format_bytes(self.interval.high_bytes)}"
+        where = f" on {seen.card}" if seen.card else ""
+        verdict = "inside the predicted range" if self.is_inside else f"outside: {self._reasons()}"
+        return (
+            f"{seen.workload} at batch {seen.batch_size}{where}: {seen.kind} peak of "
+            f"{format_bytes(seen.peak_bytes)} observed, {format_bytes(predicted.likely_bytes)} predicted "
+            f"({low} to {high}), off by {100 * self.off_by:+.1f}%; {verdict}. Its reserved peak is now "
+            f"predicted to be {now}. "
+            f"`autofit observe --forget {seen.id}` takes it back."
+        )
+
+    def _reasons(self) -> str:
+        if self.observation.peak_bytes < self.predicted.low_bytes:
+            return (
+                "it may be of another precision, optimizer or checkpointing than these options say, or of "
+                "fewer steps than a first whole one"
+            )
+        of_kind = {
+            PeakKind.ALLOCATED: "of tensors that are kept between steps",
+            PeakKind.RESERVED: "of fragmentation, as sizes change from step to step",
+            PeakKind.DEVICE: "of other processes on the card, or of fragmentation",
+        }[self.observation.kind]
+        return f"it may be of another precision or optimizer than these options say, or {of_kind}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document's content, ready for `json`."""
+        return {
+            "schema": OBSERVATION_SCHEMA,
+            "id": self.observation.id,
+            **dataclasses.asdict(self.observation),
+            "predicted": dataclasses.asdict(self.predicted),
+            "off_by": self.off_by,
+            "is_inside": self.is_inside,
+            "interval": dataclasses.asdict(self.interval),
+            "note": self.note,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def read_peak(text: str) -> int:
+    """Reads `--peak`, in bytes; raises `UsageError` for what is no size above 0."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"--peak: {error}") from error
+
+
+def run_observe(
+    settings: TuneSettings, workload: WorkloadRef, predictor: Predictor, peak: RealPeak
+) -> ObservedPeak:
+    """Holds an observed peak against its prediction and keeps it, for all later answers of the workload.
+
+    Raises:
+        UsageError: the peak cannot be of this card or configuration, or the card is not said.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+        StorageError: the observation cannot be kept.
+    """
+    kind, peak_bytes = peak.kind, peak.num_bytes
+    if peak_bytes < 1:
+        raise UsageError(f"an observed peak is at least 1 byte, got {peak_bytes}")
+    gpu = settings.gpu
+    if gpu is not None and peak_bytes > gpu.total_bytes:
+        raise UsageError(
+            f"a peak of {format_bytes(peak_bytes)} is more than the {format_bytes(gpu.total_bytes)} of "
+            f"{gpu.key}: check the number and --gpu"
+        )
+    if kind is PeakKind.DEVICE and gpu is None:
+        raise UsageError(
+            "a device peak includes the CUDA context, which the card decides: name it with --gpu"
+        )
+    knobs, card = settings.configuration("an observation"), settings.card
+    own = peak.batch_size or predictor.own_batch_size(knobs)
+    curve = predictor.curve_at(knobs, card, own)
+    size = predictor.trace(knobs, own).batch_size
+    before, spans = curve(size), curve.spans(size)
+    low, likely, high = spans.low_bytes, spans.reserved_bytes, spans.high_bytes
+    least = most = 0
+    if kind is PeakKind.ALLOCATED:
+        low, likely, high = spans.allocated_low_bytes, spans.allocated_bytes, spans.allocated_high_bytes
+    if kind is PeakKind.DEVICE:
+        context, _ = assumed_context(card.architecture, card.name, settings.setup.num_ranks)
+        least, most = context.low_bytes, context.high_bytes
+        likely += context.likely_bytes
+    predicted = Interval(
+        low_bytes=before.calibration.low_end(low) + least,
+        likely_bytes=likely,
+        high_bytes=before.calibration.high_end(high) + most,
+    )
+    if not predicted.low_bytes <= _FARTHEST * peak_bytes or peak_bytes > _FARTHEST * predicted.high_bytes:
+        raise UsageError(
+            f"a peak of {format_bytes(peak_bytes)} is not of this configuration, for which "
+            f"{format_bytes(predicted.likely_bytes)} is predicted: check the options and the unit"
+        )
+    observation = Observation(
+        workload=workload.name,
+        kind=kind,
+        peak_bytes=peak_bytes,
+        low_bytes=max(1, peak_bytes - most),
+        high_bytes=max(1, peak_bytes - least),
+        predicted_bytes=spans.reserved_bytes,
+        batch_size=size,
+        knobs=before.knobs,
+        mode=before.mode,
+        batch_kind=settings.setup.batch_kind,
+        degrees=settings.setup.parallel.degrees,
+        nonzero_share=settings.setup.nonzero_share,
+        convolves=before.convolves,
+        card=observations.card_key(card),
+        torch=before.versions["torch"],
+        day=dt.datetime.now(dt.UTC).date().isoformat(),
+    )
+    observations.keep(workload, observation)
+    predictor.observations = Observations.load(workload)
+    after = predictor.curve_at(knobs, card, own)(size)
+    return ObservedPeak(
+        observation=observation, predicted=predicted, interval=after.interval, note=after.calibration.note
+    )
+
+
+# ── documents ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPeak:
+    """A reserved peak that a trial measured, as a document has it.
+
+    Attributes:
+        workload: its name.
+        mode: `train` or `infer`.
+        gpu: the card.
+    """
+
+    workload: str
+    batch_size: int
+    knobs: Knobs
+    mode: str
+    gpu: Gpu
+    peak_bytes: int
+
+
+def measured_in(path: Path) -> list[MeasuredPeak]:
+    """The peaks that trials measured on cards, of `autofit tune --json` or of `python -m workers.record`.
+
+    Raises:
+        UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: name the JSON of a measured answer") from error
+    try:
+        found = _measured(text)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is no document of `autofit tune --json` or `python -m workers.record`: name one of "
+            "those, or give --peak and --kind"
+        ) from error
+    if not found:
+        raise UsageError(
+            f"nothing in {path} was measured on a card of its own: measure it there, or give --peak "
+            "and --kind"
+        )
+    return found
+
+
+def _measured(text: str) -> list[MeasuredPeak]:
+    try:
+        documents = [json.loads(text)]
+    except ValueError:
+        documents = [json.loads(line) for line in text.splitlines()]
+    if all(document["schema"] == _ROW_SCHEMA for document in documents):
+        return _of_rows(documents)
+    (document,) = documents
+    if document["schema"] != "autofit.tune/1":
+        raise ValueError(f"its schema is {document['schema']!r}")
+    mode = (document["estimate"] or {}).get("mode", "train")
+    sizes = {
+        (Knobs(**entry["knobs"]), entry["largest_batch"]): entry["peak_reserved_bytes"]
+        for entry in document["frontier"]
+        if entry["evidence"] == Evidence.MEASURED and entry["peak_reserved_bytes"]
+    }
+    return [
+        MeasuredPeak(
+            workload=document["workload"],
+            batch_size=batch_size,
+            knobs=knobs,
+            mode=mode,
+            gpu=_card(document["device"]["name"]),
+            peak_bytes=peak_bytes,
+        )
+        for (knobs, batch_size), peak_bytes in sizes.items()
+    ]
+
+
+def _of_rows(rows: list[dict[str, Any]]) -> list[MeasuredPeak]:
+    found = []
+    for row in rows:
+        if row["kind"] != "trial" or row["verdict"] != Verdict.FITS or row["evidence"] != Evidence.MEASURED:
+            continue
+        stretches = (row["first_step"], row["steady"], row["evaluation"], row["checkpoint"])
+        peaks = [peaks["reserved_bytes"] for peaks in stretches if peaks["reserved_bytes"]]
+        if peaks:
+            found.append(
+                MeasuredPeak(
+                    workload=row["workload"],
+                    batch_size=row["batch_size"],
+                    knobs=Knobs(**row["knobs"]),
+                    mode=row["mode"] or "train",
+                    gpu=_card(row["device"]["name"]),
+                    peak_bytes=max(peaks),
+                )
+            )
+    return found
+
+
+def _card(name: str) -> Gpu:
+    try:
+        return find_gpu(name)
+    except UnknownGpuError as error:
+        raise UsageError(f"{name} is not in the catalogue: give --peak and --kind, without --gpu") from error
