@@ -129,20 +129,25 @@ class Residual:
     """How far an observed peak lies beyond the span that is predicted for it.
 
     Attributes:
-        low, high: the share below its low end, at most 0, and above its high end, at least 0.
+        low, high: the share that it lies below the low end, and above the high end, at most; at least 0.
+        surely_low, surely_high: the same at least, which differs where the peak is known within bounds.
     """
 
     observation: Observation
     low: float
     high: float
+    surely_low: float
+    surely_high: float
 
     @classmethod
     def of(cls, observation: Observation, low_bytes: int, high_bytes: int) -> Self:
         """Of the span from the smallest to the largest workspaces."""
         return cls(
             observation=observation,
-            low=min(0.0, observation.low_bytes / low_bytes - 1),
+            low=max(0.0, 1 - observation.low_bytes / low_bytes),
             high=max(0.0, observation.high_bytes / high_bytes - 1),
+            surely_low=max(0.0, 1 - observation.high_bytes / low_bytes),
+            surely_high=max(0.0, observation.low_bytes / high_bytes - 1),
         )
 
     def settles(self, batch_size: int) -> bool:
@@ -155,20 +160,23 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
     """The calibration of a batch size, with what was observed of the same setting on the same card."""
     if not residuals:
         return calibration
-    low, high = min(each.low for each in residuals), max(each.high for each in residuals)
+    # A reserved peak knows what the others leave open.
+    residuals = [r for r in residuals if r.observation.kind is PeakKind.RESERVED] or residuals
     is_settled = any(each.settles(batch_size) for each in residuals)
+    low = _moved(-calibration.low_share, [(r.low, r.surely_low) for r in residuals], is_settled=is_settled)
+    high = _moved(calibration.high_share, [(r.high, r.surely_high) for r in residuals], is_settled=is_settled)
     return dataclasses.replace(
         calibration,
-        low_share=max(_LOWEST_SHARE, -_moved(-calibration.low_share, -low, is_settled=is_settled)),
-        high_share=_moved(calibration.high_share, high, is_settled=is_settled),
+        low_share=max(_LOWEST_SHARE, -low),
+        high_share=high,
         observed=tuple(each.observation.in_words for each in residuals),
     )
 
 
-def _moved(share: float, beyond: float, *, is_settled: bool) -> float:
-    """An end's share, both counted away from the span: what an observation leaves of it."""
-    aim = beyond + _REPEATS
-    if beyond > share:
+def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
+    """An end's share, counted away from the span, by how far the peaks lie beyond at most and at least."""
+    aim = max(most for most, _ in beyond) + _REPEATS
+    if max(least for _, least in beyond) > share:
         left = aim  # it was outside
     elif aim >= share:
         return share

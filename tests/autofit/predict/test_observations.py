@@ -68,7 +68,8 @@ def shares(observation: Observation, batch_size: int = 8, span: tuple[int, int] 
         ({"peak_bytes": 322 * MIB}, 8, (-0.02, 0.17)),
         ({"peak_bytes": 322 * MIB, "convolves": True}, 9, (-0.04, 0.17)),
         ({"peak_bytes": 216 * MIB}, 8, (-0.12, 0.02)),
-        ({"low_bytes": 200 * MIB, "high_bytes": 260 * MIB}, 8, (-0.1867, 0.02)),
+        ({"low_bytes": 200 * MIB, "high_bytes": 260 * MIB}, 8, (-0.06, 0.02)),
+        ({"low_bytes": 190 * MIB, "high_bytes": 210 * MIB}, 8, (-0.2284, 0.02)),
     ],
     ids=[
         "inside the span",
@@ -81,7 +82,8 @@ def shares(observation: Observation, batch_size: int = 8, span: tuple[int, int] 
         "outside, so it widens",
         "outside widens at other batches too",
         "below",
-        "known within bounds alone",
+        "perhaps below",
+        "surely below",
     ],
 )
 def test_what_an_observed_peak_leaves_of_the_shares(
@@ -101,6 +103,14 @@ def test_without_observations_nothing_changes_and_with_them_the_note_says_so() -
     note = sharpened(WIDE, [Residual.of(SEEN, 240 * MIB, 280 * MIB)], 8).note
     assert "1 observed peak of this workload (batch 8, 2026-11-24)" in note
     assert "-2.0% and +2.0%" in note
+
+
+def test_a_reserved_peak_outranks_the_others() -> None:
+    others = [seen(kind=kind, peak_bytes=400 * MIB) for kind in (PeakKind.DEVICE, PeakKind.ALLOCATED)]
+    residuals = [Residual.of(each, 240 * MIB, 280 * MIB) for each in (*others, SEEN)]
+    found = sharpened(WIDE, residuals, 8)
+    assert (found.low_share, found.high_share) == (-0.02, 0.02)
+    assert len(found.observed) == 1
 
 
 @pytest.fixture
