@@ -8,7 +8,8 @@ span of the predicted workspaces at its batch is its residual, and the shares of
     low   min(0, residual) − 2 %      identical runs differ by 2 % (xMem's table)
     high  max(0, residual) + 2 %
 
-never wider than before, unless the observation was outside the interval: a fact outranks a model. Where
+never wider than before, unless the observation was surely outside the interval: a fact outranks a model.
+A reserved peak leaves what allocated and device peaks say without effect. Where
 something stays unknown, the shares move half of that way (an assumption): the workspaces of a step with
 convolutions at another batch, and the fragmentation that an allocated peak does not show. On xMem's
 convolutional rows a full move would leave 11.5 % of the runs at other batches above the high end, half of

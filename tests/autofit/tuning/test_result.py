@@ -135,6 +135,7 @@ def test_the_document_of_an_estimate_holds_what_its_contract_names(estimate: Est
         "high_share",
         "num_rows",
         "num_families",
+        "observed",
         "sources",
     }
     assert {field.name for field in dataclasses.fields(estimate)} == document.keys() - {
