@@ -10,6 +10,7 @@ from typing import Any, Self
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
+from autofit.questions.advice import Advice
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
@@ -152,6 +153,7 @@ class TuneResult:
         batch_kinds: how far typical and worst batches get, where the workload makes both.
         num_ranks: the ranks of `DistributedDataParallel`, of which the answer is for one; 1 without it.
         conv_plan: the algorithm of every layer, where `mixed` is the best.
+        advice: what would make it fit, where nothing does and that was tried; otherwise None.
         notes: what else to know about the answer, one sentence each.
         risk: the level of the predicted peak that has to be within the budget.
         architectures: the architectures that predictions cover, the likely one first; for a named card
@@ -180,6 +182,7 @@ class TuneResult:
     batch_kinds: BatchKinds | None = None
     num_ranks: int = 1
     conv_plan: ConvPlan | None = None
+    advice: Advice | None = None
     notes: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
     architectures: tuple[str, ...] = ()
@@ -262,6 +265,7 @@ class TuneResult:
             "num_ranks": self.num_ranks,
             "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
+            "advice": None if self.advice is None else dataclasses.asdict(self.advice),
             "notes": list(self.notes),
             "num_trials": len(self.trials),
             "trials": [dataclasses.asdict(trial) for trial in self.trials],

@@ -14,7 +14,7 @@ import workers
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
-from autofit.errors import UsageError
+from autofit.errors import AutofitError, UsageError
 from autofit.events import EventSink, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.identity import versions
@@ -22,6 +22,7 @@ from autofit.predict import plan_sources
 from autofit.predict.confidence import shipped_residuals
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
+from autofit.questions.advice import Advice, advise
 from autofit.search.agenda import Goal
 from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
@@ -314,6 +315,7 @@ def _answer(
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
+        advice=_advice(settings, predicted, frontier, emit),
         notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings)),
         risk=settings.risk,
         objective=settings.objective,
@@ -322,6 +324,29 @@ def _answer(
         wall_seconds=time.monotonic() - predicted.started,
         answered_seconds=time.time(),
     )
+
+
+def _advice(
+    settings: TuneSettings, predicted: _Predicted, frontier: Frontier, emit: EventSink
+) -> Advice | None:
+    """What would make the smallest size fit, where none is predicted to; a script's settings are its own."""
+    target, space = predicted.target, predicted.space
+    nothing_fits = frontier.best() is None and frontier.stopped_by is None
+    if not nothing_fits or settings.script is not None or target.probe is not None:
+        return None
+    try:
+        return advise(
+            predicted.predictor,
+            space.settings[0],
+            target.card,
+            space.min_batch,
+            risk=settings.risk,
+            limit_bytes=target.budget.usable_bytes,
+            fixed=dict(settings.searched),
+            emit=emit,
+        )
+    except AutofitError:  # what cannot be predicted has no advice either; its trials say why
+        return None
 
 
 def _kinds(

@@ -16,7 +16,7 @@ KNOB = Knob(
     values=OPTIMIZER_IMPLS,
     is_searchable=True,
     of_training=True,
-    levers=("foreach", "fused", "loop"),
+    levers=("fused", "foreach", "loop"),
     words={"default": "its usual implementation"},
     cost=Cost(rank=3, of=lambda value, capability: None if capability is None else _LAUNCHES[value]),
 )

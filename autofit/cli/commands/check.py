@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from autofit.cli.options.shared import (
     QUIET,
     SCRIPT,
 )
+from autofit.cli.text.commands import as_typed
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
 from autofit.questions.cards import CardsQuestion
@@ -120,8 +120,4 @@ def _next_step(result: CheckResult, tune: str) -> str:
 def _tune(options: Mapping[str, Any], *, convolves: bool) -> str:
     """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
     asked = {**({"conv_algo": "cudnn"} if convolves else {}), **options}
-    words = []
-    for name, value in asked.items():
-        for each in value if isinstance(value, tuple) else (value,):
-            words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
-    return f"`{shlex.join(['autofit', 'tune', *words])}`"
+    return f"`{as_typed('tune', asked)}`"

@@ -121,7 +121,12 @@ def tune(
         from autofit.cli.text.tune import print_result
 
         memory = given["gpu_mem"]
-        print_result(result, settings, asked_memory=memory if isinstance(memory, str) else None)
+        print_result(
+            result,
+            settings,
+            asked_memory=memory if isinstance(memory, str) else None,
+            asked={**given, "config": config, "fresh": None},
+        )
     failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
     return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
 

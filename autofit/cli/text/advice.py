@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from autofit.errors import BudgetError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import Gpu, catalogue
+from autofit.questions.advice import Advice
 from autofit.report.answer import needed_at_least
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
@@ -14,6 +15,7 @@ from autofit.units import format_bytes
 from workers import conv
 
 _NUM_CARDS = 4
+_NUM_LEVERS = 6
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
@@ -27,13 +29,20 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
     if needed_bytes is not None and needed_bytes <= budget.usable_bytes + kept_bytes:
         yield f"a smaller --margin or --reserve: they keep {format_bytes(kept_bytes)} free"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
-    if settings.script is None:
+    if result.advice is not None:
+        yield from _computed(result.advice)
+    elif settings.script is None:
         yield from _settings_to_change(settings, _trains(result, settings), state_bytes, on_cpu=on_cpu)
     else:
         state = f" (its state is {format_bytes(state_bytes)} now)" if state_bytes else ""
         yield f"another precision or optimizer{state}, set inside the script"
         yield "autofit.checkpoint_blocks(model) inside the script, if the model repeats blocks"
-    if not on_cpu and result.convolves and "native" not in (settings.conv_algos or conv.defaults("cuda")):
+    if (
+        result.advice is None
+        and not on_cpu
+        and result.convolves
+        and "native" not in (settings.conv_algos or conv.defaults("cuda"))
+    ):
         yield "--conv-algo native: its workspace does not grow with the batch, but it is slow"
     if on_cpu:
         yield "a larger --gpu-mem"
@@ -41,6 +50,21 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield "a larger card (`autofit gpus` lists them)"
     else:
         yield _larger_card(needed_bytes, settings)
+
+
+def _computed(advice: Advice) -> Iterator[str]:
+    """What each change saves, as it was tried; and what they do together."""
+    at = f"batch {advice.batch_size}"
+    for lever in advice.levers[:_NUM_LEVERS]:
+        if lever.saved_bytes > 0:
+            enough = f": {at} fits" if lever.fits else ""
+            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{enough}"
+    if advice.combination is None:
+        tried = "" if advice.is_complete else " in the time there was"
+        yield f"no combination of such options that was tried{tried} makes {at} fit"
+    elif len(advice.combination.options) > 1:
+        options = " ".join(advice.combination.options)
+        yield f"{options} together: {at} fits in {format_bytes(advice.combination.peak_reserved_bytes)}"
 
 
 def _settings_to_change(

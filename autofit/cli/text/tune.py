@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autofit.cli.text import output
 from autofit.cli.text.advice import what_may_help
+from autofit.cli.text.commands import as_typed
 from autofit.cli.text.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.cli.text.tune_sections import print_measured, print_plan, print_pruned, print_risks
@@ -26,18 +27,25 @@ from workers.protocol import Evidence, Verdict
 from workers.setup import WORST
 
 
-def print_result(result: TuneResult, settings: TuneSettings, *, asked_memory: str | None) -> None:
+def print_result(
+    result: TuneResult,
+    settings: TuneSettings,
+    *,
+    asked_memory: str | None,
+    asked: Mapping[str, Any] | None = None,
+) -> None:
     """Prints what was understood, the frontier, the answer, its reasons, and how to apply it.
 
     Args:
         asked_memory: `--gpu-mem` as it was typed, where it was.
+        asked: all options as they were typed, for a command that tells what to change.
     """
     console = output.stdout()
     _budget(console, result, settings, asked_memory)
     _frontier(console, result)
     chosen, estimate = result.chosen, result.estimate_of_chosen
     if chosen is None:
-        _nothing_fits(console, result, settings)
+        _nothing_fits(console, result, settings, asked or {})
     else:
         _answer(console, result, chosen)
         if estimate is not None:
@@ -208,7 +216,9 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
     return () if estimate is None or not is_predicted else assumptions(estimate)
 
 
-def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) -> None:
+def _nothing_fits(
+    console: Console, result: TuneResult, settings: TuneSettings, asked: Mapping[str, Any]
+) -> None:
     said, *more = map(Text, answer_in_words(result))
     said.highlight_words(["Nothing fits", "Nothing is known to fit"], "bold red")
     console.print()
@@ -218,6 +228,9 @@ def _nothing_fits(console: Console, result: TuneResult, settings: TuneSettings) 
         return
     heading(console, "What may help")
     bullets(console, what_may_help(result, settings))
+    if result.advice is not None and result.advice.combination is not None and asked:
+        options = " ".join(result.advice.combination.options)
+        code(console, [f"{as_typed('tune', asked)} {options}"])
     if result.estimate is not None:
         name = result.setting_names.get(result.estimate.knobs, result.estimate.knobs.conv_algo)
         at = f"{result.estimate.batch_size}{with_setting(name)}"

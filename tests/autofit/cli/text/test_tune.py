@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from decimal import Decimal
 
 import pytest
@@ -13,6 +14,7 @@ from autofit.cli.text.tune import print_result
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval, Unknown
+from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.report.answer import needed_at_least
 from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
@@ -32,9 +34,9 @@ def rendered(capsys, monkeypatch):
     """The text of a result at 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
-    def render(result, settings=None, *, asked_memory="16G") -> str:
+    def render(result, settings=None, *, asked_memory="16G", asked=None) -> str:
         settings = settings or TuneSettings(model="davenet", gpu_mem_bytes=16 * GIB)
-        print_result(result, settings, asked_memory=asked_memory)
+        print_result(result, settings, asked_memory=asked_memory, asked=asked)
         return capsys.readouterr().out
 
     return render
@@ -472,6 +474,26 @@ def test_the_advice_names_only_what_was_not_asked_for_already(results):
     }
     searched = advice(nothing, conv_algos=("native",), searched=tuple(knobs.items()))
     assert not any(option in searched for option in OPTIONS)
+
+
+def test_what_was_tried_stands_with_what_it_saves_and_the_command_that_fits(rendered, results):
+    def tried(option, saved_bytes, *, fits):
+        name, value = option.split()
+        return TriedLever(name=name, value=value, how=option, saved_bytes=saved_bytes, fits=fits)
+
+    computed = Advice(
+        batch_size=1,
+        peak_reserved_bytes=17 * GIB,
+        levers=(tried("--optimizer-impl fused", 3 * GIB, fits=True), tried("--allocator x", GIB, fits=False)),
+        combination=Combination(options=("--optimizer-impl fused",), peak_reserved_bytes=14 * GIB),
+        is_complete=True,
+    )
+    nothing = results.nothing_fits(advice=computed)
+    text = rendered(nothing, asked={"model": "davenet", "gpu_mem": "16G", "fresh": None})
+    assert "--optimizer-impl fused saves 3.00 GiB: batch 1 fits" in text
+    assert "--allocator x saves 1.00 GiB\n" in re.sub(" +\n", "\n", text)
+    assert "    autofit tune --model davenet --gpu-mem 16G --optimizer-impl fused\n" in text
+    assert "--optimizer sgd" not in text
 
 
 def test_a_script_is_given_no_advice_that_it_refuses(results):
