@@ -20,9 +20,7 @@ weighs the same, however many rows it has, because rows of one family are off to
 by less than identical runs differ. The coverage is that of intervals made without the family that they
 are tried on.
 
-Left out, by a rule that knows nothing of our error: runs that took far more than the same with a larger
-batch (they were not alone on the card), runs that were repeated and differ by more than identical ones
-do (one of both is wrong), runs that filled their card, and those that ended before the loss.
+Which runs are left out, `tests/bench/left_out.py` says.
 """
 
 from __future__ import annotations
@@ -40,17 +38,14 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from autofit.predict.confidence import SCHEMA, ModelClass, cards_of  # noqa: E402
-from tests.bench.tables.gpumemnet_timm import TOO_FEW  # noqa: E402
+from tests.bench.left_out import REPEATED, left_out  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
 TAIL = 0.025  # beyond either end of a 95 % interval
 # Fewer than this say nothing of a class: it counts as one that no real runs are known of.
 MIN_ROWS, MIN_FAMILIES = 20, 2
-# Without real runs: half as much again, and the 2 % by which identical runs differ (xMem's table).
-UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, 0.02
-# Identical runs differ by 2 %, rarely by 15 % (xMem's table).
-_REPEATED, _NOT_ALONE = 0.02, 1.15
-_FULL = 0.95
+# Without real runs: half as much again, and as much as identical runs differ by.
+UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, REPEATED
 # Smaller peaks are left out: a table's constant is known to some 100 MiB, and where a small batch has
 # little, one plan of a few GB, as real runs have them now and then, is a multiple. By the prediction: by
 # the real peak those would be chosen that took more than they should.
@@ -101,8 +96,8 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     for path in paths:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [line for line in csv.DictReader(file) if line["measured_bytes"]]
-            for line in lines:
-                if line["failure"] or _is_implausible(line, lines) or _differs_when_repeated(line, lines):
+            for line, is_left_out in zip(lines, left_out(lines), strict=True):
+                if line["failure"] or is_left_out:
                     num_failed += 1
                     continue
                 row = Row(
@@ -119,47 +114,6 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
     return rows, num_failed
 
 
-def _is_implausible(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
-    return _needs_more_than_a_larger_batch(line, lines) or _fills_its_card(line) or _ended_early(line)
-
-
-def _differs_when_repeated(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
-    """Whether the same was run again and took more or less than identical runs do: one of both is wrong.
-
-    Of a step without convolutions the card makes no difference either.
-    """
-    same = ["table", "model", "optimizer", "step", "precision", "batch_size"]
-    if line["model_class"] != ModelClass.WITHOUT_CONVOLUTIONS:
-        same.append("gpu")
-    repeats = [
-        int(other["measured_bytes"])
-        for other in lines
-        if all(other.get(column) == line.get(column) for column in same)
-    ]
-    return max(repeats) > (1 + _REPEATED) * min(repeats)
-
-
-def _fills_its_card(line: dict[str, str]) -> bool:
-    """Whether a run took what there was: its peak says what the card has, not what the step needs."""
-    return int(line["real_bytes"]) > _FULL * int(line["limit_bytes"])
-
-
-def _needs_more_than_a_larger_batch(line: dict[str, str], lines: Sequence[dict[str, str]]) -> bool:
-    """Whether a run took far more than the same with a larger batch: then it was not alone on the card."""
-    same = ("table", "model", "optimizer", "gpu")
-    return any(
-        int(line["measured_bytes"]) > _NOT_ALONE * int(other["measured_bytes"])
-        for other in lines
-        if int(other["batch_size"]) > int(line["batch_size"])
-        and all(other[column] == line[column] for column in same)
-    )
-
-
-def _ended_early(line: dict[str, str]) -> bool:
-    """Whether the loss cannot have run, so that the peak is of less than a step."""
-    return TOO_FEW in line["groups"].split("; ")
-
-
 def shares_of(rows: Sequence[Row]) -> Shares:
     """The shares that leave out 2.5 % at either end; never less than identical runs differ by."""
     families = [[row for row in rows if row.family == name] for name in {row.family for row in rows}]
@@ -167,7 +121,7 @@ def shares_of(rows: Sequence[Row]) -> Shares:
     low = _quantile([(row.beyond_low, weight) for row, weight in weighted], TAIL)
     high = -_quantile([(-row.beyond_high, weight) for row, weight in weighted], TAIL)
     # Rounded outwards, so that the rows which set an end stay inside.
-    low, high = min(low, -_REPEATED), max(high, _REPEATED)
+    low, high = min(low, -REPEATED), max(high, REPEATED)
     return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4)
 
 

@@ -147,6 +147,30 @@ def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(
     assert num_left_out == 1
 
 
+@pytest.mark.parametrize(
+    ("peaks", "left"),
+    [
+        ({8: 6, 32: 7, 64: 12, 128: 22}, {32, 64, 128}),
+        ({8: 3, 32: 7, 64: 12, 128: 22}, {8, 32, 64, 128}),
+        ({16: 6, 32: 5.5, 64: 9}, {16, 32, 64}),
+    ],
+    ids=["far above what three others say", "along their line", "two others may be the wrong ones"],
+)
+def test_a_run_far_above_the_line_of_the_others_was_not_alone_on_its_card(
+    tmp_path: Path, peaks: dict[int, float], left: set[int]
+) -> None:
+    file = tmp_path / "rows.csv"
+    sizes = {batch: round(gigabytes * 1e9) for batch, gigabytes in peaks.items()}
+    lines = [
+        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{size},{size},9000000000,9000000000,9000000000,"
+        for batch, size in sizes.items()
+    ]
+    file.write_text("\n".join([HEAD, *lines]))
+    rows, num_left_out = read_rows([file])
+    assert {row.real_bytes for row in rows} == {sizes[batch] for batch in left}
+    assert num_left_out == len(peaks) - len(left)
+
+
 def test_a_run_that_filled_its_card_says_nothing_of_what_it_needed(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
