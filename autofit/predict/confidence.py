@@ -2,14 +2,18 @@
 
 A predicted peak spans an interval for two reasons. The workspaces of convolutions may be smaller or
 larger than likely: a replay at each end shows that. And the model of the step is never complete:
-what is left over of real runs, by class of model and generation of cards, widens the span. A step
-without convolutions has nothing in it that depends on the card but what is known of each: its class
-is one for all cards.
+what is left over of real runs, by class of model, widens the span.
 
-        low           likely          high                 worst
-    ─────┤←─────┤───────┼──────────────┼────────→├───────────┼───── reserved peak
-      residual  │      span of the     │  residual     all workspaces at
-       (2.5 %)  └───── workspaces ─────┘  (97.5 %)     their largest plan
+        low             likely              high             worst
+    ─────┤←───┤·····┤─────┼───────┤···········┼──→├────────────┼───── reserved peak
+      residual│     └─────────────┘ counted   │ residual   all workspaces at
+       (2.5 %)└─── span of the workspaces ────┘ (97.5 %)   their largest plan
+
+Of the span so much is counted as real runs were seen to need, a share of it: where the likely workspaces
+are nearly always right, the largest that may be are not added to the errors that were seen with them.
+Runs are known of some cards only. On the others the whole span counts, for the plans are what depends on
+the card, and the residual is the same. A step without convolutions has nothing in it that depends on the
+card but what is known of each: its class is one for all cards.
 
 The residuals are shares of the whole reserved peak. That is what was measured, what is held against
 the budget, and what repeated runs scatter in; a share of the activations alone would be nearer to
@@ -19,6 +23,7 @@ holds them; `tests/bench/calibrate.py` writes it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.resources
@@ -32,7 +37,7 @@ from typing import Any, Self
 
 from workers.trace import Category, ConvPass, Trace
 
-SCHEMA = "autofit.residuals/1"
+SCHEMA = "autofit.residuals/2"
 ANY = "any"
 
 
@@ -138,8 +143,9 @@ class Calibration:
         model_class: of the step.
         cards: a `generation`, or `any`. Where the card may be of several, all of them, or those alone that
             no real runs are known of.
-        low_share, high_share: what is added to both ends of the span of the workspaces, as a share
+        low_share, high_share: what is added to both ends of the counted span of the workspaces, as a share
             of the reserved peak there: never above and never below 0.
+        span_share: how much of the span of the workspaces is counted, from 0 to 1.
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
             is wider instead.
         sources: the tables of these runs.
@@ -150,6 +156,7 @@ class Calibration:
     cards: str
     low_share: float
     high_share: float
+    span_share: float = 1.0
     num_rows: int = 0
     num_families: int = 0
     sources: tuple[str, ...] = ()
@@ -170,19 +177,37 @@ class Calibration:
                 f"({'; '.join(self.observed)}) and {rest}"
             )
         if self.num_rows:
-            workspaces = "" if self.cards == ANY else "from the smallest to the largest workspaces, "
             return (
-                f"95% range: {workspaces}widened by {span}, the errors of "
+                f"95% range: {self._span_in_words}widened by {span}, the errors of "
                 f"{self.num_rows} real runs of {what} ({', '.join(self.sources)})"
             )
-        return f"no measurements of {what} exist: the range is widened by {span} (assumed)"
+        return (
+            f"no measurements of {what} exist: the range is {self._span_in_words}widened by {span} (assumed)"
+        )
+
+    @property
+    def _span_in_words(self) -> str:
+        if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS or not self.span_share:
+            return ""
+        share = "" if self.span_share == 1 else f"{100 * self.span_share:.0f}% of the way "
+        return f"{share}from the smallest to the largest workspaces, "
+
+    def counted(self, likely_bytes: int, end_bytes: int) -> int:
+        """An end of the span of the workspaces, as far from the likely peak as it is counted."""
+        moved = Fraction(str(self.span_share)) * (end_bytes - likely_bytes)
+        return likely_bytes + (math.ceil(moved) if moved > 0 else math.floor(moved))
+
+    def largest_end(self, likely_bytes: int, counted_bytes: int) -> int | None:
+        """The largest high end that counts as no more than so many bytes; None where every one does."""
+        share = Fraction(str(self.span_share))
+        return likely_bytes + math.floor((counted_bytes - likely_bytes) / share) if share else None
 
     def low_end(self, num_bytes: int) -> int:
-        """The low end of the interval whose workspaces make a peak of so many bytes."""
+        """The low end of the interval, of the low end of the counted span."""
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """The high end of the interval whose workspaces make a peak of so many bytes."""
+        """The high end of the interval, of the high end of the counted span."""
         return math.ceil(num_bytes * self._factor(self.high_share))
 
     def within_low_end(self, limit_bytes: int) -> int:
@@ -203,8 +228,8 @@ class Residuals:
 
     Attributes:
         measured: a calibration for each pair that real runs exist of.
-        factor, extra_share: without them, the shares of the same class on other cards, else the
-            widest of all classes, times the factor and beyond it by the extra share.
+        factor, extra_share: of a class without any, the widest shares of all classes, times the factor and
+            beyond it by the extra share.
         digest: of the file; an answer of a study depends on it.
     """
 
@@ -231,12 +256,13 @@ class Residuals:
         """The calibration of a class of models on a card of an architecture, `sm_XY`.
 
         Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
-        one of them does.
+        one of them does. The whole span counts: it spans the plans of these cards too.
         """
         generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
         each = [self._of(model_class, cards) for cards in generations]
         if len(each) == 1:
-            return each[0]
+            is_one = len(set(architectures)) == 1
+            return each[0] if is_one else dataclasses.replace(each[0], span_share=1.0)
         unknown = [one for one in each if not one.num_rows]
         return Calibration(
             model_class=model_class,
@@ -253,15 +279,14 @@ class Residuals:
         measured = self.measured.get((model_class, cards))
         if measured is not None:
             return measured
-        near = [entry for entry in self.measured.values() if entry.model_class is model_class]
-        near = near or list(self.measured.values())
-        low = min((entry.low_share for entry in near), default=0.0)
-        high = max((entry.high_share for entry in near), default=0.0)
+        known = list(self.measured.values())
+        near = [entry for entry in known if entry.model_class is model_class]
+        low = min((entry.low_share for entry in near or known), default=0.0)
+        high = max((entry.high_share for entry in near or known), default=0.0)
+        if not near:
+            low, high = low * self.factor - self.extra_share, high * self.factor + self.extra_share
         return Calibration(
-            model_class=model_class,
-            cards=cards,
-            low_share=round(low * self.factor - self.extra_share, 4),
-            high_share=round(high * self.factor + self.extra_share, 4),
+            model_class=model_class, cards=cards, low_share=round(low, 4), high_share=round(high, 4)
         )
 
 

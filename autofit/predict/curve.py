@@ -114,10 +114,10 @@ class PredictedCurve:
             UsageError: the batch size is below 1.
         """
         on_card = self._at(batch_size)
-        trace, peak = on_card.step.trace, on_card.estimate()
+        trace, peak = on_card.step.trace, self._counted(on_card)
         calibration = self._calibration(on_card)
         most_bytes = (
-            self._at(batch_size, Level.HIGH).estimate().high_bytes if self._at_most else peak.high_bytes
+            self._counted(self._at(batch_size, Level.HIGH)).high_bytes if self._at_most else peak.high_bytes
         )
         return Estimate(
             workload=self._workload,
@@ -156,16 +156,22 @@ class PredictedCurve:
                 )
                 for each in trace.assumptions
             ),
-            unknowns=_unknowns(peak, most_bytes, calibration, convolves=trace.convolves),
+            unknowns=_unknowns(
+                peak,
+                most_bytes,
+                calibration,
+                convolves=trace.convolves,
+                modules=on_card.widest_modules() if peak.high_bytes > peak.reserved_bytes else (),
+            ),
             notes=trace.notes,
         )
 
     def spans(self, batch_size: int) -> PeakEstimate:
-        """The peaks from the smallest to the largest workspaces, which no errors of real runs widen yet."""
-        peak = self._at(batch_size).estimate()
+        """The peaks over the counted span of the workspaces, which no errors of real runs widen yet."""
+        peak = self._counted(self._at(batch_size))
         if self._at_most is None:
             return peak
-        most = self._at(batch_size, Level.HIGH).estimate()
+        most = self._counted(self._at(batch_size, Level.HIGH))
         return dataclasses.replace(
             peak,
             high_bytes=max(peak.high_bytes, most.high_bytes),
@@ -236,15 +242,20 @@ class PredictedCurve:
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
         on_card = self._at(batch_size, self._level)
+        if self.risk is Risk.LIKELY:
+            return on_card.reserved_bytes(Level.LIKELY)
+        calibration = self._calibration(on_card)
         if stop_above_bytes is not None:
-            stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
-        reserved_bytes = on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
-        return self._widened(on_card, reserved_bytes)
+            stop_above_bytes = calibration.within_high_end(stop_above_bytes)
+        return calibration.high_end(self._high_bytes(on_card, stop_above_bytes))
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
         on_card = self._at(batch_size, self._level)
-        return self._widened(on_card, on_card.step.lower_bound_bytes())
+        least_bytes = on_card.step.lower_bound_bytes()
+        if self.risk is Risk.LIKELY:
+            return least_bytes
+        return self._calibration(on_card).high_end(least_bytes)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
@@ -352,24 +363,48 @@ class PredictedCurve:
         curve = self._at_most if is_high and self._at_most is not None else self._curve
         return curve.on_card(batch_size, self._conditions)
 
-    def _widened(self, on_card: StepOnCard, num_bytes: int) -> int:
-        """A peak with the residuals that the curve's risk allows for."""
-        if self.risk is Risk.LIKELY:
-            return num_bytes
-        return self._calibration(on_card).high_end(num_bytes)
+    def _counted(self, on_card: StepOnCard) -> PeakEstimate:
+        """The peaks of a step, their ends as far from what is likely as they are counted."""
+        peak, calibration = on_card.estimate(), self._of_other_runs(on_card)
+        reserved_bytes, allocated_bytes = peak.reserved_bytes, peak.allocated_bytes
+        return dataclasses.replace(
+            peak,
+            low_bytes=calibration.counted(reserved_bytes, peak.low_bytes),
+            high_bytes=calibration.counted(reserved_bytes, peak.high_bytes),
+            allocated_low_bytes=calibration.counted(allocated_bytes, peak.allocated_low_bytes),
+            allocated_high_bytes=calibration.counted(allocated_bytes, peak.allocated_high_bytes),
+        )
+
+    def _high_bytes(self, on_card: StepOnCard, stop_above_bytes: int | None = None) -> int:
+        """The high end of the counted span, or of all that any plan wants; more than the bound suffices."""
+        calibration = self._of_other_runs(on_card)
+        if self.risk is Risk.WORST or calibration.span_share == 1:
+            return on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
+        likely_bytes = on_card.reserved_bytes(Level.LIKELY)
+        if not calibration.span_share or (stop_above_bytes is not None and likely_bytes > stop_above_bytes):
+            return likely_bytes
+        if stop_above_bytes is not None:
+            stop_above_bytes = calibration.largest_end(likely_bytes, stop_above_bytes)
+        end_bytes = on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
+        return calibration.counted(likely_bytes, end_bytes)
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """The largest peak that is within a limit once it is widened."""
+        """The largest peak at the curve's level that is within a limit once it is counted and widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
-        return self._calibration(on_card).within_high_end(limit_bytes)
+        not_counted_bytes = on_card.reserved_bytes(self._level) - self._high_bytes(on_card)
+        return self._calibration(on_card).within_high_end(limit_bytes) + not_counted_bytes
 
-    def _calibration(self, on_card: StepOnCard) -> Calibration:
+    def _of_other_runs(self, on_card: StepOnCard) -> Calibration:
+        """The calibration by real runs of such steps, whatever was observed of this workload."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             model_class = classify(trace)
             self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)
-        calibration = self._calibrations[trace.batch_size]
+        return self._calibrations[trace.batch_size]
+
+    def _calibration(self, on_card: StepOnCard) -> Calibration:
+        calibration = self._of_other_runs(on_card)
         if self._observed is None:
             return calibration
         if self._residuals_seen is None:
@@ -406,20 +441,29 @@ def _breakdown(by_category: dict[Category, int]) -> Breakdown:
 
 
 def _unknowns(
-    peak: PeakEstimate, most_bytes: int, calibration: Calibration, *, convolves: bool
+    peak: PeakEstimate,
+    most_bytes: int,
+    calibration: Calibration,
+    *,
+    convolves: bool,
+    modules: tuple[str, ...],
 ) -> tuple[Unknown, ...]:
     """What the interval is made of, the source that may add most first; what moves nothing is left out."""
     likely = peak.reserved_bytes
+    workspaces = "workspaces of convolutions" if convolves else "workspaces of libraries"
     ends = {
-        "workspaces of convolutions" if convolves else "workspaces of libraries": (
-            peak.low_bytes,
-            peak.high_bytes,
-        ),
+        workspaces: (peak.low_bytes, peak.high_bytes),
         "sizes that depend on values": (likely, likely + max(0, most_bytes - peak.high_bytes)),
         "what real runs were off by": (calibration.low_end(likely), calibration.high_end(likely)),
     }
     unknowns = [
-        Unknown(source=source, low_bytes=min(low, likely), likely_bytes=likely, high_bytes=max(high, likely))
+        Unknown(
+            source=source,
+            low_bytes=min(low, likely),
+            likely_bytes=likely,
+            high_bytes=max(high, likely),
+            modules=modules if source == workspaces else (),
+        )
         for source, (low, high) in ends.items()
         if (low, high) != (likely, likely)
     ]

@@ -105,12 +105,15 @@ class Unknown:
     Attributes:
         source: what is not known, as it is said to a reader.
         low_bytes, likely_bytes, high_bytes: the reserved peak, all else as is likely.
+        modules: paths of those whose convolution may add most by itself; empty where none does, or the source
+            is another one.
     """
 
     source: str
     low_bytes: int
     likely_bytes: int
     high_bytes: int
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

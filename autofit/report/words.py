@@ -53,8 +53,13 @@ def widest(estimate: Estimate) -> tuple[str, ...]:
     largest, interval = estimate.unknowns[0], estimate.interval
     beyond = interval.high_bytes - interval.likely_bytes
     share = min(beyond, largest.high_bytes - largest.likely_bytes)
+    first, *others = largest.modules or ("",)
+    where = f", most in {first}" if first else ""
+    if first and others:
+        where += f" and {len(others)} like it"
     return (
-        f"of the {format_bytes(beyond)} between likely and high, {format_bytes(share)} are {largest.source}",
+        f"of the {format_bytes(beyond)} between likely and high, {format_bytes(share)} are "
+        f"{largest.source}{where}",
     )
 
 

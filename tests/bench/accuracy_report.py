@@ -15,6 +15,8 @@ from tests.bench.scoring import Scored, Summary, quantile, summarize, summarize_
 
 MIB = 1024**2
 _NUM_WORST = 15
+# Columns of what may have run instead of a row's setting.
+OR_ELSE = ("else_low_bytes", "else_likely_bytes", "else_high_bytes")
 _HEADER = (
     "| | n | failed | median | p90 | max | bias | above constant: median | p90 | unsafe | at likely "
     "| given away | labels | OOM labels | s |\n" + "|---" * 15 + "|"
@@ -217,6 +219,7 @@ def _csv_line(s: Scored) -> dict[str, object]:
         "low_bytes": said.low_bytes,
         "likely_bytes": said.likely_bytes,
         "high_bytes": said.high_bytes,
+        **dict(zip(OR_ELSE, said.or_else or ("", "", ""), strict=True)),
         "safe_bytes": said.safe_bytes,
         "worst_bytes": said.worst_bytes,
         "allocated_bytes": said.allocated_bytes,

@@ -12,13 +12,14 @@ A row is a real run with its prediction. Columns that are read:
     measured_bytes                       the real peak as it was measured
     real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
+    else_low_bytes, …                    the same of what may have run instead; the nearer one counts
     failure                              why there is no prediction; such rows are left out and counted
 
 Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that
-end (conformalized quantile regression: Romano, Patterson and Candès, 2019). Every family of a class
-weighs the same, however many rows it has, because rows of one family are off together. No end is moved
-by less than identical runs differ. The coverage is that of intervals made without the family that they
-are tried on.
+end (conformalized quantile regression: Romano, Patterson and Candès, 2019). How much of the span of the
+workspaces counts is what then gives least away. Every family of a class weighs the same, however many
+rows it has, because rows of one family are off together. No end is moved by less than identical runs
+differ. The coverage is that of intervals made without the family that they are tried on.
 
 Which runs are left out, `tests/bench/left_out.py` says.
 """
@@ -30,6 +31,7 @@ import csv
 import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +40,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from autofit.predict.confidence import SCHEMA, ModelClass, cards_of  # noqa: E402
+from tests.bench.accuracy_report import OR_ELSE  # noqa: E402
 from tests.bench.left_out import REPEATED, left_out  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
 TAIL = 0.025  # beyond either end of a 95 % interval
+SPAN_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Fewer than this say nothing of a class: it counts as one that no real runs are known of.
 MIN_ROWS, MIN_FAMILIES = 20, 2
-# Without real runs: half as much again, and as much as identical runs differ by.
+# Of a class without real runs: half as much again, and as much as identical runs differ by.
 UNMEASURED_FACTOR, UNMEASURED_EXTRA_SHARE = 1.5, REPEATED
 # Smaller peaks are left out: a table's constant is known to some 100 MiB, and where a small batch has
 # little, one plan of a few GB, as real runs have them now and then, is a multiple. By the prediction: by
@@ -54,25 +58,29 @@ _MIN_PREDICTED_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A real run: the allocator's peak, and the span that was predicted for it."""
+    """A real run: the allocator's peak, and the likely peak and the span that were predicted for it."""
 
     table: str
     family: str
     model_class: ModelClass
     cards: str
+    batch_size: int
     real_bytes: int
     low_bytes: int
+    likely_bytes: int
     high_bytes: int
 
-    @property
-    def beyond_low(self) -> float:
-        """Below 0 where the run took less than the low end."""
-        return self.real_bytes / self.low_bytes - 1
+    def counted(self, end_bytes: int, span_share: float) -> float:
+        """An end of the span, as far from the likely peak as it is counted."""
+        return self.likely_bytes + span_share * (end_bytes - self.likely_bytes)
 
-    @property
-    def beyond_high(self) -> float:
+    def beyond_low(self, span_share: float) -> float:
+        """Below 0 where the run took less than the low end."""
+        return self.real_bytes / self.counted(self.low_bytes, span_share) - 1
+
+    def beyond_high(self, span_share: float) -> float:
         """Above 0 where the run took more than the high end."""
-        return self.real_bytes / self.high_bytes - 1
+        return self.real_bytes / self.counted(self.high_bytes, span_share) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +89,18 @@ class Shares:
 
     low: float
     high: float
+    span: float
 
     def covers(self, row: Row) -> bool:
-        return self.low <= row.beyond_low and row.beyond_high <= self.high
+        return self.low <= row.beyond_low(self.span) and not self.is_unsafe_for(row)
+
+    def is_unsafe_for(self, row: Row) -> bool:
+        """Whether the run took more than the high end."""
+        return row.beyond_high(self.span) > self.high
+
+    def given_away(self, row: Row) -> float:
+        """By how much the high end is above the real run, as a share of it."""
+        return (1 + self.high) * row.counted(row.high_bytes, self.span) / row.real_bytes - 1
 
 
 def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
@@ -100,29 +117,47 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                 if line["failure"] or is_left_out:
                     num_failed += 1
                     continue
+                low_bytes, likely_bytes, high_bytes = _nearer(line)
                 row = Row(
                     table=line["table"],
                     family=line["family"],
                     model_class=ModelClass(line["model_class"]),
                     cards=cards_of(ModelClass(line["model_class"]), line["architecture"]),
+                    batch_size=int(line["batch_size"]),
                     real_bytes=int(line["real_bytes"]),
-                    low_bytes=int(line["low_bytes"]),
-                    high_bytes=int(line["high_bytes"]),
+                    low_bytes=low_bytes,
+                    likely_bytes=likely_bytes,
+                    high_bytes=high_bytes,
                 )
                 if row.high_bytes >= _MIN_PREDICTED_BYTES and row.real_bytes > 0:
                     rows.append(row)
     return rows, num_failed
 
 
+def _nearer(line: dict[str, str]) -> list[int]:
+    """The low, likely and high prediction of what ran: of two steps the one that took about as much."""
+    names = ("low_bytes", "likely_bytes", "high_bytes")
+    steps = [[int(line[name]) for name in names]]
+    if line.get(OR_ELSE[0]):
+        steps.append([int(line[name]) for name in OR_ELSE])
+    return min(steps, key=lambda step: abs(step[1] - int(line["real_bytes"])))
+
+
 def shares_of(rows: Sequence[Row]) -> Shares:
-    """The shares that leave out 2.5 % at either end; never less than identical runs differ by."""
-    families = [[row for row in rows if row.family == name] for name in {row.family for row in rows}]
-    weighted = [(row, 1 / (len(families) * len(family))) for family in families for row in family]
-    low = _quantile([(row.beyond_low, weight) for row, weight in weighted], TAIL)
-    high = -_quantile([(-row.beyond_high, weight) for row, weight in weighted], TAIL)
+    """The shares that leave out 2.5 % at either end and give least away at the high one."""
+    families = Counter(row.family for row in rows)
+    weighted = [(row, 1 / (len(families) * families[row.family])) for row in rows]
+    tried = [_shares_counting(weighted, span_share) for span_share in SPAN_SHARES]
+    return min(tried, key=lambda shares: sum(weight * shares.given_away(row) for row, weight in weighted))
+
+
+def _shares_counting(weighted: Sequence[tuple[Row, float]], span_share: float) -> Shares:
+    """Where so much of the span counts; never less than identical runs differ by."""
+    low = _quantile([(row.beyond_low(span_share), weight) for row, weight in weighted], TAIL)
+    high = -_quantile([(-row.beyond_high(span_share), weight) for row, weight in weighted], TAIL)
     # Rounded outwards, so that the rows which set an end stay inside.
     low, high = min(low, -REPEATED), max(high, REPEATED)
-    return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4)
+    return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4, span=span_share)
 
 
 def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
@@ -156,10 +191,8 @@ def cross_validated(rows: Sequence[Row]) -> Coverage:
         held_out = [row for row in rows if row.family == name]
         shares = shares_of([row for row in rows if row.family != name])
         covered.append(statistics.fmean(shares.covers(row) for row in held_out))
-        unsafe.append(statistics.fmean(row.beyond_high > shares.high for row in held_out))
-        given_away.append(
-            statistics.fmean((1 + shares.high) * row.high_bytes / row.real_bytes - 1 for row in held_out)
-        )
+        unsafe.append(statistics.fmean(shares.is_unsafe_for(row) for row in held_out))
+        given_away.append(statistics.fmean(shares.given_away(row) for row in held_out))
     return Coverage(
         covered=statistics.fmean(covered),
         unsafe=statistics.fmean(unsafe),
@@ -187,7 +220,8 @@ def calibrated(
                 f"end, which gives {100 * tried.given_away:.1f} % away"
             )
             yield (
-                f"{name}: {100 * shares.low:+.2f} % to {100 * shares.high:+.2f} %; family left out: {said}",
+                f"{name}: {100 * shares.span:.0f} % of the span, {100 * shares.low:+.2f} % to "
+                f"{100 * shares.high:+.2f} %; family left out: {said}",
                 [
                     f"# {', '.join(families)}",
                     f"# Family left out: {said}.",
@@ -196,6 +230,7 @@ def calibrated(
                     f'cards = "{cards}"',
                     f"low_share = {shares.low}",
                     f"high_share = {shares.high}",
+                    f"span_share = {shares.span}",
                     f"num_rows = {len(some)}",
                     f"num_families = {len(families)}",
                     "sources = [" + ", ".join(f'"{t}"' for t in sorted({row.table for row in some})) + "]",
@@ -204,12 +239,12 @@ def calibrated(
 
 
 _HEADER = """\
-# How far real runs lie beyond the span of the predicted workspaces, by class of model and generation of
-# cards; `autofit/predict/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
+# How far real runs lie beyond what is counted of the span of the predicted workspaces, by class of model
+# and generation of cards; `autofit/predict/confidence.py` says what for. Written by
+# `tests/bench/calibrate.py`: not by hand.
 """
 _UNMEASURED = f"""
-# Without real runs: so many times the shares of the class on other cards, else of the widest class,
-# and so much beyond.
+# Of a class without real runs: so many times the shares of the widest class, and so much beyond.
 [unmeasured]
 factor = {UNMEASURED_FACTOR}
 extra_share = {UNMEASURED_EXTRA_SHARE}

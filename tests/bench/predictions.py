@@ -36,8 +36,8 @@ class Prediction:
     """What is predicted of a row.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names. Low and
-            high are of both where the row does not say which of two settings ran.
+        low_bytes, likely_bytes, high_bytes: of the reserved peak, on the card that the row names.
+        or_else: the same three of what may have run instead, where the row does not say which of both did.
         safe_bytes: the high end with what real runs left over, which `--risk safe` goes by.
         worst_bytes: the same with the largest workspace of every convolution.
         allocated_bytes: the likely allocated peak, of the likely source of plans.
@@ -59,6 +59,7 @@ class Prediction:
     low_bytes: int = 0
     likely_bytes: int = 0
     high_bytes: int = 0
+    or_else: tuple[int, int, int] | None = None
     safe_bytes: int = 0
     worst_bytes: int = 0
     allocated_bytes: int = 0
@@ -222,7 +223,7 @@ def _run(task: _Task) -> list[Prediction]:
             _process.traces.usual(task.setting)
             return [Prediction(failure="only traced")] * len(task.rows)
         traced = _process.traces.traced(task.setting)
-        return [_spanning(_predict(traced, row, ablate=task.ablate), row) for _, row in task.rows]
+        return [_of_both(_predict(traced, row, ablate=task.ablate), row) for _, row in task.rows]
     except NotTracedError as error:
         failure = str(error)
     except Exception as error:  # noqa: BLE001 - one model must not end the bench; the report names it
@@ -231,17 +232,13 @@ def _run(task: _Task) -> list[Prediction]:
     return [Prediction(failure=failure, seconds=seconds)] * len(task.rows)
 
 
-def _spanning(prediction: Prediction, row: Row) -> Prediction:
-    """The prediction of a row, from the lower to the higher of the settings that may have run."""
+def _of_both(prediction: Prediction, row: Row) -> Prediction:
+    """The prediction of a row, with that of what may have run instead."""
     if row.or_else is None:
         return prediction
     assert _process is not None
     other = _predict(_process.traces.traced(row.or_else), row, ablate=False)
-    return dataclasses.replace(
-        prediction,
-        low_bytes=min(prediction.low_bytes, other.low_bytes),
-        high_bytes=max(prediction.high_bytes, other.high_bytes),
-    )
+    return dataclasses.replace(prediction, or_else=(other.low_bytes, other.likely_bytes, other.high_bytes))
 
 
 def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
@@ -263,7 +260,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
-        safe_bytes=calibration.high_end(high_bytes),
+        safe_bytes=calibration.high_end(calibration.counted(likely_bytes, high_bytes)),
         worst_bytes=on_card.reserved_bytes(Level.WORST),
         allocated_bytes=estimate.allocated_bytes,
         workspace_low_bytes=estimate.workspace_low_bytes,
@@ -331,13 +328,20 @@ def _safe_batch_size(any_size: StepCurve, row: Row) -> int:
     fits, fails = 0, row.failed_batch_size + 1
     while fails - fits > 1:
         batch_size = row.batch_size if fits < row.batch_size < fails else (fits + fails) // 2
-        on_card = any_size.on_card(batch_size, conditions)
-        within_bytes = _calibration(on_card.step, row).within_high_end(row.limit_bytes)
-        if (
-            on_card.refusal() is None
-            and on_card.reserved_bytes(stop_above_bytes=within_bytes) <= within_bytes
-        ):
+        if _fits_safely(any_size.on_card(batch_size, conditions), row):
             fits = batch_size
         else:
             fails = batch_size
     return fits
+
+
+def _fits_safely(on_card: StepOnCard, row: Row) -> bool:
+    if on_card.refusal() is not None:
+        return False
+    calibration = _calibration(on_card.step, row)
+    within_bytes = calibration.within_high_end(row.limit_bytes)
+    likely_bytes = on_card.reserved_bytes(Level.LIKELY)
+    if likely_bytes > within_bytes:
+        return False
+    end_bytes = calibration.largest_end(likely_bytes, within_bytes)
+    return end_bytes is None or on_card.reserved_bytes(stop_above_bytes=end_bytes) <= end_bytes

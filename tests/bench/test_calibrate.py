@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -32,10 +33,17 @@ def row(family: str, error: float, *, model_class: ModelClass = ModelClass.DENSE
         family=family,
         model_class=model_class,
         cards="ampere-ada",
+        batch_size=8,
         real_bytes=round(1e9 * (1 + error)),
         low_bytes=10**9,
+        likely_bytes=10**9,
         high_bytes=10**9,
     )
+
+
+def spanned(family: str, *, real: float, high: float) -> Row:
+    """A run of which a thousand million bytes are likely, and more at the high end of the workspaces."""
+    return dataclasses.replace(row(family, real), high_bytes=round(1e9 * (1 + high)))
 
 
 def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
@@ -43,6 +51,29 @@ def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
     shares = shares_of(rows)
     assert (shares.low, shares.high) == pytest.approx((-0.048, 0.048), abs=2e-4)
     assert sum(shares.covers(one) for one in rows) / len(rows) >= 0.95
+
+
+def test_of_the_span_no_more_counts_than_real_runs_need() -> None:
+    unused = [spanned("one", real=0.0, high=number / 100) for number in range(40)]
+    assert shares_of(unused).span == 0.0
+    needed = [spanned("one", real=number / 100, high=number / 100) for number in range(40)]
+    assert shares_of(needed).span >= 0.9
+    shares = shares_of([spanned("one", real=number / 200, high=number / 100) for number in range(40)])
+    assert shares.span == pytest.approx(0.5, abs=0.1)
+    assert shares.high == pytest.approx(0.02, abs=0.02)
+
+
+def test_of_two_steps_that_may_have_run_the_nearer_one_counts(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    others = ",else_low_bytes,else_likely_bytes,else_high_bytes"
+    line = "t,m,f,,adam,g,{},40000000000,attention,sm_86,4050000000,{},3000000000,3000000000,3000000000,,{}"
+    other = "4000000000,4000000000,4000000000"
+    file.write_text(
+        f"{HEAD}{others}\n{line.format(8, 4_010_000_000, other)}\n"
+        f"{line.format(8, 3_020_000_000, other)}\n{line.format(9, 4_010_000_000, ',,')}\n"
+    )
+    rows, _ = read_rows([file])
+    assert [row.likely_bytes for row in rows] == [4 * 10**9, 3 * 10**9, 3 * 10**9]
 
 
 def test_no_end_is_moved_by_less_than_identical_runs_differ() -> None:
@@ -131,7 +162,7 @@ def test_rows_are_read_as_what_the_allocator_had_small_ones_left_out_and_failure
         "ampere-ada",
         ModelClass.ATTENTION,
     )
-    assert only.beyond_high > 0
+    assert only.beyond_high(1.0) > 0
 
 
 def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(tmp_path: Path) -> None:

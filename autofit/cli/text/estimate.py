@@ -8,7 +8,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card, workspaces
+from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card, widest, workspaces
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
@@ -65,6 +65,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         *workspaces(estimate),
         *unverified,
         estimate.calibration.note,
+        *widest(estimate),
         *assumed_sizes(estimate),
         *estimate.notes,
     )

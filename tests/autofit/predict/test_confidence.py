@@ -147,6 +147,26 @@ def test_the_ends_are_moved_outwards_to_whole_bytes() -> None:
     assert (calibration(0.0, 0.0).low_end(7), calibration(0.0, 0.0).high_end(7)) == (7, 7)
 
 
+def test_of_the_span_so_much_counts_as_real_runs_were_seen_to_need() -> None:
+    quarter = calibration(-0.02, 0.04, span_share=0.25)
+    assert (quarter.counted(1000, 1200), quarter.counted(1000, 801)) == (1050, 950)
+    assert quarter.counted(1000, 1000) == 1000
+    assert "95% range: 25% of the way from the smallest to the largest workspaces, widened" in quarter.note
+    none = calibration(-0.02, 0.04, span_share=0.0)
+    assert (none.counted(1000, 1200), none.counted(1000, 800)) == (1000, 1000)
+    assert "95% range: widened" in none.note
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.75, 1.0])
+@pytest.mark.parametrize("counted_bytes", [1000, 1001, 1999, 40_479_458_590])
+def test_the_largest_end_that_counts_as_no_more_is_exact(share: float, counted_bytes: int) -> None:
+    one = calibration(-0.02, 0.04, span_share=share)
+    end = one.largest_end(1000, counted_bytes)
+    assert end is not None
+    assert one.counted(1000, end) <= counted_bytes < one.counted(1000, end + 1)
+    assert calibration(-0.02, 0.04, span_share=0.0).largest_end(1000, counted_bytes) is None
+
+
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.042, 0.3333, 1.0])
 @pytest.mark.parametrize("limit_bytes", [0, 1, 999, 1000, 40_479_458_590])
 def test_the_largest_peak_within_a_limit_is_exact_at_both_ends(share: float, limit_bytes: int) -> None:
@@ -159,7 +179,7 @@ def test_the_largest_peak_within_a_limit_is_exact_at_both_ends(share: float, lim
 
 RESIDUALS = Residuals(
     measured={
-        (DENSE, "ampere-ada"): calibration(-0.02, 0.04),
+        (DENSE, "ampere-ada"): calibration(-0.02, 0.04, span_share=0.25),
         (GROUPED, "ampere-ada"): calibration(-0.1, 0.01, model_class=GROUPED),
     },
     factor=1.5,
@@ -169,7 +189,7 @@ RESIDUALS = Residuals(
 
 def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
     known = RESIDUALS.of(DENSE, "sm_86")
-    assert (known.low_share, known.high_share) == (-0.02, 0.04)
+    assert (known.low_share, known.high_share, known.span_share) == (-0.02, 0.04, 0.25)
     assert "95% range" in known.note
     assert "-2.0% and +4.0%" in known.note
     assert (
@@ -180,16 +200,16 @@ def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("model_class", "architecture", "shares", "said"),
     [
-        (DENSE, "sm_90", (-0.05, 0.08), "convolutional-dense models on hopper cards"),
+        (DENSE, "sm_90", (-0.02, 0.04), "convolutional-dense models on hopper cards"),
         (ModelClass.RECURRENT, "sm_80", (-0.17, 0.08), "recurrent models on ampere-ada cards"),
         (ModelClass.OTHER, "sm_120", (-0.17, 0.08), "other models on blackwell-or-newer cards"),
     ],
 )
-def test_what_no_real_runs_are_known_of_is_wider_and_says_so(
+def test_where_no_real_runs_are_known_the_whole_span_counts_and_a_class_without_any_is_wider(
     model_class: ModelClass, architecture: str, shares: tuple[float, float], said: str
 ) -> None:
     unknown = RESIDUALS.of(model_class, architecture)
-    assert (unknown.low_share, unknown.high_share) == shares
+    assert (unknown.low_share, unknown.high_share, unknown.span_share) == (*shares, 1.0)
     assert (unknown.num_rows, unknown.sources) == (0, ())
     assert f"no measurements of {said} exist" in unknown.note
     assert "(assumed)" in unknown.note
@@ -203,7 +223,9 @@ def test_where_the_card_may_be_of_several_generations_the_widest_interval_counts
     assert spanned.high_share == max(one.high_share for one in each)
     assert spanned.num_rows == 0  # as soon as one of them rests on an assumption
     assert "on volta-turing or hopper cards exist" in spanned.note
-    assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == residuals.of(DENSE, "sm_80")
+    one = residuals.of(DENSE, "sm_80")
+    assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == dataclasses.replace(one, span_share=1.0)
+    assert residuals.of(DENSE, "sm_80", "sm_80") == one
 
 
 def test_generations_that_were_all_measured_rest_on_the_rows_of_all() -> None:
@@ -232,16 +254,17 @@ def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> N
     assert len(shipped.digest) == 64
     for one in shipped.measured.values():
         assert -1 < one.low_share <= 0 <= one.high_share
+        assert 0 <= one.span_share <= 1
         assert one.num_rows >= one.num_families > 0
         assert one.sources
         elsewhere = shipped.of(one.model_class, "sm_61")
         if one.cards == ANY:
             assert elsewhere == one
             continue
-        assert elsewhere.low_share < one.low_share
-        assert elsewhere.high_share > one.high_share
+        assert (elsewhere.low_share, elsewhere.high_share) == (one.low_share, one.high_share)
+        assert (elsewhere.span_share, elsewhere.num_rows) == (1.0, 0)
 
 
 def test_residuals_of_another_schema_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"autofit\.residuals/1"):
-        Residuals.from_toml('schema = "autofit.residuals/2"')
+    with pytest.raises(ValueError, match=r"autofit\.residuals/2"):
+        Residuals.from_toml('schema = "autofit.residuals/1"')

@@ -133,6 +133,7 @@ def test_the_document_of_an_estimate_holds_what_its_contract_names(estimate: Est
         "cards",
         "low_share",
         "high_share",
+        "span_share",
         "num_rows",
         "num_families",
         "observed",

@@ -171,6 +171,10 @@ def test_the_source_that_adds_most_to_the_interval_is_named(rendered, results):
     estimate = dataclasses.replace(answer.estimate, interval=interval, unknowns=unknowns)
     text = flat(rendered(dataclasses.replace(answer, estimate=estimate)))
     assert "of the 2.00 GiB between likely and high, 1.00 GiB are workspaces of convolutions" in text
+    placed = dataclasses.replace(unknowns[0], modules=("stem.0", "stem.1", "stem.2"))
+    estimate = dataclasses.replace(estimate, unknowns=(placed, unknowns[1]))
+    text = flat(rendered(dataclasses.replace(answer, estimate=estimate)))
+    assert "1.00 GiB are workspaces of convolutions, most in stem.0 and 2 like it" in text
     alone = dataclasses.replace(estimate, unknowns=unknowns[:1])
     assert "between likely and high" not in rendered(dataclasses.replace(answer, estimate=alone))
 

@@ -228,6 +228,23 @@ def test_an_estimate_names_the_largest_workspace_at_each_level(curve_of):
     assert 0 == told.workspace_low_bytes < told.workspace_likely_bytes < told.workspace_high_bytes
 
 
+def test_the_convolution_whose_plan_alone_adds_most_is_named(curve_of):
+    on_card = curve_of("vgg16").on_card(40, Conditions())
+    likely_bytes = on_card.reserved_bytes(Level.LIKELY)
+    widest = on_card.widest_modules()
+    assert widest
+    convolutions = on_card.step.convolutions
+    modules = {index: on_card.step.trace.allocations[index].module for index in convolutions}
+    planned = on_card.by_first_source
+    sizes = planned.sizes(Level.LIKELY)
+    for index, size in enumerate(planned.sizes(Level.HIGH)):
+        if modules.get(index) in widest:
+            sizes[index] = size
+    with_them = allocator_replay(on_card.step.trace.events, sizes).peak_reserved_bytes
+    assert with_them > likely_bytes
+    assert curve_of("vgg16").on_card(40, Conditions(conv_algo="native")).widest_modules() == ()
+
+
 def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
     on_card = curve_of("davenet-audio").on_card(64, Conditions(conv_algo="cudnn-benchmark"))
     high_bytes = on_card.reserved_bytes()
