@@ -6,6 +6,7 @@
 A row is a real run with its prediction. Columns that are read:
 
     table, model, family, batch_size     what ran
+    gpu, torch_release                   where, and with which PyTorch
     groups                               wider classes of it, such as the one whose runs ended early
     model_class, architecture            of `autofit.predict.confidence.classify`, and `sm_XY`
     limit_bytes                          what the card had for the allocator
@@ -18,8 +19,10 @@ A row is a real run with its prediction. Columns that are read:
 Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that
 end (conformalized quantile regression: Romano, Patterson and Candès, 2019). How much of the span of the
 workspaces counts is what then gives least away. Every family of a class weighs the same, however many
-rows it has, because rows of one family are off together. No end is moved by less than identical runs
-differ. The coverage is that of intervals made without the family that they are tried on.
+rows it has, because rows of one family are off together. A family that no row is known of may be off
+further than all that are: so the quantile is the first of `TAILS` with which families that are left out
+are above the high end no more often than `TAIL` says. No end is moved by less than identical runs differ.
+The coverage is that of intervals made without the family that they are tried on.
 
 Which runs are left out, `tests/bench/left_out.py` says.
 """
@@ -45,6 +48,7 @@ from tests.bench.left_out import REPEATED, left_out  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
 TAIL = 0.025  # beyond either end of a 95 % interval
+TAILS = (TAIL, 0.02, 0.015, 0.01, 0.005)
 SPAN_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Fewer than this say nothing of a class: it counts as one that no real runs are known of.
 MIN_ROWS, MIN_FAMILIES = 20, 2
@@ -64,6 +68,8 @@ class Row:
     family: str
     model_class: ModelClass
     cards: str
+    gpu: str
+    torch_release: str
     batch_size: int
     real_bytes: int
     low_bytes: int
@@ -123,6 +129,8 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                     family=line["family"],
                     model_class=ModelClass(line["model_class"]),
                     cards=cards_of(ModelClass(line["model_class"]), line["architecture"]),
+                    gpu=line["gpu"],
+                    torch_release=line.get("torch_release", ""),
                     batch_size=int(line["batch_size"]),
                     real_bytes=int(line["real_bytes"]),
                     low_bytes=low_bytes,
@@ -143,18 +151,18 @@ def _nearer(line: dict[str, str]) -> list[int]:
     return min(steps, key=lambda step: abs(step[1] - int(line["real_bytes"])))
 
 
-def shares_of(rows: Sequence[Row]) -> Shares:
-    """The shares that leave out 2.5 % at either end and give least away at the high one."""
+def shares_of(rows: Sequence[Row], tail: float = TAIL) -> Shares:
+    """The shares that leave out so much at either end, and give least away at the high one."""
     families = Counter(row.family for row in rows)
     weighted = [(row, 1 / (len(families) * families[row.family])) for row in rows]
-    tried = [_shares_counting(weighted, span_share) for span_share in SPAN_SHARES]
+    tried = [_shares_counting(weighted, span_share, tail) for span_share in SPAN_SHARES]
     return min(tried, key=lambda shares: sum(weight * shares.given_away(row) for row, weight in weighted))
 
 
-def _shares_counting(weighted: Sequence[tuple[Row, float]], span_share: float) -> Shares:
+def _shares_counting(weighted: Sequence[tuple[Row, float]], span_share: float, tail: float) -> Shares:
     """Where so much of the span counts; never less than identical runs differ by."""
-    low = _quantile([(row.beyond_low(span_share), weight) for row, weight in weighted], TAIL)
-    high = -_quantile([(-row.beyond_high(span_share), weight) for row, weight in weighted], TAIL)
+    low = _quantile([(row.beyond_low(span_share), weight) for row, weight in weighted], tail)
+    high = -_quantile([(-row.beyond_high(span_share), weight) for row, weight in weighted], tail)
     # Rounded outwards, so that the rows which set an end stay inside.
     low, high = min(low, -REPEATED), max(high, REPEATED)
     return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4, span=span_share)
@@ -184,12 +192,17 @@ class Coverage:
     given_away: float
 
 
-def cross_validated(rows: Sequence[Row]) -> Coverage:
+def tail_of(rows: Sequence[Row]) -> float:
+    """The first of `TAILS` that holds for families that are left out; the last where none does."""
+    return next((tail for tail in TAILS if cross_validated(rows, tail).unsafe <= TAIL), TAILS[-1])
+
+
+def cross_validated(rows: Sequence[Row], tail: float = TAIL) -> Coverage:
     """Leaves every family out once."""
     covered, unsafe, given_away = [], [], []
     for name in sorted({row.family for row in rows}):
         held_out = [row for row in rows if row.family == name]
-        shares = shares_of([row for row in rows if row.family != name])
+        shares = shares_of([row for row in rows if row.family != name], tail)
         covered.append(statistics.fmean(shares.covers(row) for row in held_out))
         unsafe.append(statistics.fmean(shares.is_unsafe_for(row) for row in held_out))
         given_away.append(statistics.fmean(shares.given_away(row) for row in held_out))
@@ -214,7 +227,8 @@ def calibrated(
             if len(some) < MIN_ROWS or len(families) < MIN_FAMILIES:
                 yield f"{name}: too few, counts as unmeasured", []
                 continue
-            shares, tried = shares_of(some), cross_validated(some)
+            tail = tail_of(some)
+            shares, tried = shares_of(some, tail), cross_validated(some, tail)
             said = (
                 f"{100 * tried.covered:.1f} % of rows covered, {100 * tried.unsafe:.1f} % above the high "
                 f"end, which gives {100 * tried.given_away:.1f} % away"

@@ -10,6 +10,7 @@ import pytest
 
 from autofit.predict.confidence import ModelClass, Residuals
 from tests.bench.calibrate import (
+    TAIL,
     Row,
     calibrated,
     cross_validated,
@@ -17,6 +18,7 @@ from tests.bench.calibrate import (
     entries_of,
     read_rows,
     shares_of,
+    tail_of,
 )
 from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
@@ -33,6 +35,8 @@ def row(family: str, error: float, *, model_class: ModelClass = ModelClass.DENSE
         family=family,
         model_class=model_class,
         cards="ampere-ada",
+        gpu="a-card",
+        torch_release="",
         batch_size=8,
         real_bytes=round(1e9 * (1 + error)),
         low_bytes=10**9,
@@ -90,6 +94,19 @@ def test_coverage_is_that_of_intervals_made_without_the_family() -> None:
     rows = [row("good", 0.01) for _ in range(10)] + [row("bad", 0.3) for _ in range(10)]
     tried = cross_validated(rows)
     assert (tried.covered, tried.unsafe) == (0.5, 0.5)
+
+
+def test_where_families_that_are_left_out_lie_above_less_is_left_out() -> None:
+    alike = [row(family, number / 2000) for family in "abcd" for number in range(100)]
+    assert tail_of(alike) == TAIL
+    apart = [
+        row(family, (number + 4 * place) / 2000)
+        for place, family in enumerate("abcd")
+        for number in range(100)
+    ]
+    tail = tail_of(apart)
+    assert tail < TAIL
+    assert shares_of(apart, tail).high > shares_of(apart).high
 
 
 def test_what_is_written_is_what_predictions_read() -> None:
