@@ -9,7 +9,6 @@ A row is a real run with its prediction. Columns that are read:
     gpu, torch_release                   where, and with which PyTorch
     groups                               wider classes of it, such as the one whose runs ended early
     model_class, architecture            of `autofit.predict.confidence.classify`, and `sm_XY`
-    limit_bytes                          what the card had for the allocator
     measured_bytes                       the real peak as it was measured
     real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
@@ -193,8 +192,8 @@ class Coverage:
 
 
 def tail_of(rows: Sequence[Row]) -> float:
-    """The first of `TAILS` that holds for families that are left out; the last where none does."""
-    return next((tail for tail in TAILS if cross_validated(rows, tail).unsafe <= TAIL), TAILS[-1])
+    """The first of `TAILS` that holds for families that are left out, or comes nearest to that."""
+    return min(TAILS, key=lambda tail: max(TAIL, cross_validated(rows, tail).unsafe))
 
 
 def cross_validated(rows: Sequence[Row], tail: float = TAIL) -> Coverage:

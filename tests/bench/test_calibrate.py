@@ -139,22 +139,31 @@ def test_entries_of_classes_that_were_not_calibrated_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_class", "gpus", "second_bytes", "num_left"),
+    ("model_class", "runs", "second_bytes", "num_left"),
     [
-        ("attention", "gg", 4_070_000_000, 2),
-        ("attention", "gg", 4_100_000_000, 0),
-        ("attention", "gh", 4_100_000_000, 2),
-        ("without-convolutions", "gh", 4_100_000_000, 0),
+        ("attention", ("adam,g", "adam,g"), 4_070_000_000, 2),
+        ("attention", ("adam,g", "adam,g"), 4_100_000_000, 0),
+        ("attention", ("adam,g", "adamw,g"), 4_100_000_000, 0),
+        ("attention", ("adam,g", "sgd,g"), 4_100_000_000, 2),
+        ("attention", ("adam,g", "adam,h"), 4_100_000_000, 2),
+        ("without-convolutions", ("adam,g", "adam,h"), 4_100_000_000, 0),
     ],
-    ids=["as identical runs", "by more", "on another card", "whose card makes no difference"],
+    ids=[
+        "as identical runs",
+        "by more",
+        "an optimizer that takes the same",
+        "another optimizer",
+        "on another card",
+        "whose card makes no difference",
+    ],
 )
 def test_of_a_repeated_run_that_differs_neither_is_believed(
-    tmp_path: Path, model_class: str, gpus: str, second_bytes: int, num_left: int
+    tmp_path: Path, model_class: str, runs: tuple[str, str], second_bytes: int, num_left: int
 ) -> None:
     file = tmp_path / "rows.csv"
     lines = [
-        f"t,m,f,,adam,{gpu},4,40000000000,{model_class},sm_86,{measured},{measured},3900000000,4000000000,4200000000,"
-        for gpu, measured in zip(gpus, (4_000_000_000, second_bytes), strict=True)
+        f"t,m,f,,{run},4,40000000000,{model_class},sm_86,{measured},{measured},3900000000,4000000000,4200000000,"
+        for run, measured in zip(runs, (4_000_000_000, second_bytes), strict=True)
     ]
     file.write_text("\n".join([HEAD, *lines, ""]))
     rows, num_failed = read_rows([file])
@@ -217,14 +226,6 @@ def test_a_run_far_above_the_line_of_the_others_was_not_alone_on_its_card(
     rows, num_left_out = read_rows([file])
     assert {row.real_bytes for row in rows} == {sizes[batch] for batch in left}
     assert num_left_out == len(peaks) - len(left)
-
-
-def test_a_run_that_filled_its_card_says_nothing_of_what_it_needed(tmp_path: Path) -> None:
-    file = tmp_path / "rows.csv"
-    file.write_text(
-        f"{HEAD}\nt,m,f,,adam,g,64,40000000000,attention,sm_80,39000000000,39000000000,9000000000,9000000000,9000000000,\n"
-    )
-    assert read_rows([file]) == ([], 1)
 
 
 def test_a_run_whose_loss_cannot_have_run_is_left_out(tmp_path: Path) -> None:
