@@ -1,19 +1,20 @@
 """How far a prediction may be off: the risk that is taken, and the errors against real runs.
 
-A predicted peak spans an interval for two reasons. The workspaces of convolutions may be smaller or
-larger than likely: a replay at each end shows that. And the model of the step is never complete:
-what is left over of real runs, by class of model, widens the span.
+A predicted peak is an interval for two reasons. The workspaces of convolutions are not known for sure:
+which plan runs, and whether the allocator finds room for the largest of them or has to add a segment. And
+the model of the step is never complete: what is left over of real runs, by class of model, widens the
+interval.
 
-        low             likely              high             worst
-    ─────┤←───┤·····┤─────┼───────┤···········┼──→├────────────┼───── reserved peak
-      residual│     └─────────────┘ counted   │ residual   all workspaces at
-       (2.5 %)└─── span of the workspaces ────┘ (97.5 %)   their largest plan
+        low        likely              high              worst
+    ─────┤←─────────┤├──────────────┼─────→├──────────────┼───── reserved peak
+         residual    a share of the  residual     all workspaces at
+         (2.5 %)     largest         (97.5 %)     their largest plan
+                     workspace
 
-Of the span so much is counted as real runs were seen to need, a share of it: where the likely workspaces
-are nearly always right, the largest that may be are not added to the errors that were seen with them.
-Runs are known of some cards only. On the others the whole span counts, for the plans are what depends on
-the card, and the residual is the same. A step without convolutions has nothing in it that depends on the
-card but what is known of each: its class is one for all cards.
+How much of the largest workspace counts is what real runs needed. Runs are known of some cards only. On the
+others, and where the card is not named, the plans are less sure: there the ends are those of a replay with
+the smallest and with the largest workspaces, and the residual is the same. A step without convolutions has
+nothing in it that depends on the card but what is known of each: its class is one for all cards.
 
 The residuals are shares of the whole reserved peak. That is what was measured, what is held against
 the budget, and what repeated runs scatter in; a share of the activations alone would be nearer to
@@ -143,9 +144,11 @@ class Calibration:
         model_class: of the step.
         cards: a `generation`, or `any`. Where the card may be of several, all of them, or those alone that
             no real runs are known of.
-        low_share, high_share: what is added to both ends of the counted span of the workspaces, as a share
-            of the reserved peak there: never above and never below 0.
-        span_share: how much of the span of the workspaces is counted, from 0 to 1.
+        low_share, high_share: what is added to both ends, as a share of the reserved peak there: never above
+            and never below 0.
+        workspace_share: how much of the largest workspace of any one convolution is added to the high end
+            before it is widened.
+        spans: whether the ends are those of the smallest and the largest workspaces, or the likely peak.
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
             is wider instead.
         sources: the tables of these runs.
@@ -156,7 +159,8 @@ class Calibration:
     cards: str
     low_share: float
     high_share: float
-    span_share: float = 1.0
+    workspace_share: float = 0.0
+    spans: bool = True
     num_rows: int = 0
     num_families: int = 0
     sources: tuple[str, ...] = ()
@@ -187,27 +191,23 @@ class Calibration:
 
     @property
     def _span_in_words(self) -> str:
-        if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS or not self.span_share:
+        if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
             return ""
-        share = "" if self.span_share == 1 else f"{100 * self.span_share:.0f}% of the way "
-        return f"{share}from the smallest to the largest workspaces, "
+        span = "from the smallest to the largest workspaces, " if self.spans else ""
+        if not self.workspace_share:
+            return span
+        return f"{span}with {100 * self.workspace_share:.0f}% of the largest workspace on top, "
 
-    def counted(self, likely_bytes: int, end_bytes: int) -> int:
-        """An end of the span of the workspaces, as far from the likely peak as it is counted."""
-        moved = Fraction(str(self.span_share)) * (end_bytes - likely_bytes)
-        return likely_bytes + (math.ceil(moved) if moved > 0 else math.floor(moved))
-
-    def largest_end(self, likely_bytes: int, counted_bytes: int) -> int | None:
-        """The largest high end that counts as no more than so many bytes; None where every one does."""
-        share = Fraction(str(self.span_share))
-        return likely_bytes + math.floor((counted_bytes - likely_bytes) / share) if share else None
+    def on_top(self, workspace_bytes: int) -> int:
+        """What the largest workspace of any one convolution adds to the high end before it is widened."""
+        return math.ceil(Fraction(str(self.workspace_share)) * workspace_bytes)
 
     def low_end(self, num_bytes: int) -> int:
-        """The low end of the interval, of the low end of the counted span."""
+        """The low end of the interval, of the peak with the smallest workspaces or the likely ones."""
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """The high end of the interval, of the high end of the counted span."""
+        """The high end of the interval, of the peak with what workspaces may add."""
         return math.ceil(num_bytes * self._factor(self.high_share))
 
     def within_low_end(self, limit_bytes: int) -> int:
@@ -256,19 +256,20 @@ class Residuals:
         """The calibration of a class of models on a card of an architecture, `sm_XY`.
 
         Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
-        one of them does. The whole span counts: it spans the plans of these cards too.
+        one of them does. The ends span the workspaces, which are those of all these cards.
         """
         generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
         each = [self._of(model_class, cards) for cards in generations]
         if len(each) == 1:
             is_one = len(set(architectures)) == 1
-            return each[0] if is_one else dataclasses.replace(each[0], span_share=1.0)
+            return each[0] if is_one else dataclasses.replace(each[0], spans=True)
         unknown = [one for one in each if not one.num_rows]
         return Calibration(
             model_class=model_class,
             cards=" or ".join(one.cards for one in unknown or each),
             low_share=min(one.low_share for one in each),
             high_share=max(one.high_share for one in each),
+            workspace_share=max(one.workspace_share for one in each),
             num_rows=0 if unknown else sum(one.num_rows for one in each),
             num_families=0 if unknown else max(one.num_families for one in each),
             sources=() if unknown else tuple(dict.fromkeys(name for one in each for name in one.sources)),
@@ -286,7 +287,11 @@ class Residuals:
         if not near:
             low, high = low * self.factor - self.extra_share, high * self.factor + self.extra_share
         return Calibration(
-            model_class=model_class, cards=cards, low_share=round(low, 4), high_share=round(high, 4)
+            model_class=model_class,
+            cards=cards,
+            low_share=round(low, 4),
+            high_share=round(high, 4),
+            workspace_share=max((entry.workspace_share for entry in near or known), default=0.0),
         )
 
 

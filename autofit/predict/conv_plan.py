@@ -111,12 +111,21 @@ class ConvPlanner:
         on_card: the step on the card; its convolution algorithm does not matter.
         rates: what the card can do.
         level: of what is not certain.
+        on_top: what is added to a plan's peak for its largest workspace.
     """
 
-    def __init__(self, on_card: StepOnCard, rates: Rates, *, level: Level = Level.HIGH) -> None:
+    def __init__(
+        self,
+        on_card: StepOnCard,
+        rates: Rates,
+        *,
+        level: Level = Level.HIGH,
+        on_top: Callable[[int], int] = lambda _workspace_bytes: 0,
+    ) -> None:
         self._on_card = on_card
         self._rates = rates
         self._level = level
+        self._on_top = on_top
 
     def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
         """The cheapest plan none of whose workspaces exceeds a limit.
@@ -187,7 +196,8 @@ class ConvPlanner:
                 )
                 for module, layer in _in_order(modules)
             ),
-            peak_reserved_bytes=self._on_card.reserved_with(sizes, self._level),
+            peak_reserved_bytes=self._on_card.reserved_with(sizes, self._level)
+            + self._on_top(max(sizes.values(), default=0)),
             relative_cost=total / default_cost,
         )
 

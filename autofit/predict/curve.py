@@ -161,13 +161,13 @@ class PredictedCurve:
                 most_bytes,
                 calibration,
                 convolves=trace.convolves,
-                modules=on_card.widest_modules() if peak.high_bytes > peak.reserved_bytes else (),
+                modules=on_card.largest_workspace_modules(),
             ),
             notes=trace.notes,
         )
 
     def spans(self, batch_size: int) -> PeakEstimate:
-        """The peaks over the counted span of the workspaces, which no errors of real runs widen yet."""
+        """The peaks with what workspaces may add, which no errors of real runs widen yet."""
         peak = self._counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -242,12 +242,14 @@ class PredictedCurve:
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
         on_card = self._at(batch_size, self._level)
-        if self.risk is Risk.LIKELY:
-            return on_card.reserved_bytes(Level.LIKELY)
-        calibration = self._calibration(on_card)
         if stop_above_bytes is not None:
-            stop_above_bytes = calibration.within_high_end(stop_above_bytes)
-        return calibration.high_end(self._high_bytes(on_card, stop_above_bytes))
+            stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
+        reserved_bytes = on_card.reserved_bytes(
+            self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
+        )
+        if self.risk is Risk.LIKELY:
+            return reserved_bytes
+        return self._calibration(on_card).high_end(reserved_bytes + self._on_top_bytes(on_card))
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
@@ -282,13 +284,20 @@ class PredictedCurve:
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
         on_card = self._at(batch_size, self._level)
-        return on_card.verdict(self._before_widening(on_card, budget_bytes), self._level)
+        return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
         on_card = self._at(batch_size, self._level)
-        planner = ConvPlanner(on_card, self._rates(on_card), level=self._level)
-        return planner.within_budget(self._before_widening(on_card, budget_bytes))
+        if self.risk is Risk.LIKELY:
+            return ConvPlanner(on_card, self._rates(on_card), level=Level.LIKELY).within_budget(budget_bytes)
+        planner = ConvPlanner(
+            on_card,
+            self._rates(on_card),
+            level=self._replayed_level(on_card),
+            on_top=self._of_other_runs(on_card).on_top,
+        )
+        return planner.within_budget(self._calibration(on_card).within_high_end(budget_bytes))
 
     def conv_cost(self, batch_size: int, budget_bytes: int) -> float:
         """The predicted time of all convolutions, over that of the backend's own choice."""
@@ -364,36 +373,38 @@ class PredictedCurve:
         return curve.on_card(batch_size, self._conditions)
 
     def _counted(self, on_card: StepOnCard) -> PeakEstimate:
-        """The peaks of a step, their ends as far from what is likely as they are counted."""
-        peak, calibration = on_card.estimate(), self._of_other_runs(on_card)
-        reserved_bytes, allocated_bytes = peak.reserved_bytes, peak.allocated_bytes
+        """The peaks of a step, their ends with what workspaces may add."""
+        peak, added = on_card.estimate(), self._on_top_bytes(on_card)
+        if not self._of_other_runs(on_card).spans:
+            likely, allocated = peak.reserved_bytes, peak.allocated_bytes
+            peak = dataclasses.replace(
+                peak,
+                low_bytes=likely,
+                high_bytes=likely,
+                allocated_low_bytes=allocated,
+                allocated_high_bytes=allocated,
+            )
         return dataclasses.replace(
             peak,
-            low_bytes=calibration.counted(reserved_bytes, peak.low_bytes),
-            high_bytes=calibration.counted(reserved_bytes, peak.high_bytes),
-            allocated_low_bytes=calibration.counted(allocated_bytes, peak.allocated_low_bytes),
-            allocated_high_bytes=calibration.counted(allocated_bytes, peak.allocated_high_bytes),
+            high_bytes=peak.high_bytes + added,
+            allocated_high_bytes=peak.allocated_high_bytes + added,
         )
 
-    def _high_bytes(self, on_card: StepOnCard, stop_above_bytes: int | None = None) -> int:
-        """The high end of the counted span, or of all that any plan wants; more than the bound suffices."""
-        calibration = self._of_other_runs(on_card)
-        if self.risk is Risk.WORST or calibration.span_share == 1:
-            return on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
-        likely_bytes = on_card.reserved_bytes(Level.LIKELY)
-        if not calibration.span_share or (stop_above_bytes is not None and likely_bytes > stop_above_bytes):
-            return likely_bytes
-        if stop_above_bytes is not None:
-            stop_above_bytes = calibration.largest_end(likely_bytes, stop_above_bytes)
-        end_bytes = on_card.reserved_bytes(self._level, stop_above_bytes=stop_above_bytes)
-        return calibration.counted(likely_bytes, end_bytes)
+    def _replayed_level(self, on_card: StepOnCard) -> Level:
+        """The level of the workspaces that a peak at the curve's risk is replayed with."""
+        is_safe = self.risk is Risk.SAFE
+        return Level.LIKELY if is_safe and not self._of_other_runs(on_card).spans else self._level
+
+    def _on_top_bytes(self, on_card: StepOnCard) -> int:
+        """What the largest workspace may add to a replayed peak."""
+        return self._of_other_runs(on_card).on_top(on_card.largest_workspace_bytes)
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """The largest peak at the curve's level that is within a limit once it is counted and widened."""
+        """The largest replayed peak that is within a limit, with what may be added and widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
-        not_counted_bytes = on_card.reserved_bytes(self._level) - self._high_bytes(on_card)
-        return self._calibration(on_card).within_high_end(limit_bytes) + not_counted_bytes
+        within_bytes = self._calibration(on_card).within_high_end(limit_bytes)
+        return within_bytes - self._on_top_bytes(on_card)
 
     def _of_other_runs(self, on_card: StepOnCard) -> Calibration:
         """The calibration by real runs of such steps, whatever was observed of this workload."""

@@ -105,8 +105,7 @@ class Unknown:
     Attributes:
         source: what is not known, as it is said to a reader.
         low_bytes, likely_bytes, high_bytes: the reserved peak, all else as is likely.
-        modules: paths of those whose convolution may add most by itself; empty where none does, or the source
-            is another one.
+        modules: paths of those with the largest workspace; empty where the source is another one.
     """
 
     source: str

@@ -13,15 +13,16 @@ A row is a real run with its prediction. Columns that are read:
     real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
     else_low_bytes, …                    the same of what may have run instead; the nearer one counts
+    workspace_likely_bytes               the largest workspace of any one convolution
     failure                              why there is no prediction; such rows are left out and counted
 
-Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that
-end (conformalized quantile regression: Romano, Patterson and Candès, 2019). How much of the span of the
-workspaces counts is what then gives least away. Every family of a class weighs the same, however many
-rows it has, because rows of one family are off together. A family that no row is known of may be off
-further than all that are: so the quantile is the first of `TAILS` with which families that are left out
-are above the high end no more often than `TAIL` says. No end is moved by less than identical runs differ.
-The coverage is that of intervals made without the family that they are tried on.
+Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that end
+(conformalized quantile regression: Romano, Patterson and Candès, 2019). The ends are the likely peak, and
+that with as much of the largest workspace as then gives least away. Every family of a class weighs the
+same, however many rows it has, because rows of one family are off together. A family that no row is known
+of may be off further than all that are: so the quantile is the first of `TAILS` with which families that
+are left out are above the high end no more often than `TAIL` says. No end is moved by less than identical
+runs differ. The coverage is that of intervals made without the family that they are tried on.
 
 Which runs are left out, `tests/bench/left_out.py` says.
 """
@@ -47,8 +48,8 @@ from tests.bench.left_out import REPEATED, left_out  # noqa: E402
 
 DATA_FILE = ROOT / "autofit" / "data" / "residuals.toml"
 TAIL = 0.025  # beyond either end of a 95 % interval
-TAILS = (TAIL, 0.02, 0.015, 0.01, 0.005)
-SPAN_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+TAILS = (TAIL, 0.0225, 0.02, 0.0175, 0.015)  # of a few hundred rows less is one or two of them
+WORKSPACE_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Fewer than this say nothing of a class: it counts as one that no real runs are known of.
 MIN_ROWS, MIN_FAMILIES = 20, 2
 # Of a class without real runs: half as much again, and as much as identical runs differ by.
@@ -61,7 +62,12 @@ _MIN_PREDICTED_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A real run: the allocator's peak, and the likely peak and the span that were predicted for it."""
+    """A real run, and what was predicted for it.
+
+    Attributes:
+        low_bytes, high_bytes: the ends before they are moved, without what the largest workspace adds.
+        workspace_bytes: the largest workspace of any one convolution.
+    """
 
     table: str
     family: str
@@ -74,38 +80,45 @@ class Row:
     low_bytes: int
     likely_bytes: int
     high_bytes: int
+    workspace_bytes: int
 
-    def counted(self, end_bytes: int, span_share: float) -> float:
-        """An end of the span, as far from the likely peak as it is counted."""
-        return self.likely_bytes + span_share * (end_bytes - self.likely_bytes)
-
-    def beyond_low(self, span_share: float) -> float:
+    @property
+    def beyond_low(self) -> float:
         """Below 0 where the run took less than the low end."""
-        return self.real_bytes / self.counted(self.low_bytes, span_share) - 1
+        return self.real_bytes / self.low_bytes - 1
 
-    def beyond_high(self, span_share: float) -> float:
-        """Above 0 where the run took more than the high end."""
-        return self.real_bytes / self.counted(self.high_bytes, span_share) - 1
+    def high_end(self, workspace_share: float) -> float:
+        """The high end with so much of the largest workspace."""
+        return self.high_bytes + workspace_share * self.workspace_bytes
+
+    def beyond_high(self, workspace_share: float) -> float:
+        """Above 0 where the run took more than that."""
+        return self.real_bytes / self.high_end(workspace_share) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What is added to both ends of the span, as in `autofit.predict.confidence.Calibration`."""
+    """What is added to both ends, as in `autofit.predict.confidence.Calibration`."""
 
     low: float
     high: float
-    span: float
+    workspace: float
 
     def covers(self, row: Row) -> bool:
-        return self.low <= row.beyond_low(self.span) and not self.is_unsafe_for(row)
+        return self.low <= row.beyond_low and not self.is_unsafe_for(row)
 
     def is_unsafe_for(self, row: Row) -> bool:
         """Whether the run took more than the high end."""
-        return row.beyond_high(self.span) > self.high
+        return row.beyond_high(self.workspace) > self.high
 
     def given_away(self, row: Row) -> float:
         """By how much the high end is above the real run, as a share of it."""
-        return (1 + self.high) * row.counted(row.high_bytes, self.span) / row.real_bytes - 1
+        return (1 + self.high) * row.high_end(self.workspace) / row.real_bytes - 1
+
+
+def spans(model_class: ModelClass) -> bool:
+    """Whether the ends of a class are those of a replay with the smallest and the largest workspaces."""
+    return model_class is ModelClass.WITHOUT_CONVOLUTIONS
 
 
 def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
@@ -122,19 +135,21 @@ def read_rows(paths: Iterable[Path]) -> tuple[list[Row], int]:
                 if line["failure"] or is_left_out:
                     num_failed += 1
                     continue
+                model_class = ModelClass(line["model_class"])
                 low_bytes, likely_bytes, high_bytes = _nearer(line)
                 row = Row(
                     table=line["table"],
                     family=line["family"],
-                    model_class=ModelClass(line["model_class"]),
-                    cards=cards_of(ModelClass(line["model_class"]), line["architecture"]),
+                    model_class=model_class,
+                    cards=cards_of(model_class, line["architecture"]),
                     gpu=line["gpu"],
                     torch_release=line.get("torch_release", ""),
                     batch_size=int(line["batch_size"]),
                     real_bytes=int(line["real_bytes"]),
-                    low_bytes=low_bytes,
+                    low_bytes=low_bytes if spans(model_class) else likely_bytes,
                     likely_bytes=likely_bytes,
-                    high_bytes=high_bytes,
+                    high_bytes=high_bytes if spans(model_class) else likely_bytes,
+                    workspace_bytes=int(line["workspace_likely_bytes"]),
                 )
                 if row.high_bytes >= _MIN_PREDICTED_BYTES and row.real_bytes > 0:
                     rows.append(row)
@@ -154,17 +169,20 @@ def shares_of(rows: Sequence[Row], tail: float = TAIL) -> Shares:
     """The shares that leave out so much at either end, and give least away at the high one."""
     families = Counter(row.family for row in rows)
     weighted = [(row, 1 / (len(families) * families[row.family])) for row in rows]
-    tried = [_shares_counting(weighted, span_share, tail) for span_share in SPAN_SHARES]
+    low = _quantile([(row.beyond_low, weight) for row, weight in weighted], tail)
+    tried = [
+        Shares(low=_outwards(-low, -1), high=_outwards(high, 1), workspace=workspace_share)
+        for workspace_share in WORKSPACE_SHARES
+        for high in [
+            -_quantile([(-row.beyond_high(workspace_share), weight) for row, weight in weighted], tail)
+        ]
+    ]
     return min(tried, key=lambda shares: sum(weight * shares.given_away(row) for row, weight in weighted))
 
 
-def _shares_counting(weighted: Sequence[tuple[Row, float]], span_share: float, tail: float) -> Shares:
-    """Where so much of the span counts; never less than identical runs differ by."""
-    low = _quantile([(row.beyond_low(span_share), weight) for row, weight in weighted], tail)
-    high = -_quantile([(-row.beyond_high(span_share), weight) for row, weight in weighted], tail)
-    # Rounded outwards, so that the rows which set an end stay inside.
-    low, high = min(low, -REPEATED), max(high, REPEATED)
-    return Shares(low=math.floor(low * 1e4) / 1e4, high=math.ceil(high * 1e4) / 1e4, span=span_share)
+def _outwards(share: float, sign: int) -> float:
+    """An end's share, rounded so that the rows which set it stay inside; not less than runs differ by."""
+    return sign * math.ceil(max(share, REPEATED) * 1e4) / 1e4
 
 
 def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
@@ -233,8 +251,8 @@ def calibrated(
                 f"end, which gives {100 * tried.given_away:.1f} % away"
             )
             yield (
-                f"{name}: {100 * shares.span:.0f} % of the span, {100 * shares.low:+.2f} % to "
-                f"{100 * shares.high:+.2f} %; family left out: {said}",
+                f"{name}: {100 * shares.workspace:.0f} % of the largest workspace, "
+                f"{100 * shares.low:+.2f} % to {100 * shares.high:+.2f} %; family left out: {said}",
                 [
                     f"# {', '.join(families)}",
                     f"# Family left out: {said}.",
@@ -243,7 +261,8 @@ def calibrated(
                     f'cards = "{cards}"',
                     f"low_share = {shares.low}",
                     f"high_share = {shares.high}",
-                    f"span_share = {shares.span}",
+                    f"workspace_share = {shares.workspace}",
+                    f"spans = {str(spans(model_class)).lower()}",
                     f"num_rows = {len(some)}",
                     f"num_families = {len(families)}",
                     "sources = [" + ", ".join(f'"{t}"' for t in sorted({row.table for row in some})) + "]",
@@ -252,9 +271,8 @@ def calibrated(
 
 
 _HEADER = """\
-# How far real runs lie beyond what is counted of the span of the predicted workspaces, by class of model
-# and generation of cards; `autofit/predict/confidence.py` says what for. Written by
-# `tests/bench/calibrate.py`: not by hand.
+# How far real runs lie beyond what is predicted, by class of model and generation of cards;
+# `autofit/predict/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
 """
 _UNMEASURED = f"""
 # Of a class without real runs: so many times the shares of the widest class, and so much beyond.

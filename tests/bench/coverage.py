@@ -28,7 +28,7 @@ from tests.bench.calibrate import (  # noqa: E402
 )
 
 MIN_ROWS_OF_A_BIN = 30
-_SPANS = ((0.0, "none"), (0.02, "up to 2 %"), (0.1, "2 to 10 %"), (float("inf"), "more than 10 %"))
+_SHARES = ((0.0, "none"), (0.02, "up to 2 %"), (0.1, "2 to 10 %"), (float("inf"), "more than 10 %"))
 _BATCHES = ((8, "up to 8"), (32, "9 to 32"), (128, "33 to 128"), (float("inf"), "more than 128"))
 _PEAKS = ((4, "up to 4 GiB"), (16, "4 to 16 GiB"), (float("inf"), "more than 16 GiB"))
 
@@ -42,7 +42,7 @@ def _bin(bounds: Sequence[tuple[float, str]], value: float) -> str:
 FEATURES: dict[str, Callable[[Row], str]] = {
     "all": lambda _row: "",
     "class of model": lambda row: row.model_class.value,
-    "what workspaces may add": lambda row: _bin(_SPANS, row.high_bytes / row.likely_bytes - 1),
+    "largest workspace, of the peak": lambda row: _bin(_SHARES, row.workspace_bytes / row.likely_bytes),
     "batch": lambda row: _bin(_BATCHES, row.batch_size),
     "likely peak": lambda row: _bin(_PEAKS, row.likely_bytes / 1024**3),
     "card": lambda row: row.gpu,

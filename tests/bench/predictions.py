@@ -260,7 +260,10 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         low_bytes=min(estimate.low_bytes, likely_bytes),
         likely_bytes=likely_bytes,
         high_bytes=high_bytes,
-        safe_bytes=calibration.high_end(calibration.counted(likely_bytes, high_bytes)),
+        safe_bytes=calibration.high_end(
+            (high_bytes if calibration.spans else likely_bytes)
+            + calibration.on_top(on_card.largest_workspace_bytes)
+        ),
         worst_bytes=on_card.reserved_bytes(Level.WORST),
         allocated_bytes=estimate.allocated_bytes,
         workspace_low_bytes=estimate.workspace_low_bytes,
@@ -340,8 +343,6 @@ def _fits_safely(on_card: StepOnCard, row: Row) -> bool:
         return False
     calibration = _calibration(on_card.step, row)
     within_bytes = calibration.within_high_end(row.limit_bytes)
-    likely_bytes = on_card.reserved_bytes(Level.LIKELY)
-    if likely_bytes > within_bytes:
-        return False
-    end_bytes = calibration.largest_end(likely_bytes, within_bytes)
-    return end_bytes is None or on_card.reserved_bytes(stop_above_bytes=end_bytes) <= end_bytes
+    within_bytes -= calibration.on_top(on_card.largest_workspace_bytes)
+    level = Level.HIGH if calibration.spans else Level.LIKELY
+    return on_card.reserved_bytes(level, stop_above_bytes=within_bytes) <= within_bytes

@@ -24,7 +24,7 @@ from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
 HEAD = (
     "table,model,family,groups,optimizer,gpu,batch_size,limit_bytes,model_class,architecture,measured_bytes,real_bytes,"
-    "low_bytes,likely_bytes,high_bytes,failure"
+    "low_bytes,likely_bytes,high_bytes,workspace_likely_bytes,failure"
 )
 
 
@@ -42,12 +42,13 @@ def row(family: str, error: float, *, model_class: ModelClass = ModelClass.DENSE
         low_bytes=10**9,
         likely_bytes=10**9,
         high_bytes=10**9,
+        workspace_bytes=0,
     )
 
 
-def spanned(family: str, *, real: float, high: float) -> Row:
-    """A run of which a thousand million bytes are likely, and more at the high end of the workspaces."""
-    return dataclasses.replace(row(family, real), high_bytes=round(1e9 * (1 + high)))
+def with_workspace(share: float, *, real: float) -> Row:
+    """A run of which a thousand million bytes are likely, so much of that the largest workspace."""
+    return dataclasses.replace(row("one", real), workspace_bytes=round(1e9 * share))
 
 
 def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
@@ -57,20 +58,20 @@ def test_the_shares_leave_out_a_fortieth_at_either_end() -> None:
     assert sum(shares.covers(one) for one in rows) / len(rows) >= 0.95
 
 
-def test_of_the_span_no_more_counts_than_real_runs_need() -> None:
-    unused = [spanned("one", real=0.0, high=number / 100) for number in range(40)]
-    assert shares_of(unused).span == 0.0
-    needed = [spanned("one", real=number / 100, high=number / 100) for number in range(40)]
-    assert shares_of(needed).span >= 0.9
-    shares = shares_of([spanned("one", real=number / 200, high=number / 100) for number in range(40)])
-    assert shares.span == pytest.approx(0.5, abs=0.1)
+def test_of_the_largest_workspace_no_more_is_added_than_real_runs_need() -> None:
+    unused = [with_workspace(number / 100, real=0.0) for number in range(40)]
+    assert shares_of(unused).workspace == 0.0
+    needed = [with_workspace(number / 100, real=number / 100) for number in range(40)]
+    assert shares_of(needed).workspace >= 0.9
+    shares = shares_of([with_workspace(number / 100, real=number / 200) for number in range(40)])
+    assert shares.workspace == pytest.approx(0.5, abs=0.1)
     assert shares.high == pytest.approx(0.02, abs=0.02)
 
 
 def test_of_two_steps_that_may_have_run_the_nearer_one_counts(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     others = ",else_low_bytes,else_likely_bytes,else_high_bytes"
-    line = "t,m,f,,adam,g,{},40000000000,attention,sm_86,4050000000,{},3000000000,3000000000,3000000000,,{}"
+    line = "t,m,f,,adam,g,{},40000000000,attention,sm_86,4050000000,{},3000000000,3000000000,3000000000,0,,{}"
     other = "4000000000,4000000000,4000000000"
     file.write_text(
         f"{HEAD}{others}\n{line.format(8, 4_010_000_000, other)}\n"
@@ -162,7 +163,7 @@ def test_of_a_repeated_run_that_differs_neither_is_believed(
 ) -> None:
     file = tmp_path / "rows.csv"
     lines = [
-        f"t,m,f,,{run},4,40000000000,{model_class},sm_86,{measured},{measured},3900000000,4000000000,4200000000,"
+        f"t,m,f,,{run},4,40000000000,{model_class},sm_86,{measured},{measured},3900000000,4000000000,4200000000,0,"
         for run, measured in zip(runs, (4_000_000_000, second_bytes), strict=True)
     ]
     file.write_text("\n".join([HEAD, *lines, ""]))
@@ -176,10 +177,10 @@ def test_rows_are_read_as_what_the_allocator_had_small_ones_left_out_and_failure
     file = tmp_path / "rows.csv"
     file.write_text(
         f"{HEAD}\n"
-        "t,m,f,,adam,g,4,40000000000,attention,sm_86,4050000000,4000000000,1900000000,1950000000,1990000000,\n"
-        "t,m,f,,adam,g,8,40000000000,attention,sm_86,4150000000,4100000000,3800000000,3900000000,3980000000,\n"
-        "t,m,f,,adam,g,16,40000000000,attention,sm_86,,,900000000,950000000,990000000,\n"
-        "t,m,f,,adam,g,32,40000000000,,sm_86,5100000000,,0,0,0,not traced\n"
+        "t,m,f,,adam,g,4,40000000000,attention,sm_86,4050000000,4000000000,1900000000,1950000000,1990000000,0,\n"
+        "t,m,f,,adam,g,8,40000000000,attention,sm_86,4150000000,4100000000,3800000000,3900000000,3980000000,0,\n"
+        "t,m,f,,adam,g,16,40000000000,attention,sm_86,,,900000000,950000000,990000000,0,\n"
+        "t,m,f,,adam,g,32,40000000000,,sm_86,5100000000,,0,0,0,0,not traced\n"
     )
     (only,), num_failed = read_rows([file])
     assert num_failed == 1
@@ -188,14 +189,14 @@ def test_rows_are_read_as_what_the_allocator_had_small_ones_left_out_and_failure
         "ampere-ada",
         ModelClass.ATTENTION,
     )
-    assert only.beyond_high(1.0) > 0
+    assert only.beyond_high(0.0) > 0
 
 
 def test_a_run_that_took_far_more_than_a_larger_batch_was_not_alone_on_its_card(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     peaks = {8: 30, 16: 12, 32: 13, 64: 14}
     lines = [
-        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,{gigabytes}000000000,9000000000,9000000000,9000000000,"
+        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{gigabytes}000000000,{gigabytes}000000000,9000000000,9000000000,9000000000,0,"
         for batch, gigabytes in peaks.items()
     ]
     file.write_text("\n".join([HEAD, *lines]))
@@ -219,7 +220,7 @@ def test_a_run_far_above_the_line_of_the_others_was_not_alone_on_its_card(
     file = tmp_path / "rows.csv"
     sizes = {batch: round(gigabytes * 1e9) for batch, gigabytes in peaks.items()}
     lines = [
-        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{size},{size},9000000000,9000000000,9000000000,"
+        f"t,m,f,,adam,g,{batch},40000000000,attention,sm_80,{size},{size},9000000000,9000000000,9000000000,0,"
         for batch, size in sizes.items()
     ]
     file.write_text("\n".join([HEAD, *lines]))
@@ -232,6 +233,6 @@ def test_a_run_whose_loss_cannot_have_run_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
         f"{HEAD}\nt,m,f,vit; {TOO_FEW},adam,g,64,40000000000,attention,sm_80,"
-        "9000000000,9000000000,9000000000,9000000000,9000000000,\n"
+        "9000000000,9000000000,9000000000,9000000000,9000000000,0,\n"
     )
     assert read_rows([file]) == ([], 1)

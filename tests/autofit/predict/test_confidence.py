@@ -147,24 +147,13 @@ def test_the_ends_are_moved_outwards_to_whole_bytes() -> None:
     assert (calibration(0.0, 0.0).low_end(7), calibration(0.0, 0.0).high_end(7)) == (7, 7)
 
 
-def test_of_the_span_so_much_counts_as_real_runs_were_seen_to_need() -> None:
-    quarter = calibration(-0.02, 0.04, span_share=0.25)
-    assert (quarter.counted(1000, 1200), quarter.counted(1000, 801)) == (1050, 950)
-    assert quarter.counted(1000, 1000) == 1000
-    assert "95% range: 25% of the way from the smallest to the largest workspaces, widened" in quarter.note
-    none = calibration(-0.02, 0.04, span_share=0.0)
-    assert (none.counted(1000, 1200), none.counted(1000, 800)) == (1000, 1000)
+def test_so_much_of_the_largest_workspace_is_added_as_real_runs_were_seen_to_need() -> None:
+    quarter = calibration(-0.02, 0.04, workspace_share=0.25, spans=False)
+    assert (quarter.on_top(1000), quarter.on_top(1001), quarter.on_top(0)) == (250, 251, 0)
+    assert "95% range: with 25% of the largest workspace on top, widened" in quarter.note
+    none = calibration(-0.02, 0.04, spans=False)
+    assert none.on_top(1000) == 0
     assert "95% range: widened" in none.note
-
-
-@pytest.mark.parametrize("share", [0.01, 0.3, 0.75, 1.0])
-@pytest.mark.parametrize("counted_bytes", [1000, 1001, 1999, 40_479_458_590])
-def test_the_largest_end_that_counts_as_no_more_is_exact(share: float, counted_bytes: int) -> None:
-    one = calibration(-0.02, 0.04, span_share=share)
-    end = one.largest_end(1000, counted_bytes)
-    assert end is not None
-    assert one.counted(1000, end) <= counted_bytes < one.counted(1000, end + 1)
-    assert calibration(-0.02, 0.04, span_share=0.0).largest_end(1000, counted_bytes) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.042, 0.3333, 1.0])
@@ -179,7 +168,7 @@ def test_the_largest_peak_within_a_limit_is_exact_at_both_ends(share: float, lim
 
 RESIDUALS = Residuals(
     measured={
-        (DENSE, "ampere-ada"): calibration(-0.02, 0.04, span_share=0.25),
+        (DENSE, "ampere-ada"): calibration(-0.02, 0.04, workspace_share=0.25, spans=False),
         (GROUPED, "ampere-ada"): calibration(-0.1, 0.01, model_class=GROUPED),
     },
     factor=1.5,
@@ -189,7 +178,8 @@ RESIDUALS = Residuals(
 
 def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
     known = RESIDUALS.of(DENSE, "sm_86")
-    assert (known.low_share, known.high_share, known.span_share) == (-0.02, 0.04, 0.25)
+    assert (known.low_share, known.high_share, known.workspace_share) == (-0.02, 0.04, 0.25)
+    assert not known.spans
     assert "95% range" in known.note
     assert "-2.0% and +4.0%" in known.note
     assert (
@@ -205,11 +195,12 @@ def test_what_real_runs_are_known_of_has_their_shares_and_says_so() -> None:
         (ModelClass.OTHER, "sm_120", (-0.17, 0.08), "other models on blackwell-or-newer cards"),
     ],
 )
-def test_where_no_real_runs_are_known_the_whole_span_counts_and_a_class_without_any_is_wider(
+def test_where_no_real_runs_are_known_workspaces_span_and_a_class_without_any_is_wider(
     model_class: ModelClass, architecture: str, shares: tuple[float, float], said: str
 ) -> None:
     unknown = RESIDUALS.of(model_class, architecture)
-    assert (unknown.low_share, unknown.high_share, unknown.span_share) == (*shares, 1.0)
+    assert (unknown.low_share, unknown.high_share, unknown.workspace_share) == (*shares, 0.25)
+    assert unknown.spans
     assert (unknown.num_rows, unknown.sources) == (0, ())
     assert f"no measurements of {said} exist" in unknown.note
     assert "(assumed)" in unknown.note
@@ -224,7 +215,7 @@ def test_where_the_card_may_be_of_several_generations_the_widest_interval_counts
     assert spanned.num_rows == 0  # as soon as one of them rests on an assumption
     assert "on volta-turing or hopper cards exist" in spanned.note
     one = residuals.of(DENSE, "sm_80")
-    assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == dataclasses.replace(one, span_share=1.0)
+    assert residuals.of(DENSE, "sm_80", "sm_86", "sm_89") == dataclasses.replace(one, spans=True)
     assert residuals.of(DENSE, "sm_80", "sm_80") == one
 
 
@@ -254,7 +245,8 @@ def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> N
     assert len(shipped.digest) == 64
     for one in shipped.measured.values():
         assert -1 < one.low_share <= 0 <= one.high_share
-        assert 0 <= one.span_share <= 1
+        assert 0 <= one.workspace_share <= 1
+        assert one.spans == (one.model_class is NO_CONVOLUTIONS)
         assert one.num_rows >= one.num_families > 0
         assert one.sources
         elsewhere = shipped.of(one.model_class, "sm_61")
@@ -262,7 +254,7 @@ def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> N
             assert elsewhere == one
             continue
         assert (elsewhere.low_share, elsewhere.high_share) == (one.low_share, one.high_share)
-        assert (elsewhere.span_share, elsewhere.num_rows) == (1.0, 0)
+        assert (elsewhere.spans, elsewhere.num_rows) == (True, 0)
 
 
 def test_residuals_of_another_schema_are_refused() -> None:

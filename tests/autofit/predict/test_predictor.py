@@ -15,6 +15,7 @@ from autofit.events import Event, Progress
 from autofit.hardware.card import Card
 from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Interval
 from autofit.predict.predictor import Predictor, raise_if_failed
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
@@ -49,9 +50,12 @@ OFF = Residuals(
 )
 
 
-def counting(span_share: float) -> Residuals:
-    """The same, with so much of the span of the workspaces counted."""
-    measured = {key: dataclasses.replace(one, span_share=span_share) for key, one in OFF.measured.items()}
+def adding(workspace_share: float, *, spans: bool) -> Residuals:
+    """The same, with so much of the largest workspace added, to the largest or to the likely ones."""
+    measured = {
+        key: dataclasses.replace(one, workspace_share=workspace_share, spans=spans)
+        for key, one in OFF.measured.items()
+    }
     return dataclasses.replace(OFF, measured=measured)
 
 
@@ -339,20 +343,21 @@ def test_the_interval_is_the_span_of_the_workspaces_widened_by_what_real_runs_le
     assert widened.calibration.num_rows == 40
 
 
-def test_of_the_span_of_the_workspaces_a_share_counts_before_it_is_widened(make_curve: Any) -> None:
+def test_a_share_of_the_largest_workspace_is_added_before_the_interval_is_widened(make_curve: Any) -> None:
     sizes = of_sizes(64 * MIB, 0, 128 * MIB, knows_the_order=False)
-    whole, half, none = (
-        make_curve(num_channels=256, residuals=counting(share), plans=lambda _: sizes)(8).interval
-        for share in (1.0, 0.5, 0.0)
-    )
-    likely = whole.likely_bytes
-    assert half.likely_bytes == none.likely_bytes == likely
-    assert none.low_bytes == likely * 9 // 10
-    assert half.low_bytes == (likely - 32 * MIB) * 9 // 10
-    assert whole.low_bytes == (likely - 64 * MIB) * 9 // 10
-    assert none.high_bytes == -(-likely * 12 // 10)
+
+    def interval(workspace_share: float, *, spans: bool) -> Interval:
+        residuals = adding(workspace_share, spans=spans)
+        return make_curve(num_channels=256, residuals=residuals, plans=lambda _: sizes)(8).interval
+
+    alone, half, spanned = interval(0.0, spans=False), interval(0.5, spans=False), interval(0.5, spans=True)
+    likely = alone.likely_bytes
+    assert half.likely_bytes == spanned.likely_bytes == likely
+    assert alone.low_bytes == half.low_bytes == likely * 9 // 10
+    assert spanned.low_bytes == (likely - 64 * MIB) * 9 // 10
+    assert alone.high_bytes == -(-likely * 12 // 10)
     assert half.high_bytes == -(-(likely + 32 * MIB) * 12 // 10)
-    assert whole.high_bytes == -(-(likely + 64 * MIB) * 12 // 10)
+    assert spanned.high_bytes == -(-(likely + 64 * MIB + 32 * MIB) * 12 // 10)
 
 
 def test_an_estimate_says_what_the_workspaces_may_come_to_where_they_span_a_range(make_curve: Any) -> None:
@@ -379,13 +384,15 @@ def test_where_nothing_is_unknown_nothing_is_named(make_curve: Any) -> None:
     assert make_curve()(8).unknowns == ()
 
 
-def test_on_a_card_without_real_runs_the_whole_span_counts(make_curve: Any, card: Card) -> None:
+def test_on_a_card_without_real_runs_the_ends_are_those_of_the_workspaces(
+    make_curve: Any, card: Card
+) -> None:
     sizes = of_sizes(200 * MIB, 0)
-    curve = make_curve(num_channels=256, residuals=counting(0.5), plans=lambda _: sizes)
+    curve = make_curve(num_channels=256, residuals=adding(0.5, spans=False), plans=lambda _: sizes)
     hopper = curve.on(Card(name="other", architecture="sm_90", context_bytes=0))
     assert hopper(8).calibration.num_rows == 0
     assert (hopper(8).calibration.low_share, hopper(8).calibration.high_share) == (-0.1, 0.2)
-    assert (hopper(8).calibration.span_share, curve(8).calibration.span_share) == (1.0, 0.5)
+    assert (hopper(8).calibration.spans, curve(8).calibration.spans) == (True, False)
     assert hopper(8).interval.low_bytes < curve(8).interval.low_bytes
     assert hopper.risk is curve.risk
 
@@ -439,12 +446,13 @@ def test_an_estimate_says_what_it_was_made_with(predictor: Predictor, card: Card
     assert estimate.to_dict()["versions"] == estimate.versions
 
 
-@pytest.mark.parametrize("span_share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("spans", [True, False])
+@pytest.mark.parametrize("workspace_share", [0.0, 0.3])
 @pytest.mark.parametrize("risk", Risk)
 def test_peaks_and_verdicts_are_those_of_the_risk_and_agree(
-    make_curve: Any, risk: Risk, span_share: float
+    make_curve: Any, risk: Risk, workspace_share: float, spans: bool
 ) -> None:
-    plans, residuals = of_sizes(64 * MIB, 512 * MIB, 0), counting(span_share)
+    plans, residuals = of_sizes(64 * MIB, 512 * MIB, 0), adding(workspace_share, spans=spans)
     curve = make_curve(num_channels=256, residuals=residuals, plans=lambda _architecture: plans).at_risk(risk)
     estimate = curve(8)
     peak = curve.peak_reserved_bytes(8)
@@ -462,14 +470,16 @@ def test_peaks_and_verdicts_are_those_of_the_risk_and_agree(
     assert outcome.peaks.allocated_bytes == estimate.peak_allocated_bytes
 
 
-@pytest.mark.parametrize("span_share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("spans", [True, False])
+@pytest.mark.parametrize("workspace_share", [0.0, 0.3])
 @pytest.mark.parametrize("risk", Risk)
 def test_an_evaluation_that_stops_early_says_above_exactly_where_the_peak_is(
-    make_curve: Any, risk: Risk, span_share: float
+    make_curve: Any, risk: Risk, workspace_share: float, spans: bool
 ) -> None:
     """The bound is divided by what the peak is multiplied with; neither rounds across the budget."""
     sizes = of_sizes(64 * MIB, 0, 128 * MIB, knows_the_order=False)
-    step = {"num_channels": 256, "residuals": counting(span_share), "plans": lambda _: sizes, "risk": risk}
+    residuals = adding(workspace_share, spans=spans)
+    step = {"num_channels": 256, "residuals": residuals, "plans": lambda _: sizes, "risk": risk}
     exact = make_curve(**step).peak_reserved_bytes(8)
     for budget_bytes in (exact - 1, exact, exact + 1):
         curve = make_curve(**step)

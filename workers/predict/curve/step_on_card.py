@@ -19,8 +19,6 @@ from workers.predict.spans import Workspace
 from workers.protocol import Verdict
 from workers.trace import Convolution
 
-_NUM_WIDEST = 4  # convolutions whose plans are moved alone, each by a replay
-
 
 class LikelyReplay(NamedTuple):
     """A replay at the likely level.
@@ -157,32 +155,18 @@ class StepOnCard:
         names = names or mixed_convolutions.candidates("cuda")
         return mixed_convolutions.options(self.step.calls, under, names)
 
-    def widest_modules(self) -> tuple[str, ...]:
-        """The modules of the convolution that, alone at its high end, raises the likely peak most.
+    @property
+    def largest_workspace_bytes(self) -> int:
+        """The largest likely workspace of any one convolution."""
+        return self._typical.largest_workspace_bytes(Level.LIKELY)
 
-        None where no single one raises it. The convolutions with the widest spans are tried.
-        """
-        typical, calls = self._typical, self.step.calls
-        likely, high = typical.demanded(Level.LIKELY), typical.demanded(Level.HIGH)
-        spans = {
-            number: high[number] - likely[number]
-            for number, call in enumerate(calls)
-            if isinstance(call, Convolution) and high[number] > likely[number]
-        }
-
-        def alone_bytes(number: int) -> int:
-            places = (number, number + len(calls))
-            demanded = tuple(high[at] if at in places else size for at, size in enumerate(likely))
-            return typical.replay_with(demanded).peak_reserved_bytes
-
-        widest = sorted(spans, key=lambda number: -spans[number])[:_NUM_WIDEST]
-        peaks = {number: alone_bytes(number) for number in widest}
-        most_bytes = max(peaks.values(), default=0)
-        if most_bytes <= typical.replay().peak_reserved_bytes:
+    def largest_workspace_modules(self) -> tuple[str, ...]:
+        """The modules whose convolution has the largest workspace at the high end; none without any."""
+        demanded = zip(2 * self.step.calls, self._typical.demanded(Level.HIGH), strict=True)
+        workspaces = [(size, call) for call, size in demanded if isinstance(call, Convolution) and size]
+        if not workspaces:
             return ()
-        number = next(number for number, peak_bytes in peaks.items() if peak_bytes == most_bytes)
-        call = calls[number]
-        assert isinstance(call, Convolution), "others are not tried"
+        _, call = max(workspaces, key=lambda one: one[0])
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
@@ -200,6 +184,8 @@ class StepOnCard:
 
         Of sources with that peak it is the same one in whatever order they stand.
         """
+        if len(self.by_source) == 1:
+            return self.by_first_source
 
         def peaks(planned: PlannedStep) -> tuple[int, int, Demanded]:
             demanded = planned.demanded(Level.LIKELY)
