@@ -397,14 +397,16 @@ class PredictedCurve:
 
     def _on_top_bytes(self, on_card: StepOnCard) -> int:
         """What the largest workspace may add to a replayed peak."""
-        return self._of_other_runs(on_card).on_top(on_card.largest_workspace_bytes)
+        calibration = self._of_other_runs(on_card)
+        level = Level.HIGH if calibration.spans else Level.LIKELY
+        return calibration.on_top(on_card.largest_workspace_bytes(level))
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
         """The largest replayed peak that is within a limit, with what may be added and widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
         within_bytes = self._calibration(on_card).within_high_end(limit_bytes)
-        return within_bytes - self._on_top_bytes(on_card)
+        return max(0, within_bytes - self._on_top_bytes(on_card))
 
     def _of_other_runs(self, on_card: StepOnCard) -> Calibration:
         """The calibration by real runs of such steps, whatever was observed of this workload."""

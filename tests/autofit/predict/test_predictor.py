@@ -470,6 +470,13 @@ def test_peaks_and_verdicts_are_those_of_the_risk_and_agree(
     assert outcome.peaks.allocated_bytes == estimate.peak_allocated_bytes
 
 
+def test_a_workspace_beyond_the_whole_budget_is_out_of_memory(make_curve: Any) -> None:
+    sizes, residuals = of_sizes(512 * MIB), adding(1.0, spans=False)
+    curve = make_curve(num_channels=256, residuals=residuals, plans=lambda _: sizes)
+    assert curve.verdict(8, 300 * MIB) is Verdict.OOM
+    assert curve.peak_reserved_bytes(8, stop_above_bytes=300 * MIB) > 300 * MIB
+
+
 @pytest.mark.parametrize("spans", [True, False])
 @pytest.mark.parametrize("workspace_share", [0.0, 0.3])
 @pytest.mark.parametrize("risk", Risk)

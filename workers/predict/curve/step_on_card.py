@@ -155,10 +155,9 @@ class StepOnCard:
         names = names or mixed_convolutions.candidates("cuda")
         return mixed_convolutions.options(self.step.calls, under, names)
 
-    @property
-    def largest_workspace_bytes(self) -> int:
-        """The largest likely workspace of any one convolution."""
-        return self._typical.largest_workspace_bytes(Level.LIKELY)
+    def largest_workspace_bytes(self, level: Level) -> int:
+        """The largest workspace of any one convolution at a level."""
+        return self._typical.largest_workspace_bytes(level)
 
     def largest_workspace_modules(self) -> tuple[str, ...]:
         """The modules whose convolution has the largest workspace at the high end; none without any."""
