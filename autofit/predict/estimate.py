@@ -129,8 +129,8 @@ class Estimate:
         device_peak_bytes: what nvidia-smi would show for the process: reserved memory and CUDA context.
         context_bytes: the CUDA context that was assumed; with several ranks, with NCCL.
         breakdown: what the allocated peak holds.
-        interval: the reserved peak, from the smallest to the largest convolution workspaces, widened by
-            the errors that predictions of such models had against real runs.
+        interval: the reserved peak with what convolution workspaces may add, widened by the errors that
+            predictions of such models had against real runs.
         evidence: `predicted`.
         device: the card that was assumed.
         calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
