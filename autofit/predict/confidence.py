@@ -146,8 +146,8 @@ class Calibration:
             no real runs are known of.
         low_share, high_share: what is added to both ends, as a share of the reserved peak there: never above
             and never below 0.
-        workspace_share: how much of the largest workspace of any one convolution is added to the high end
-            before it is widened.
+        workspace_share: how much of the largest workspace of any one convolution's plan is added to the high
+            end before it is widened.
         spans: whether the ends are those of the smallest and the largest workspaces, or the likely peak.
         num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
             is wider instead.

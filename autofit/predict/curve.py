@@ -161,7 +161,7 @@ class PredictedCurve:
                 most_bytes,
                 calibration,
                 convolves=trace.convolves,
-                modules=on_card.largest_workspace_modules(),
+                modules=on_card.largest_plan_modules(),
             ),
             notes=trace.notes,
         )
@@ -399,7 +399,7 @@ class PredictedCurve:
         """What the largest workspace may add to a replayed peak."""
         calibration = self._of_other_runs(on_card)
         level = Level.HIGH if calibration.spans else Level.LIKELY
-        return calibration.on_top(on_card.largest_workspace_bytes(level))
+        return calibration.on_top(on_card.largest_plan_bytes(level))
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
         """The largest replayed peak that is within a limit, with what may be added and widened."""

@@ -263,7 +263,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(
             (high_bytes if calibration.spans else likely_bytes)
-            + calibration.on_top(on_card.largest_workspace_bytes(level))
+            + calibration.on_top(on_card.largest_plan_bytes(level))
         ),
         worst_bytes=on_card.reserved_bytes(Level.WORST),
         allocated_bytes=estimate.allocated_bytes,
@@ -345,5 +345,5 @@ def _fits_safely(on_card: StepOnCard, row: Row) -> bool:
     calibration = _calibration(on_card.step, row)
     within_bytes = calibration.within_high_end(row.limit_bytes)
     level = Level.HIGH if calibration.spans else Level.LIKELY
-    within_bytes -= calibration.on_top(on_card.largest_workspace_bytes(level))
+    within_bytes -= calibration.on_top(on_card.largest_plan_bytes(level))
     return on_card.reserved_bytes(level, stop_above_bytes=within_bytes) <= within_bytes

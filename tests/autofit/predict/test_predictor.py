@@ -357,7 +357,7 @@ def test_a_share_of_the_largest_workspace_is_added_before_the_interval_is_widene
     assert spanned.low_bytes == (likely - 64 * MIB) * 9 // 10
     assert alone.high_bytes == -(-likely * 12 // 10)
     assert half.high_bytes == -(-(likely + 32 * MIB) * 12 // 10)
-    assert spanned.high_bytes == -(-(likely + 64 * MIB + 32 * MIB) * 12 // 10)
+    assert spanned.high_bytes == -(-(likely + 64 * MIB + 64 * MIB) * 12 // 10)
 
 
 def test_an_estimate_says_what_the_workspaces_may_come_to_where_they_span_a_range(make_curve: Any) -> None:

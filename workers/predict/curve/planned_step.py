@@ -62,6 +62,16 @@ class PlannedStep:
         calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
+    def plans(self, level: Level) -> list[tuple[int, Convolution]]:
+        """What each convolution takes whose plan is cuDNN's choice, not known from its shapes."""
+        spans = 2 * self.spans
+        calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
+        return [
+            (num_bytes, call)
+            for call, span, num_bytes in calls
+            if isinstance(call, Convolution) and span.choices_bytes
+        ]
+
     def found_bytes(self, level: Level) -> dict[int, int]:
         """By allocation that is room to time cuDNN's plans in, what the plan that is found there takes."""
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}

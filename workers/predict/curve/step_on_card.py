@@ -155,17 +155,16 @@ class StepOnCard:
         names = names or mixed_convolutions.candidates("cuda")
         return mixed_convolutions.options(self.step.calls, under, names)
 
-    def largest_workspace_bytes(self, level: Level) -> int:
-        """The largest workspace of any one convolution at a level."""
-        return self._typical.largest_workspace_bytes(level)
+    def largest_plan_bytes(self, level: Level) -> int:
+        """The largest workspace of any one convolution's plan; those that shapes decide do not count."""
+        return max((num_bytes for num_bytes, _ in self._typical.plans(level)), default=0)
 
-    def largest_workspace_modules(self) -> tuple[str, ...]:
-        """The modules whose convolution has the largest workspace at the high end; none without any."""
-        demanded = zip(2 * self.step.calls, self._typical.demanded(Level.HIGH), strict=True)
-        workspaces = [(size, call) for call, size in demanded if isinstance(call, Convolution) and size]
-        if not workspaces:
+    def largest_plan_modules(self) -> tuple[str, ...]:
+        """The modules whose convolution has that workspace at the high end; none where none takes any."""
+        plans = self._typical.plans(Level.HIGH)
+        num_bytes, call = max(plans, key=lambda plan: plan[0], default=(0, None))
+        if call is None or not num_bytes:
             return ()
-        _, call = max(workspaces, key=lambda one: one[0])
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
