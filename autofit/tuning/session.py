@@ -14,7 +14,7 @@ import workers
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
-from autofit.errors import AutofitError, UsageError
+from autofit.errors import AutofitError, UnpredictableCardError, UsageError
 from autofit.events import EventSink, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.identity import versions
@@ -30,7 +30,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
-from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
+from autofit.tuning.result import BatchKinds, Best, CardAnswer, CardResults, TuneResult
 from autofit.tuning.scope import (
     as_the_script_has_it,
     capped,
@@ -123,9 +123,7 @@ def run(
     return result
 
 
-def run_each(
-    on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink
-) -> tuple[TuneResult, ...]:
+def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink) -> CardResults:
     """Answers the same question for several cards, all of them predicted from the same traces.
 
     Args:
@@ -133,12 +131,23 @@ def run_each(
 
     Raises:
         UsageError: they ask for a measurement.
+        WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
     predictor = local_predictor(workload, setup=on_cards[0].setup, emit=emit)
-    return tuple(
-        run(dataclasses.replace(settings, probe="predict"), workload, emit=emit, predictor=predictor)
-        for settings in on_cards
+    answers: list[TuneResult] = []
+    refused: dict[str, UnpredictableCardError] = {}
+    for settings in on_cards:
+        predicted = dataclasses.replace(settings, probe="predict")
+        try:
+            answers.append(run(predicted, workload, emit=emit, predictor=predictor))
+        except UnpredictableCardError as error:
+            assert settings.gpu is not None
+            refused[settings.gpu.key] = error
+    if not answers:
+        raise next(iter(refused.values()))
+    return CardResults(
+        answers=tuple(answers), unanswered={key: error.message for key, error in refused.items()}
     )
 
 
