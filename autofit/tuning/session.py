@@ -15,7 +15,7 @@ from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, UnpredictableCardError, UsageError
-from autofit.events import EventSink, TuneFinished, TuneStarted
+from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.identity import versions
 from autofit.predict import plan_sources
@@ -30,7 +30,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
-from autofit.tuning.result import BatchKinds, Best, CardAnswer, CardResults, TuneResult
+from autofit.tuning.result import BatchKinds, Best, CardAnswer, CardResults, Recommended, TuneResult
 from autofit.tuning.scope import (
     as_the_script_has_it,
     capped,
@@ -198,6 +198,7 @@ class _Tried:
     """
 
     frontier: Frontier
+    recommended: Recommended | None
     trials: tuple[TrialOutcome, ...]
     pruned: tuple[PrunedSetting, ...]
     study: str
@@ -283,8 +284,18 @@ def _try(settings: TuneSettings, predicted: _Predicted, measuring: Measuring, em
             limits=_limits(settings, target, time.monotonic() - predicted.started),
             caps=predicted.caps,
         ).run()
+        recommended = frontier.recommended(default_algo(settings, target))
+        study.recommend(None if recommended is None else (recommended.knobs, recommended.batch_size))
+        emit(
+            RecommendationMade(
+                study=study.name,
+                knobs=None if recommended is None else recommended.knobs,
+                batch_size=None if recommended is None else recommended.batch_size,
+            )
+        )
         return _Tried(
             frontier=frontier,
+            recommended=recommended,
             trials=tuple(record.outcome for record in study.outcomes()),
             pruned=study.pruned,
             study=study.name,
@@ -303,7 +314,7 @@ def _answer(
         budget=target.budget,
         device=next((trial.device for trial in reversed(tried.trials) if trial.was_run), target.device),
         best=best,
-        recommended=frontier.recommended(default_algo(settings, target)),
+        recommended=tried.recommended,
         frontier=with_risks(
             frontier.entries(),
             curves.by_knobs,
