@@ -204,7 +204,12 @@ class Predictor:
         return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
-        """The curve of a trace, or of a part of it, which knows its batch size alone."""
+        """The curve of a trace, or of a part of it, which knows its batch size alone.
+
+        Raises:
+            UnpredictableCardError: nothing is predicted of it on that card.
+        """
+        require_predictable(knobs, trace, card)
         curve = PeakCurve([trace])
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 

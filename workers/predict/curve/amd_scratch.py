@@ -1,8 +1,10 @@
 """How large the memory is on AMD's cards that operators take and give back unseen.
 
 A trace asks for what NVIDIA's libraries take (`workers.predict.curve.scratch`); here is what hipBLASLt,
-hipBLAS and AOTriton take in their place. Where it is theirs to decide it is a span. The files named are
-those of PyTorch 2.13, `aten/src/ATen` unless said otherwise, as they are built for ROCm.
+hipBLAS and AOTriton take in their place. Where it is theirs to decide it is a span. It is assumed that
+PyTorch takes the same backend of attention as on NVIDIA's cards; CK, which it takes where it is told to, is
+not known. The files named are those of PyTorch 2.13, `aten/src/ATen` unless said otherwise, as they are
+built for ROCm.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class MiopenPlans:
     is known, and none was measured. `autofit.predict.unpredictable` refuses other steps before that.
     """
 
-    name: ClassVar[str] = "MIOpen"
+    name: ClassVar[str] = "nothing is left to MIOpen"
     knows_the_order: ClassVar[bool] = False
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
