@@ -56,9 +56,9 @@ def _products(card: Architecture) -> Workspace:
     """The workspaces of matrix products.
 
     hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); what
-    it cannot run is hipBLAS's, as are float64 and, from 2.14 on, float16 in backward on gfx90a
-    (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Which of them a step needs only its library
-    knows: it may be either, or both.
+    it cannot run is hipBLAS's, as is float64, and on gfx90a float16 in backward where pytorch/pytorch#182952
+    is mended (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Which of them a step needs only
+    the libraries know: it may be either, or both.
     """
     hipblas = _HIPBLAS_BYTES_OF_GFX94_AND_95 if card.name.startswith(("gfx94", "gfx95")) else _HIPBLAS_BYTES
     return between(min(hipblas, _HIPBLASLT_BYTES), _HIPBLASLT_BYTES, _HIPBLASLT_BYTES + hipblas)
