@@ -206,6 +206,7 @@ def _on_its_card(
         and policy.enabled
         and (is_amds or goes_to_cudnn(call, platform.capability, platform.torch_release))
     ]
+    # On AMD's cards MIOpen has every convolution, and its source refuses to guess.
     plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
 
     def demand(call: Call) -> Workspace:
