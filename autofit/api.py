@@ -69,8 +69,8 @@ def estimate(
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         batch_size: samples a batch; of a script, None for its own.
-        gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all
-            architectures of the catalogue.
+        gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all of
+            NVIDIA's architectures there.
         mode: `train` or `infer`, instead of the workload's own.
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
         parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.

@@ -8,6 +8,7 @@
     │   ├── BudgetError            2   nothing of the device's memory is left for PyTorch
     │   └── StudyMismatchError     2   the study was begun with other settings
     ├── WorkloadFailedError        4   the user's own code fails at every batch size
+    │   └── UnpredictableCardError 4   nothing is predicted of it on that card
     └── InfrastructureError        5   storage, cluster, driver or this machine fail
         ├── StorageError           5   the study, a trace or a report cannot be read or written
         ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
@@ -124,6 +125,13 @@ class WorkloadFailedError(AutofitError):
         super().__init__(message)
         self.kind = kind
         self.traceback = traceback
+
+
+class UnpredictableCardError(WorkloadFailedError):
+    """Nothing is predicted of the workload on that card; on others it may be."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="unsupported")
 
 
 class InfrastructureError(AutofitError):

@@ -111,6 +111,19 @@ class BoundaryMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationMade:
+    """A search is over, and recommends what a practitioner would take of what fits.
+
+    Attributes:
+        knobs, batch_size: of it; None where nothing fits.
+    """
+
+    study: str
+    knobs: Knobs | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged:
     """So many of the workers that a search may use are at a trial, so many wait for one."""
 
@@ -172,6 +185,7 @@ Event = (
     | TrialAbandoned
     | PredictionCompared
     | BoundaryMoved
+    | RecommendationMade
     | WorkersChanged
     | JobsCounted
     | Progress

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workers.architecture import of_device
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.knobs.precision import PRECISIONS
@@ -147,7 +148,7 @@ def device_row() -> Row:
     return {
         "kind": "device",
         "name": properties.name,
-        "architecture": f"sm_{properties.major}{properties.minor}",
+        "architecture": of_device(properties, torch.version.hip),
         "total_bytes": properties.total_memory,
         "num_multiprocessors": properties.multi_processor_count,
         "versions": {

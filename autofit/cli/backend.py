@@ -24,7 +24,7 @@ from autofit.report import gather
 from autofit.report.html.content import Content
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
-from autofit.tuning.result import TuneResult
+from autofit.tuning.result import CardResults, TuneResult
 from workers.knobs import Knobs
 from workers.protocol import WorkloadRef
 
@@ -37,9 +37,7 @@ def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> Tune
     return session.run(settings, workload, emit=emit)
 
 
-def tune_each(
-    on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: EventSink
-) -> tuple[TuneResult, ...]:
+def tune_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: EventSink) -> CardResults:
     """Searches for each of several cards; see `autofit.tuning.session.run_each`."""
     return session.run_each(on_cards, workload, emit=emit)
 
@@ -160,7 +158,7 @@ class Backend:
     """The functions behind the commands."""
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
-    tune_each: Callable[[Sequence[TuneSettings], WorkloadRef, EventSink], tuple[TuneResult, ...]] = tune_each
+    tune_each: Callable[[Sequence[TuneSettings], WorkloadRef, EventSink], CardResults] = tune_each
     estimate: Callable[[TuneSettings, WorkloadRef, int | None, EventSink], Estimate] = estimate
     summarize: Callable[[TuneSettings, WorkloadRef, int, EventSink], SummarizedEstimate] = summarize
     what_if: Callable[[TuneSettings, WorkloadRef, int, EventSink], WhatIf] = what_if

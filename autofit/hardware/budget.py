@@ -11,11 +11,13 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import NamedTuple
 
 from autofit.errors import BudgetError
 from autofit.hardware.context import ContextInterval, context_interval
 from autofit.hardware.nccl import communicator_interval
 from autofit.units import format_bytes
+from workers.architecture import Architecture, Vendor
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"
@@ -63,7 +65,7 @@ def make_budget(
 
     Args:
         device_total_bytes: as in `Budget`.
-        architecture: `sm_XY`, which decides the context; None assumes `sm_80`.
+        architecture: which decides the context; None assumes `sm_80`.
         card: its key or CUDA name, where it is known, which decides the context more closely.
         margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
             taken as the decimal number that it prints as.
@@ -87,7 +89,7 @@ def make_budget(
         context=context,
     )
     if budget.usable_bytes <= 0:
-        outside = "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
+        outside = outside_allocator(architecture, num_ranks)
         raise BudgetError(
             f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "
             f"{format_bytes(budget.context_bytes)} for the {outside}, {format_bytes(reserve_bytes)} "
@@ -103,13 +105,14 @@ def assumed_context(
     """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
-        architecture: `sm_XY`, or None where only the memory of the card is known.
+        architecture: None where only the memory of the card is known.
         card: its key or CUDA name, where it is known.
         num_ranks: the processes that train together; with several of them NCCL's memory is added.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
-    said = _assumption("CUDA context", context, name)
+    names = _names(architecture)
+    said = _assumption(names.context, context, name)
     if num_ranks == 1:
         return context, (said,)
     nccl = communicator_interval(num_ranks)
@@ -117,9 +120,38 @@ def assumed_context(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,
         high_bytes=context.high_bytes + nccl.high_bytes,
-        basis=f"{context.basis}; NCCL {nccl.basis}",
+        basis=f"{context.basis}; {names.communicator} {nccl.basis}",
     )
-    return whole, (said, _assumption("NCCL", nccl, f"each of {num_ranks} ranks"))
+    return whole, (said, _assumption(names.communicator, nccl, f"each of {num_ranks} ranks"))
+
+
+class _Names(NamedTuple):
+    """What a vendor calls the memory that a process holds outside the allocator, and what shows all of it."""
+
+    context: str
+    communicator: str
+    tool: str
+
+
+_NAMES = {
+    Vendor.NVIDIA: _Names("CUDA context", "NCCL", "nvidia-smi"),
+    Vendor.AMD: _Names("HIP context", "RCCL", "amd-smi"),
+}
+
+
+def _names(architecture: str | None) -> _Names:
+    return _NAMES[Architecture.of(architecture or DEFAULT_ARCHITECTURE).vendor]
+
+
+def outside_allocator(architecture: str | None, num_ranks: int) -> str:
+    """What a process holds of the card outside PyTorch's allocator, in words."""
+    names = _names(architecture)
+    return names.context if num_ranks == 1 else f"{names.context} and {names.communicator}"
+
+
+def shown_by(architecture: str | None) -> str:
+    """The tool that shows what a process holds of the card."""
+    return _names(architecture).tool
 
 
 def _assumption(what: str, interval: ContextInterval, of: str) -> str:

@@ -1,4 +1,4 @@
-"""From a card of the catalogue to the properties that cuDNN plans by.
+"""From one of NVIDIA's cards of the catalogue to the properties that cuDNN plans by.
 
 What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
 `workers.predict.plans.device_properties`.

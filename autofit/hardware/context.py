@@ -7,18 +7,24 @@ context is a little that is the same everywhere and a part that grows with
     threads = multiprocessors × resident threads of one
 
 from 36 SMs with 92 to 161 MiB to 148 SMs with 712 MiB, over seven years of architectures.
+
+Of AMD's cards too little was seen for a line, and what was seen follows none: from 202 MiB with the context
+alone to 952, on cards of 104 to 256 compute units. There the interval is what was seen, and more.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
+import statistics
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from autofit.hardware.gpus import find_gpu
+from workers.architecture import Architecture, Vendor
 from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 Loading = Literal["lazy", "eager"]
@@ -35,6 +41,10 @@ _BELOW_MIB, _ABOVE_MIB = 110, 120
 # What loading all kernels at once adds: from 362 MiB (pytorch/pytorch#86509, on a card that is not
 # named) to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
 _EAGER_MIB = (360, 680, 1180)
+
+# Of AMD's cards the high end is so many times the most that was seen: an assumption, as of the errors of
+# predictions on cards without real runs (`data/residuals.toml`).
+_BEYOND_AMD = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +86,24 @@ class ContextInterval:
 
 
 @functools.cache
-def observations() -> tuple[Observation, ...]:
-    """What was seen, in the order of the file: by architecture."""
+def observations(vendor: Vendor = Vendor.NVIDIA) -> tuple[Observation, ...]:
+    """What was seen on a vendor's cards, in the order of the file: by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
-    return tuple(
-        Observation(
-            card=entry["card"],
-            architecture=architecture,
-            num_sms=num_sms,
-            num_bytes=entry["mib"] * _MIB,
-            loading=entry["loading"],
-            what=entry["what"],
-            source=entry["source"],
-            left_out=entry.get("left_out", ""),
-        )
-        for entry in tomllib.loads(text)["observations"]
-        for architecture, num_sms in (_card(entry["card"]),)
+    table = "of_amd" if vendor is Vendor.AMD else "observations"
+    return tuple(map(_observation, tomllib.loads(text)[table]))
+
+
+def _observation(entry: Mapping[str, Any]) -> Observation:
+    architecture, num_sms = _card(entry["card"])
+    return Observation(
+        card=entry["card"],
+        architecture=architecture,
+        num_sms=num_sms,
+        num_bytes=entry["mib"] * _MIB,
+        loading=entry["loading"],
+        what=entry["what"],
+        source=entry["source"],
+        left_out=entry.get("left_out", ""),
     )
 
 
@@ -109,13 +121,15 @@ def context_interval(
     """What a process of PyTorch holds outside the allocator.
 
     Args:
-        architecture: `sm_XY`. Of one that is not in the catalogue the largest is taken, and the
-            interval is twice as wide.
+        architecture: of the card. Of NVIDIA's that are not in the catalogue the largest is taken, and
+            the interval is twice as wide.
         name: the card's key or CUDA name, where it is known; else the architecture's typical card
             is taken.
         loading: of kernels. Every release of PyTorch that is supported loads lazily, unless
             `CUDA_MODULE_LOADING=EAGER` is set.
     """
+    if Architecture.of(architecture).vendor is Vendor.AMD:
+        return _of_amd()
     if architecture in ARCHITECTURE_LIMITS:
         properties = properties_for(architecture, name)
         below, above = _BELOW_MIB, _ABOVE_MIB
@@ -133,6 +147,17 @@ def context_interval(
         likely_bytes=round(likely) * _MIB,
         high_bytes=round(high) * _MIB,
         basis=evidence,
+    )
+
+
+def _of_amd() -> ContextInterval:
+    """From the least to well beyond the most that was seen on AMD's cards, likely the middle one."""
+    sizes = [seen.num_bytes for seen in observations(Vendor.AMD)]
+    return ContextInterval(
+        low_bytes=min(sizes),
+        likely_bytes=round(statistics.median(sizes) / _MIB) * _MIB,
+        high_bytes=round(_BEYOND_AMD * max(sizes) / _MIB) * _MIB,
+        basis=f"{len(sizes)} processes seen on AMD's cards; {_BEYOND_AMD} times the most that any held",
     )
 
 

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
+from workers.architecture import Architecture, Vendor, of_capability
 
 _MIB = 1024**2
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
 _RAY_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
 
-_OF_SELLER = ("nvidia", "geforce", "tesla")
+# What the sellers say of all of theirs; boards and virtual machines have AMD's cards by longer names.
+_OF_SELLER = ("nvidia", "geforce", "tesla", "amd", "instinct", "oam", "vf")
+_OAM_BOARDS = re.compile(r"MI3\d\dX")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +32,11 @@ class Gpu:
 
     Attributes:
         key: the name it is asked for by, such as `rtx-3090`.
-        name: the name CUDA gives it.
-        architecture: `sm_XY`, from its compute capability.
+        name: the name CUDA or HIP gives it.
+        architecture: `sm_XY`, from its compute capability, or AMD's `gfxNNN`.
+        num_sms: its streaming multiprocessors, of AMD's cards the compute units.
         sold_gb: the memory it is sold with, in the seller's GB.
-        total_bytes: the total memory CUDA reports (`cudaDeviceProp.totalGlobalMem`).
+        total_bytes: the total memory CUDA or HIP reports (`totalGlobalMem` of the device's properties).
         provenance: `reported` when that total was seen in a log, `derived` when it was concluded
             from a similar card.
         source: which log, or which card and how.
@@ -48,6 +52,10 @@ class Gpu:
     source: str
 
     @property
+    def vendor(self) -> Vendor:
+        return Architecture.of(self.architecture).vendor
+
+    @property
     def is_mig_slice(self) -> bool:
         return "-mig-" in self.key
 
@@ -61,9 +69,12 @@ class Gpu:
         """What a Ray cluster may call the card, the most exact name first and Ray's own last.
 
         Ray names a node's card from what the driver calls it (`_gpu_name_to_accelerator_type` of
-        `ray/_private/accelerators/nvidia_gpu.py`). `A100-40G` and `A100-80G` of
-        `ray.util.accelerators` are given to nodes by hand.
+        `ray/_private/accelerators/nvidia_gpu.py`), AMD's from their device ids (`amd_gpu.py` beside it).
+        `A100-40G` and `A100-80G` of `ray.util.accelerators` are given to nodes by hand.
         """
+        if self.vendor is Vendor.AMD:
+            words = "-".join(re.findall(r"\w+", self.name))
+            return (f"{words}-OAM" if _OAM_BOARDS.search(self.name) else words,)
         match = _RAY_MODEL.match(self.name)
         name = match.group(1) if match else self.name.removeprefix("NVIDIA").strip()
         usual = name.replace(" ", "-")
@@ -121,7 +132,7 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 def find_gpu(name: str) -> Gpu:
     """The card of that key or CUDA name, or the only one whose key or name begins so.
 
-    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, Tesla) do not matter.
+    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter.
 
     Raises:
         UnknownGpuError: with the cards that the name may stand for, or the keys that come near.
@@ -169,13 +180,16 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 
 
 def catalogue_architectures() -> tuple[str, ...]:
-    """The architectures of all cards of the catalogue, the oldest first."""
-    return oldest_first(gpu.architecture for gpu in catalogue().values())
+    """The architectures that a card may be of which is not named, the oldest first.
+
+    They are those of NVIDIA's cards: AMD's need another build of PyTorch, so that who has one knows it.
+    """
+    return oldest_first(gpu.architecture for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA)
 
 
 def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Different `sm_XY` by their compute capability."""
-    return tuple(sorted(set(architectures), key=lambda name: int(name.removeprefix("sm_"))))
+    """Different architectures by their age, NVIDIA's before AMD's."""
+    return tuple(sorted(set(architectures), key=lambda name: Architecture.of(name).age))
 
 
 def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
@@ -267,7 +281,7 @@ def _local_gpu(nvml: Any, device: Any, card: Any, driver_version: str) -> LocalG
     return LocalGpu(
         name=nvml.nvmlDeviceGetName(device),
         uuid=nvml.nvmlDeviceGetUUID(device),
-        architecture=f"sm_{major}{minor}",
+        architecture=of_capability(major, minor),
         total_bytes=memory.total - memory.reserved,
         used_bytes=memory.total - memory.reserved - memory.free,
         driver_version=driver_version,

@@ -36,10 +36,11 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
 
+from workers.architecture import Architecture, Vendor
 from workers.trace import Category, ConvPass, Trace
 
 SCHEMA = "autofit.residuals/2"
-ANY = "any"
+ANY, _AMDS = "any", "amd-instinct"
 
 
 class ModelClass(StrEnum):
@@ -122,18 +123,25 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
     return dense, grouped, depthwise
 
 
-def generation(architecture: str) -> str:
-    """The generations of cards that share their residuals, by the major compute capability."""
-    capability = int(architecture.removeprefix("sm_"))
-    if capability < 70:
+def generation(name: str) -> str:
+    """The generations of cards that share their residuals, by the major compute capability; AMD's are one.
+
+    Args:
+        name: of an architecture.
+    """
+    of_card = Architecture.of(name)
+    if of_card.vendor is Vendor.AMD:
+        return _AMDS
+    if of_card.capability < 70:
         return "pascal-or-older"
     names = {7: "volta-turing", 8: "ampere-ada", 9: "hopper"}
-    return names.get(capability // 10, "blackwell-or-newer")
+    return names.get(of_card.capability // 10, "blackwell-or-newer")
 
 
-def cards_of(model_class: ModelClass, architecture: str) -> str:
-    """The cards that share the residuals of a class: a `generation`, or `any` card."""
-    return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS else generation(architecture)
+def cards_of(model_class: ModelClass, name: str) -> str:
+    """The cards that share the residuals of a class: a `generation`, or `any` card but AMD's."""
+    cards = generation(name)
+    return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards != _AMDS else cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +181,8 @@ class Calibration:
         what = f"{self.model_class} models on {self.cards} cards"
         if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
             what = "steps without convolutions, of which shapes decide every size"
+        if self.num_rows and self.cards == _AMDS:
+            what += ", all of them on NVIDIA's cards"
         if self.observed:
             plural = "" if len(self.observed) == 1 else "s"
             rest = f"the errors of real runs of {what}" if self.num_rows else "an assumption"
@@ -253,7 +263,7 @@ class Residuals:
         )
 
     def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
-        """The calibration of a class of models on a card of an architecture, `sm_XY`.
+        """The calibration of a class of models on a card of an architecture.
 
         Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
         one of them does. The ends span the workspaces, which are those of all these cards.
@@ -278,6 +288,10 @@ class Residuals:
     def _of(self, model_class: ModelClass, cards: str) -> Calibration:
         """The calibration of a class of models on the cards of a `generation`."""
         measured = self.measured.get((model_class, cards))
+        if measured is None and cards == _AMDS:
+            # What is left where shapes decide every size is the model's own, and no card's.
+            of_any = self.measured.get((model_class, ANY))
+            measured = None if of_any is None else dataclasses.replace(of_any, cards=cards)
         if measured is not None:
             return measured
         known = list(self.measured.values())

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workers import conv
+from workers.architecture import Architecture
 from workers.conv import ConvPolicy, Rewrite
 from workers.conv.algorithm import direct_flops, tensor_bytes
 from workers.predict.plans.device_properties import DeviceProperties
@@ -46,7 +47,7 @@ class Rates:
     @classmethod
     def of(cls, card: DeviceProperties, *, dtype: str, allow_tf32: bool) -> Rates:
         """The rates of a card for tensors of a type."""
-        capability = int(card.architecture.removeprefix("sm_"))
+        capability = Architecture.of(card.architecture).capability
         clocks = card.num_sms * card.sm_clock_khz * 1e3
         plain = _PLAIN[capability]
         products = plain if dtype not in ("float16", "bfloat16") else _HALF[capability]

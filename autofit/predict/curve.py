@@ -27,8 +27,10 @@ from autofit.predict.estimate import (
 )
 from autofit.predict.observations import Residual, sharpened
 from autofit.predict.plan_sources import CardPlans
+from autofit.predict.unpredictable import why_unpredictable
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
+from workers.architecture import Architecture, Vendor
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Conditions, Level
 from workers.predict.curve.mixed_convolutions import Candidate
@@ -160,7 +162,7 @@ class PredictedCurve:
                 peak,
                 most_bytes,
                 calibration,
-                convolves=trace.convolves,
+                workspaces=self._workspaces_of(trace),
                 modules=on_card.largest_plan_modules(),
             ),
             notes=trace.notes,
@@ -218,8 +220,12 @@ class PredictedCurve:
             versions=versions(),
         )
 
+    def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
+        """Why nothing is predicted of a size of the step on another card; None where `on` has its curve."""
+        return why_unpredictable(self._knobs, self._at(batch_size).step.trace, card)
+
     def on(self, card: Card) -> PredictedCurve:
-        """The same step on another card."""
+        """The same step on another card, one that it can be predicted on."""
         return PredictedCurve(
             self._workload,
             self._knobs,
@@ -299,8 +305,13 @@ class PredictedCurve:
         )
         return planner.within_budget(self._calibration(on_card).within_high_end(budget_bytes))
 
-    def conv_cost(self, batch_size: int, budget_bytes: int) -> float:
-        """The predicted time of all convolutions, over that of the backend's own choice."""
+    def conv_cost(self, batch_size: int, budget_bytes: int) -> float | None:
+        """The predicted time of all convolutions, over that of the backend's own choice.
+
+        None on AMD's cards, of whose convolutions no times are known.
+        """
+        if self._is_amds:
+            return None
         if self._knobs.conv_algo == MIXED:
             plan = self.conv_plan(batch_size, budget_bytes)
             return math.inf if plan is None else plan.relative_cost
@@ -359,6 +370,16 @@ class PredictedCurve:
     def trace_digest(self) -> str:
         """Names the trace at the first of the sizes that every curve is traced at."""
         return self._digest(self._at(TRACED_BATCH_SIZES[0]).step.trace)
+
+    def _workspaces_of(self, trace: Trace) -> str:
+        """What the workspaces of a step are of, as a reader is told."""
+        if self._is_amds:
+            return "workspaces of hipBLASLt, hipBLAS and AOTriton"
+        return "workspaces of convolutions" if trace.convolves else "workspaces of libraries"
+
+    @property
+    def _is_amds(self) -> bool:
+        return Architecture.of(self._card.architecture).vendor is Vendor.AMD
 
     @property
     def _level(self) -> Level:
@@ -458,12 +479,11 @@ def _unknowns(
     most_bytes: int,
     calibration: Calibration,
     *,
-    convolves: bool,
+    workspaces: str,
     modules: tuple[str, ...],
 ) -> tuple[Unknown, ...]:
     """What the interval is made of, the source that may add most first; what moves nothing is left out."""
     likely = peak.reserved_bytes
-    workspaces = "workspaces of convolutions" if convolves else "workspaces of libraries"
     ends = {
         workspaces: (peak.low_bytes, peak.high_bytes),
         "sizes that depend on values": (likely, likely + max(0, most_bytes - peak.high_bytes)),

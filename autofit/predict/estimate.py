@@ -176,6 +176,11 @@ class Estimate:
     notes: tuple[str, ...] = ()
 
     @property
+    def architecture(self) -> str | None:
+        """The likely one of its architectures."""
+        return next(iter(self.architectures), None)
+
+    @property
     def samples_per_step(self) -> int:
         """See `Knobs.samples_per_step`."""
         return self.knobs.samples_per_step(self.batch_size, self.num_ranks)

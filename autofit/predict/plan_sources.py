@@ -16,6 +16,7 @@ from autofit import paths
 from autofit.errors import StorageError, UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
+from workers.architecture import Architecture, Vendor
 from workers.predict.curve.other_cards import OtherCards
 from workers.predict.plans.cudnn import CudnnError
 from workers.predict.plans.cudnn_plans import CudnnPlans
@@ -91,7 +92,7 @@ def prepare(architecture: str) -> None:
 
 def _asked(architecture: str) -> AskedPlans | None:
     """libcudnn, if it is there and can be told of the architecture."""
-    if not CudnnPlans.is_available():
+    if Architecture.of(architecture).vendor is not Vendor.NVIDIA or not CudnnPlans.is_available():
         return None
     try:
         asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")

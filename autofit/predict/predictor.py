@@ -30,6 +30,7 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
+from autofit.predict.unpredictable import require_predictable
 from autofit.settings.goals import Risk
 from workers import conv
 from workers.conv import Rewrite
@@ -125,13 +126,14 @@ class Predictor:
             risk: the level that the curve's peaks, verdicts and outcomes are of.
 
         Raises:
-            WorkloadFailedError: the workload cannot be traced.
+            WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
         curve = self.step_curve(knobs)
         trace = curve.at(TRACED_BATCH_SIZES[0]).trace
         at_most = self._at_most().step_curve(knobs) if _rests_on_shares(trace) else None
         knobs = _with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
+        require_predictable(knobs, trace, card)
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
@@ -188,12 +190,13 @@ class Predictor:
 
         Raises:
             UsageError: there is no such batch size or mode.
-            WorkloadFailedError: the workload cannot be traced.
+            WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
         trace = self.trace(knobs, batch_size)
         batch_size = trace.batch_size  # smaller where the whole data set is
         knobs = _with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
+        require_predictable(knobs, trace, card)
         at_most = PeakCurve([self._at_most().trace(knobs, batch_size)]) if _rests_on_shares(trace) else None
         curve = self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False, at_most=at_most)
         if (why := curve.why_refused(batch_size)) is not None:
@@ -201,7 +204,12 @@ class Predictor:
         return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
-        """The curve of a trace, or of a part of it, which knows its batch size alone."""
+        """The curve of a trace, or of a part of it, which knows its batch size alone.
+
+        Raises:
+            UnpredictableCardError: nothing is predicted of it on that card.
+        """
+        require_predictable(knobs, trace, card)
         curve = PeakCurve([trace])
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 

@@ -12,7 +12,7 @@ from autofit.errors import BudgetError, ExitCode, UsageError, WorkloadFailedErro
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.budget import make_budget
 from autofit.hardware.card import card_named
-from autofit.hardware.gpus import Gpu
+from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
@@ -23,6 +23,7 @@ from autofit.search.curves import CachedCurve
 from autofit.search.sizes import sizes_for
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
+from workers.architecture import Architecture
 from workers.knobs import KNOBS, Knobs
 from workers.predict.curve.peak_curve import traced_knobs
 from workers.protocol import Evidence, Verdict
@@ -58,8 +59,10 @@ class CardFit:
         total_bytes: the total memory that CUDA reports.
         usable_bytes: what of it is left for PyTorch; 0 where nothing is.
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
-            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`.
-        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`.
+            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also where nothing
+            is predicted.
+        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`. This and what follows up
+            to the largest batch is None where nothing is predicted.
         interval: the predicted reserved peak, in bytes.
         device_peak_bytes: what nvidia-smi would likely show.
         largest_batch: that fits with this setting, at the risk, while the next does not; `tune` may prove one
@@ -67,7 +70,8 @@ class CardFit:
             trace.
         lever: the gentlest single change with which this batch fits here; None where it fits anyway, or
             none of those that were tried makes it fit.
-        reason: why no card of its kind can run it, whatever memory there is; empty where it can.
+        reason: why no card of its kind can run it, whatever memory there is, or why nothing is predicted of
+            it there; else empty.
     """
 
     gpu: str
@@ -75,9 +79,9 @@ class CardFit:
     total_bytes: int
     usable_bytes: int
     verdict: Answer
-    likely_verdict: Verdict
-    interval: Interval
-    device_peak_bytes: int
+    likely_verdict: Verdict | None
+    interval: Interval | None
+    device_peak_bytes: int | None
     largest_batch: int | None
     lever: Lever | None = None
     reason: str = ""
@@ -149,24 +153,30 @@ def which_cards(
         asked = predictor.own_batch_size(knobs)
     batch_size = predictor.trace(knobs, asked).batch_size  # smaller where the whole data set is
     ordered = sorted(question.gpus, key=lambda gpu: (gpu.total_bytes, gpu.key))
-    any_card = card_named(ordered[0].key, settings.setup.num_ranks)
+    # The step may be unpredictable on AMD's cards alone: NVIDIA's come first.
+    architectures = oldest_first(gpu.architecture for gpu in ordered)
+    smallest = {gpu.architecture: gpu.key for gpu in reversed(ordered)}
+    any_card = card_named(smallest[architectures[0]], settings.setup.num_ranks)
     curve = predictor.curve(knobs, any_card, risk=settings.risk)
     if not predictor.confirm(knobs, any_card, batch_size):
         curve = predictor.curve(knobs, any_card, risk=settings.risk)
     max_batch = min(settings.max_batch, predictor.num_samples or settings.max_batch)
-    kinds: dict[str, _Kind] = {}
+    kinds: dict[str, _Kind | _Unpredictable] = {}
     emit(Progress(stage="cards"))
-    for gpu in ordered:
-        if gpu.architecture not in kinds:
-            kinds[gpu.architecture] = _Kind(
-                curve.on(card_named(gpu.key)), batch_size, sizes_for(knobs, min_batch=1, max_batch=max_batch)
-            )
+    for name in architectures:
+        card = card_named(smallest[name])
+        why = curve.why_unpredictable_on(card, batch_size)
+        kinds[name] = (
+            _Kind(curve.on(card), batch_size, sizes_for(knobs, min_batch=1, max_batch=max_batch))
+            if why is None
+            else _Unpredictable(why)
+        )
     fits = {gpu: kinds[gpu.architecture].on(gpu, settings) for gpu in reversed(ordered)}
     wanting = {gpu: fits[gpu].usable_bytes for gpu in ordered if fits[gpu].verdict is not Answer.FITS}
     found, num_untried = _helped(
         predictor, settings, wanting, batch_size, with_traces=question.with_traces, emit=emit
     )
-    estimate = kinds[ordered[0].architecture].estimate
+    estimate = curve(batch_size)
     return CardsAnswer(
         workload=estimate.workload,
         mode=estimate.mode,
@@ -180,6 +190,33 @@ def which_cards(
         num_ranks=estimate.num_ranks,
         versions=estimate.versions,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpredictable:
+    """The cards of an architecture on which nothing is predicted of the configuration.
+
+    Attributes:
+        reason: why, and what can be done.
+    """
+
+    reason: str
+
+    def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
+        """What is said of such a card."""
+        _context_bytes, usable_bytes = _budget(gpu, settings)
+        return CardFit(
+            gpu=gpu.key,
+            architecture=gpu.architecture,
+            total_bytes=gpu.total_bytes,
+            usable_bytes=usable_bytes,
+            verdict=Answer.UNSURE,
+            likely_verdict=None,
+            interval=None,
+            device_peak_bytes=None,
+            largest_batch=None,
+            reason=self.reason,
+        )
 
 
 class _Kind:
@@ -196,7 +233,7 @@ class _Kind:
         self._cached = CachedCurve(curve)
         self._reason = curve.why_refused(batch_size) or ""
         self._sizes = sizes[: bisect.bisect_right(sizes, curve.largest_accepted(sizes[-1]))]
-        self.estimate: Estimate = curve(batch_size)
+        self._estimate: Estimate = curve(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """What becomes of it on a card of that architecture, the largest of them first."""
@@ -208,8 +245,8 @@ class _Kind:
             usable_bytes=usable_bytes,
             verdict=self._answer(usable_bytes),
             likely_verdict=self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes),
-            interval=self.estimate.interval,
-            device_peak_bytes=self.estimate.peak_reserved_bytes + context_bytes,
+            interval=self._estimate.interval,
+            device_peak_bytes=self._estimate.peak_reserved_bytes + context_bytes,
             largest_batch=self._largest(usable_bytes),
             reason=self._reason,
         )
@@ -309,7 +346,7 @@ def _peaks_with(
     """
     peaks: dict[str, int] = {}
     curve: PredictedCurve | None = None
-    for gpu in gpus:
+    for gpu in sorted(gpus, key=lambda gpu: Architecture.of(gpu.architecture).age):
         if gpu.architecture in peaks:
             continue
         card = card_named(gpu.key, settings.setup.num_ranks)
@@ -321,6 +358,7 @@ def _peaks_with(
                 else predictor.curve_at(lever.knobs, card, batch_size)
             ).at_risk(settings.risk)
         on_card = curve.on(card)
-        if on_card.why_refused(batch_size) is None:
+        is_predictable = curve.why_unpredictable_on(card, batch_size) is None
+        if is_predictable and on_card.why_refused(batch_size) is None:
             peaks[gpu.architecture] = on_card.peak_reserved_bytes(batch_size)
     return peaks

@@ -14,7 +14,7 @@ from autofit.explain.views.filters import Filters
 from autofit.explain.views.scopes import scope_view
 from autofit.explain.views.timeline import timeline
 from autofit.explain.views.workspaces import layer_workspaces
-from autofit.hardware.budget import Budget, make_budget
+from autofit.hardware.budget import Budget, make_budget, shown_by
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predict.curve import PredictedCurve
@@ -106,6 +106,7 @@ def report_on_estimate(
                     configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.num_ranks),
                     convolves=estimate.convolves,
                 ),
+                architecture=estimate.architecture,
                 allocated_bytes=estimate.peak_allocated_bytes,
                 reserved_bytes=estimate.peak_reserved_bytes,
                 context_bytes=estimate.context_bytes,
@@ -141,6 +142,7 @@ def report_on_profile(profile: Profile) -> Content:
                     configuration(profile.knobs, trace.mode, trace.batch_kind, trace.num_ranks),
                     convolves=trace.convolves,
                 ),
+                architecture=profile.architecture,
                 allocated_bytes=allocated,
                 reserved_bytes=reserved,
                 context_bytes=profile.context_bytes,
@@ -182,6 +184,7 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
             lane.peak.categories,
             reserved_bytes=reserved_bytes,
             context_bytes=profile.context_bytes,
+            architecture=profile.architecture,
             num_ranks=profile.trace.num_ranks,
         ),
         "nodes": (
@@ -317,13 +320,18 @@ def _setting(conv_algo: str, configured: str, *, convolves: bool) -> Fact:
 
 
 def _facts_of_configuration(
-    setting: Fact, *, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+    setting: Fact,
+    *,
+    architecture: str | None,
+    allocated_bytes: int,
+    reserved_bytes: int,
+    context_bytes: int,
 ) -> Iterator[Fact]:
     yield setting
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),
         ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),
-        ("device peak", reserved_bytes + context_bytes, "what nvidia-smi would show"),
+        ("device peak", reserved_bytes + context_bytes, f"what {shown_by(architecture)} would show"),
     ):
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
 

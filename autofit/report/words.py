@@ -19,11 +19,6 @@ def samples_in_words(knobs: Knobs, batch_size: int, num_ranks: int) -> str:
     return f"{num_ranks} ranks with {each} each: {total} samples a step"
 
 
-def outside_allocator(num_ranks: int) -> str:
-    """What a process holds of the card outside PyTorch's allocator."""
-    return "CUDA context" if num_ranks == 1 else "CUDA context and NCCL"
-
-
 def unnamed_card(architectures: Sequence[str]) -> str:
     """What an interval over several architectures, the likely one first, is of and how to narrow it."""
     spanned = ", ".join(oldest_first(architectures))

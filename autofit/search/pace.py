@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
+from workers.architecture import Architecture, Vendor
 from workers.knobs import KNOBS, Knobs
 from workers.protocol import HOST_ARCHITECTURE
 
@@ -36,12 +37,12 @@ class Pace:
         """The pace of a setting.
 
         Args:
-            architecture: `sm_XY` of the card, or `HOST_ARCHITECTURE`.
+            architecture: of the card, or `HOST_ARCHITECTURE`.
             conv_cost: the predicted time of its convolutions over that of the backend's choice;
                 without it settings of different algorithms are not compared.
         """
         left = dataclasses.asdict(knobs)
-        capability = None if architecture == HOST_ARCHITECTURE else int(architecture.removeprefix("sm_"))
+        capability = _capability(architecture)
         costs: list[float] = []
         for name, cost in _COSTS:
             if (place := cost.of(left[name], capability)) is not None:
@@ -65,3 +66,11 @@ class Pace:
     def is_no_slower_than(self, other: Pace) -> bool:
         """Whether a sample takes at most as long, as far as that is known."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
+
+
+def _capability(name: str) -> int | None:
+    """The compute capability that costs are ordered by; None on the CPU and AMD's cards, which have none."""
+    if name == HOST_ARCHITECTURE:
+        return None
+    card = Architecture.of(name)
+    return card.capability if card.vendor is Vendor.NVIDIA else None

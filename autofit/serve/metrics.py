@@ -18,6 +18,7 @@ from autofit.events import (
     Event,
     JobsCounted,
     PredictionCompared,
+    RecommendationMade,
     TrialAbandoned,
     TrialFinished,
     TrialStarted,
@@ -82,7 +83,7 @@ class Metrics:
                     self._show_in_flight()
             case TrialFinished():
                 self._finish(event)
-            case PredictionCompared() | BoundaryMoved():
+            case PredictionCompared() | BoundaryMoved() | RecommendationMade():
                 self._show(event)
             case WorkersChanged(study=study):
                 self._workers[study] = event
@@ -111,7 +112,8 @@ class Metrics:
         for study in alike:
             del self._searches[study]
         series = self._series
-        for gauge in (series.best_batch, series.utilization, series.prediction_error):
+        shown = (series.best_batch, series.recommended_batch, series.utilization, series.prediction_error)
+        for gauge in shown:
             gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
         self._searches[event.study] = search
         if search is self._newest(search.workload):
@@ -127,14 +129,23 @@ class Metrics:
             self._series.ooms.labels(probe).inc()
         self._series.duration.labels(probe).observe(outcome.wall_seconds)
 
-    def _show(self, event: PredictionCompared | BoundaryMoved) -> None:
+    def _show(self, event: PredictionCompared | BoundaryMoved | RecommendationMade) -> None:
         search = self._searches.get(event.study)
         if search is None:
             return
-        if isinstance(event, BoundaryMoved):
-            self._show_found(search, event)
-        else:
-            self._show_error(search, event)
+        match event:
+            case BoundaryMoved():
+                self._show_found(search, event)
+            case RecommendationMade():
+                self._show_recommended(search, event)
+            case PredictionCompared():
+                self._show_error(search, event)
+
+    def _show_recommended(self, search: _Search, made: RecommendationMade) -> None:
+        gauge = self._series.recommended_batch
+        gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
+        if made.knobs is not None and made.batch_size is not None:
+            gauge.labels(search.workload, search.gpu, made.knobs.conv_algo).set(made.batch_size)
 
     def _show_error(self, search: _Search, compared: PredictionCompared) -> None:
         if compared.trial >= search.error_trial:
@@ -221,6 +232,13 @@ class _Series:
         self.best_batch = Gauge(
             "autofit_best_batch_size",
             "Largest batch found to fit with this convolution algorithm; 0 when none fits.",
+            ["workload", "gpu", "conv_algo"],
+            registry=registry,
+        )
+        self.recommended_batch = Gauge(
+            "autofit_recommended_batch_size",
+            "Batch that the search recommends, with its convolution algorithm: the largest with PyTorch's "
+            "default backend, unless another was asked for or measured to be no slower.",
             ["workload", "gpu", "conv_algo"],
             registry=registry,
         )

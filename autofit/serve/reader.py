@@ -126,6 +126,8 @@ class StorageReader:
                 if name != JOBS_STUDY and self._opened_as.get(name) != found[OPENED]:
                     self._opened_as[name] = found[OPENED]
                     self._open_study(backend, name, found)
+                if name in self._studies:
+                    self._studies[name].hear(found)
             for name in list(self._due()):
                 self._read_study(backend, name)
             if JOBS_STUDY in attributes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from typing import Any
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
@@ -10,12 +12,14 @@ from optuna.trial import FrozenTrial
 from autofit.events import (
     EventSink,
     PredictionCompared,
+    RecommendationMade,
     TrialAbandoned,
     TrialFinished,
     TrialStarted,
     TuneStarted,
     WorkersChanged,
 )
+from autofit.search.choice import Configuration
 from autofit.search.curves import Curve
 from autofit.serve.background import Log
 from autofit.study.feed import TrialFeed
@@ -23,7 +27,7 @@ from autofit.study.findings import Findings, comparison
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
-from autofit.study.search_record import SearchRecord
+from autofit.study.search_record import SearchRecord, recommendation_of
 from workers.knobs import Knobs
 
 UNREADABLE = (ValueError, LookupError, TypeError)
@@ -58,6 +62,7 @@ class StudyReader:
         self._ledger = Ledger(record.space, budget_bytes=record.budget_bytes, curves=_no_curve)
         self._findings = Findings(name)
         self._compared: PredictionCompared | None = None
+        self._recommended: Configuration | None = None
         self._first_start: dt.datetime | None = None
         self._in_flight: set[int] = set()
         self._workers = WorkersChanged(study=name, num_busy=0, num_idle=0)
@@ -105,6 +110,22 @@ class StudyReader:
             self._emit(found)
         if self._compared is not None:
             self._emit(self._compared)
+        if self._recommended is not None:
+            self._emit_recommended()
+
+    def hear(self, attributes: Mapping[str, Any]) -> None:
+        """Says what the search recommends by the study's attributes, where that is new."""
+        try:
+            recommended = recommendation_of(attributes)
+        except UNREADABLE:  # another version's; its trials count all the same
+            return
+        if recommended != self._recommended:
+            self._recommended = recommended
+            self._emit_recommended()
+
+    def _emit_recommended(self) -> None:
+        knobs, batch_size = self._recommended or (None, None)
+        self._emit(RecommendationMade(study=self._name, knobs=knobs, batch_size=batch_size))
 
     def read(self, backend: BaseStorage) -> bool:
         """Reads what is new.

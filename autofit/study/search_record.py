@@ -6,11 +6,13 @@ They are few and small, since every listing of studies reads all of them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from optuna.storages import BaseStorage
 
+from autofit.search.choice import Configuration
 from autofit.search.space import SearchSpace
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, WorkloadRef
@@ -18,6 +20,7 @@ from workers.setup import DDP, LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
+RECOMMENDED = "autofit_recommended"  # of a study: what its last search recommends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,25 @@ class Opened:
 def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
     """Writes for whom a study was opened, in place of what an earlier opening wrote."""
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
+
+
+def record_recommendation(backend: BaseStorage, study_id: int, recommended: Configuration | None) -> None:
+    """Writes what a search recommends, None where nothing fits, in place of what an earlier one wrote."""
+    plain = None if recommended is None else [dataclasses.asdict(recommended[0]), recommended[1]]
+    backend.set_study_user_attr(study_id, RECOMMENDED, plain)
+
+
+def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
+    """What the search with these attributes of its study recommends; None where it does not, or not yet.
+
+    Raises:
+        ValueError, LookupError, TypeError: another version of autofit wrote them.
+    """
+    plain = attributes.get(RECOMMENDED)
+    if plain is None:
+        return None
+    knobs, batch_size = plain
+    return Knobs(**knobs), batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

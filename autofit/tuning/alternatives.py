@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autofit.errors import AutofitError, BudgetError
 from autofit.events import EventSink, Progress
 from autofit.hardware.budget import make_budget
-from autofit.hardware.card import Card
+from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.search.boundary import Boundary, largest_fitting_batch
@@ -143,7 +143,7 @@ def card_answers(
     emit: EventSink,
     num_ranks: int = 1,
 ) -> tuple[CardAnswer, ...]:
-    """The largest batch of one knob setting on each of `cards`, in their order.
+    """The largest batch of one knob setting on each of `cards` that it is predicted on, in their order.
 
     Args:
         curve: of the setting, on any card.
@@ -156,6 +156,9 @@ def card_answers(
     answers = []
     for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
+        named = card_named(gpu.key, num_ranks)
+        if curve.why_unpredictable_on(named, sizes[0]) is not None:
+            continue
         try:
             budget = make_budget(
                 gpu.total_bytes,
@@ -168,8 +171,7 @@ def card_answers(
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None
         else:
-            card = Card(name=gpu.key, architecture=gpu.architecture, context_bytes=budget.context_bytes)
-            cached = by_architecture.setdefault(gpu.architecture, CachedCurve(curve.on(card)))
+            cached = by_architecture.setdefault(gpu.architecture, CachedCurve(curve.on(named)))
             largest = largest_fitting_batch(cached, budget.usable_bytes, sizes=sizes).largest_batch
         answers.append(CardAnswer(gpu=gpu.key, total_bytes=gpu.total_bytes, largest_batch=largest))
     return tuple(reversed(answers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from workers.protocol import Device, Evidence, TrialOutcome
 from workers.setup import TYPICAL, WORST
 
 TUNE_SCHEMA = "autofit.tune/1"
+TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,3 +348,24 @@ def _reach(answer: KindAnswer) -> str:
     if answer.largest_batch is None:
         return f"do not fit at all{how}"
     return f"fit up to batch {answer.largest_batch}{how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardResults:
+    """The same question, answered for several cards; `to_json()` is the document `autofit.tune-cards/1`.
+
+    Attributes:
+        answers: in the order of the cards.
+        unanswered: by the key of a card of which nothing is predicted, why, and what can be done.
+    """
+
+    answers: tuple[TuneResult, ...]
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        document = {
+            "schema": TUNE_CARDS_SCHEMA,
+            "answers": [answer.to_dict() for answer in self.answers],
+            "unanswered": [{"gpu": gpu, "reason": reason} for gpu, reason in self.unanswered.items()],
+        }
+        return json.dumps(document, indent=2)

@@ -14,8 +14,8 @@ import workers
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
-from autofit.errors import AutofitError, UsageError
-from autofit.events import EventSink, TuneFinished, TuneStarted
+from autofit.errors import AutofitError, UnpredictableCardError, UsageError
+from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.identity import versions
 from autofit.predict import plan_sources
@@ -30,7 +30,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
-from autofit.tuning.result import BatchKinds, Best, CardAnswer, TuneResult
+from autofit.tuning.result import BatchKinds, Best, CardAnswer, CardResults, Recommended, TuneResult
 from autofit.tuning.scope import (
     as_the_script_has_it,
     capped,
@@ -123,9 +123,7 @@ def run(
     return result
 
 
-def run_each(
-    on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink
-) -> tuple[TuneResult, ...]:
+def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink) -> CardResults:
     """Answers the same question for several cards, all of them predicted from the same traces.
 
     Args:
@@ -133,12 +131,23 @@ def run_each(
 
     Raises:
         UsageError: they ask for a measurement.
+        WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
     predictor = local_predictor(workload, setup=on_cards[0].setup, emit=emit)
-    return tuple(
-        run(dataclasses.replace(settings, probe="predict"), workload, emit=emit, predictor=predictor)
-        for settings in on_cards
+    answers: list[TuneResult] = []
+    refused: dict[str, UnpredictableCardError] = {}
+    for settings in on_cards:
+        predicted = dataclasses.replace(settings, probe="predict")
+        try:
+            answers.append(run(predicted, workload, emit=emit, predictor=predictor))
+        except UnpredictableCardError as error:
+            assert settings.gpu is not None
+            refused[settings.gpu.key] = error
+    if not answers:
+        raise next(iter(refused.values()))
+    return CardResults(
+        answers=tuple(answers), unanswered={key: error.message for key, error in refused.items()}
     )
 
 
@@ -189,6 +198,7 @@ class _Tried:
     """
 
     frontier: Frontier
+    recommended: Recommended | None
     trials: tuple[TrialOutcome, ...]
     pruned: tuple[PrunedSetting, ...]
     study: str
@@ -274,8 +284,18 @@ def _try(settings: TuneSettings, predicted: _Predicted, measuring: Measuring, em
             limits=_limits(settings, target, time.monotonic() - predicted.started),
             caps=predicted.caps,
         ).run()
+        recommended = frontier.recommended(default_algo(settings, target))
+        study.recommend(None if recommended is None else (recommended.knobs, recommended.batch_size))
+        emit(
+            RecommendationMade(
+                study=study.name,
+                knobs=None if recommended is None else recommended.knobs,
+                batch_size=None if recommended is None else recommended.batch_size,
+            )
+        )
         return _Tried(
             frontier=frontier,
+            recommended=recommended,
             trials=tuple(record.outcome for record in study.outcomes()),
             pruned=study.pruned,
             study=study.name,
@@ -294,7 +314,7 @@ def _answer(
         budget=target.budget,
         device=next((trial.device for trial in reversed(tried.trials) if trial.was_run), target.device),
         best=best,
-        recommended=frontier.recommended(default_algo(settings, target)),
+        recommended=tried.recommended,
         frontier=with_risks(
             frontier.entries(),
             curves.by_knobs,

@@ -30,6 +30,7 @@ from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
 from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers
+from workers.architecture import Architecture
 from workers.predict.plans.cudnn import Cudnn, dotted
 from workers.predict.plans.plan_table import encoded, file_name, reduced
 from workers.predict.plans.workspace import goes_to_cudnn
@@ -68,7 +69,7 @@ def ask(options: argparse.Namespace) -> None:
     cudnn = Cudnn.load(options.library)
     geometries = all_shapes()
     for architecture in options.architectures:
-        capability = int(architecture.removeprefix("sm_"))
+        capability = Architecture.of(architecture).capability
         device = cudnn.device(properties_for(architecture).to_json())
         for dtype in options.dtypes:
             asked = [
@@ -92,7 +93,7 @@ def build(options: argparse.Namespace) -> None:
     total_bytes = 0
     for (architecture, version), answers in read_answers(options.answers).items():
         major, minor, *_ = map(int, version.split("."))
-        path = DATA / file_name(int(architecture.removeprefix("sm_")), (major, minor))
+        path = DATA / file_name(Architecture.of(architecture).capability, (major, minor))
         path.write_bytes(encoded(version, ((answer.call, answer.plans) for answer in answers)))
         total_bytes += path.stat().st_size
         print(f"{path.name}: {len(answers)} calls, {path.stat().st_size} bytes", flush=True)

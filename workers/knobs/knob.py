@@ -11,8 +11,8 @@ from typing import Any
 # A value that a user typed or a file holds → the value as `Knobs` has it; raises `ValueError`, saying what
 # was expected.
 Read = Callable[[Any], Any]
-# A value and the card's compute capability (80 for sm_80; None on the CPU) → its place in the order of
-# costs; None where that is not known.
+# A value and the card's compute capability (80 for sm_80; None on the CPU and on AMD's cards) → its place in
+# the order of costs; None where that is not known.
 CostOf = Callable[[Any, int | None], float | None]
 Applied = Callable[[Any, str], AbstractContextManager[object]]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from workers.architecture import of_device
 from workers.errors import DeviceError, InvalidTrialError
 from workers.measure import steps
 from workers.measure.card import Card
@@ -282,6 +283,6 @@ def _versions() -> dict[str, str]:
         "python": platform.python_version(),
         "cuda": str(torch.version.cuda),
         "cudnn": str(_cudnn.version()),
-        "architecture": "sm_{}{}".format(*torch.cuda.get_device_capability(0)),
+        "architecture": of_device(torch.cuda.get_device_properties(0), torch.version.hip),
         **{name: os.environ[name] for name in _SETTINGS if name in os.environ},
     }

@@ -68,8 +68,8 @@ def estimate(
 ) -> ExitCode | None:
     """Predict what one configuration needs.
 
-    No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all architectures. Of
-    several cards it prints a table.
+    No GPU is needed. Without --gpu an sm_80 card is assumed, and the range covers all of NVIDIA's
+    architectures. Of several cards it prints a table.
     """
     gpus = cards_named(given["gpu"])
     settings = resolve_one_configuration({**given, "gpu": gpus[0].key if gpus else None}, "an estimate")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -36,8 +35,6 @@ from autofit.tuning.result import TuneResult
 if TYPE_CHECKING:
     from autofit.jobs.driver import JobDriver
 
-
-TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 _Answer = TypeVar("_Answer")
 
@@ -137,13 +134,13 @@ def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: boo
     workload = refer(settings.model, settings)
     results = _search(lambda emit: backend.tune_each(on_cards, workload, emit), settings, quiet=quiet)
     if as_json:
-        answers = [result.to_dict() for result in results]
-        click.echo(json.dumps({"schema": TUNE_CARDS_SCHEMA, "answers": answers}, indent=2))
+        click.echo(results.to_json())
     else:
         from autofit.cli.text.cards import print_tuned_cards
 
         print_tuned_cards(results)
-    return ExitCode.NOTHING_FITS if all(result.best is None for result in results) else ExitCode.FOUND
+    nothing_fits = all(result.best is None for result in results.answers)
+    return ExitCode.NOTHING_FITS if nothing_fits else ExitCode.FOUND
 
 
 def _write_plan(result: TuneResult, path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autofit.cli.text.output import headed, print_whole, stdout, styled
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.settings.words import with_setting
-from autofit.tuning.result import TuneResult
+from autofit.tuning.result import CardResults
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 
@@ -40,9 +38,9 @@ def print_cards(answer: CardsAnswer) -> None:
             styled(card.gpu, "bold"),
             _gib(card.total_bytes),
             _gib(card.usable_bytes),
-            styled(f"{word}, {_LIKELY[card.likely_verdict]}" if word == "unsure" else word, style),
-            _gib(card.interval.likely_bytes),
-            _gib(card.interval.high_bytes),
+            styled(_verdict(card, word), style),
+            "–" if card.interval is None else _gib(card.interval.likely_bytes),
+            "–" if card.interval is None else _gib(card.interval.high_bytes),
             "–" if card.largest_batch is None else str(card.largest_batch),
             _with(card),
         )
@@ -50,10 +48,10 @@ def print_cards(answer: CardsAnswer) -> None:
     console.print(f"\n{_in_words(answer)}", soft_wrap=True)
 
 
-def print_tuned_cards(results: Sequence[TuneResult]) -> None:
+def print_tuned_cards(results: CardResults) -> None:
     """Prints a row a card with what its search recommends, the smallest memory first."""
     console = stdout()
-    first = results[0]
+    first = results.answers[0]
     console.print(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}\n")
     table = headed(
         ("--gpu", "left"),
@@ -64,7 +62,7 @@ def print_tuned_cards(results: Sequence[TuneResult]) -> None:
         ("likely", "right"),
         ("up to", "right"),
     )
-    for result in sorted(results, key=lambda result: result.budget.device_total_bytes):
+    for result in sorted(results.answers, key=lambda result: result.budget.device_total_bytes):
         budget, chosen = result.budget, result.chosen
         interval = None if chosen is None else chosen.interval
         table.add_row(
@@ -77,7 +75,16 @@ def print_tuned_cards(results: Sequence[TuneResult]) -> None:
             "" if interval is None else _gib(interval.high_bytes),
         )
     print_whole(table)
+    for reason in dict.fromkeys(results.unanswered.values()):
+        cards = [gpu for gpu, why in results.unanswered.items() if why == reason]
+        console.print(f"\nNot predicted on {', '.join(cards)}: {reason}.", soft_wrap=True)
     console.print("\n`autofit tune --gpu CARD` shows the whole answer of one.", soft_wrap=True)
+
+
+def _verdict(card: CardFit, word: str) -> str:
+    if card.verdict is not Answer.UNSURE:
+        return word
+    return "not predicted" if card.likely_verdict is None else f"{word}, {_LIKELY[card.likely_verdict]}"
 
 
 def _what(answer: CardsAnswer) -> str:
@@ -91,7 +98,7 @@ def _gib(num_bytes: int) -> str:
 
 
 def _with(card: CardFit) -> str:
-    if card.reason:
+    if card.reason and card.likely_verdict is not None:
         return card.reason
     return "" if card.lever is None else card.lever.how
 
@@ -111,4 +118,5 @@ def _in_words(answer: CardsAnswer) -> str:
         answer.num_levers_untried
     ):
         said += f" --what-if tries {answer.num_levers_untried} more changes, at about a second each."
-    return said
+    reasons = dict.fromkeys(card.reason for card in answer.cards if card.likely_verdict is None)
+    return " ".join((said, *(f"Not predicted: {reason}." for reason in reasons)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 
 from autofit.cli.text.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
-from autofit.hardware.budget import assumed_context
+from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
 from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card, widest, workspaces
@@ -36,7 +36,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
         ("  at least", interval.low_bytes, ""),
         ("  at most", interval.high_bytes, ""),
-        ("device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+        ("device peak", estimate.device_peak_bytes, f"what {shown_by(estimate.architecture)} would show"),
     ]
     if interval.low_bytes == interval.high_bytes:
         del peaks[2:4]

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.predict.estimate import Breakdown, Estimate
-from autofit.report.words import outside_allocator
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
@@ -145,8 +145,12 @@ def print_memory(console: Console, estimate: Estimate) -> None:
         ("= allocated peak", estimate.peak_allocated_bytes, ""),
         ("+ not in use", unused_bytes, "held by the allocator"),
         ("= reserved peak", estimate.peak_reserved_bytes, _spread(estimate)),
-        (f"+ {outside_allocator(estimate.num_ranks)}", estimate.context_bytes, "assumed"),
-        ("= device peak", estimate.device_peak_bytes, "what nvidia-smi would show"),
+        (
+            f"+ {outside_allocator(estimate.architecture, estimate.num_ranks)}",
+            estimate.context_bytes,
+            "assumed",
+        ),
+        ("= device peak", estimate.device_peak_bytes, f"what {shown_by(estimate.architecture)} would show"),
     ):
         style = "bold" if name.startswith("=") else ""
         table.add_row(styled(name, style), styled(format_bytes(num_bytes), style), "", styled(note, "dim"))

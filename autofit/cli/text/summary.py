@@ -7,8 +7,9 @@ from rich.console import Console
 from autofit.cli.text.output import bullets, exact, grid, headed, heading, indented, listing, styled
 from autofit.explain.difference import Difference
 from autofit.explain.summary import Summary, SummaryPart
+from autofit.hardware.budget import outside_allocator, shown_by
+from autofit.predict.estimate import Estimate
 from autofit.questions.summary import SummarizedEstimate
-from autofit.report.words import outside_allocator
 from autofit.units import format_bytes
 
 _MIB = 1024**2
@@ -34,7 +35,7 @@ def print_summary(answer: SummarizedEstimate) -> None:
         heading(console, f"Together: {', '.join(part.name for part in summary.parts)}")
         _print_sizes(console, summary, summary.batch_size)
     heading(console, f"Simulated for comparison: a {estimate.mode} step at batch {estimate.batch_size}")
-    _print_difference(console, answer.difference, num_ranks=estimate.num_ranks)
+    _print_difference(console, answer.difference, estimate)
 
 
 def _print_layers(console: Console, part: SummaryPart) -> None:
@@ -67,7 +68,7 @@ def _print_sizes(console: Console, counted: Summary | SummaryPart, batch_size: i
     console.print(indented(table))
 
 
-def _print_difference(console: Console, difference: Difference, *, num_ranks: int) -> None:
+def _print_difference(console: Console, difference: Difference, estimate: Estimate) -> None:
     table = grid("left", "right", "right", "left")
 
     def row(name: str, num_bytes: int, note: str = "", *, is_sum: bool = False) -> None:
@@ -83,8 +84,17 @@ def _print_difference(console: Console, difference: Difference, *, num_ranks: in
     row("= allocated peak", difference.allocated_bytes, f"in {difference.peak_phase}", is_sum=True)
     row("+ not in use", difference.unused_bytes, "held by the allocator: fragments and blocks freed before")
     row("= reserved peak", difference.reserved_bytes, "PyTorch's segments, likely", is_sum=True)
-    row(f"+ {outside_allocator(num_ranks)}", difference.context_bytes, "assumed")
-    row("= device peak", difference.device_bytes, "what nvidia-smi would show", is_sum=True)
+    row(
+        f"+ {outside_allocator(estimate.architecture, estimate.num_ranks)}",
+        difference.context_bytes,
+        "assumed",
+    )
+    row(
+        "= device peak",
+        difference.device_bytes,
+        f"what {shown_by(estimate.architecture)} would show",
+        is_sum=True,
+    )
     console.print(indented(table))
     off = difference.summary_bytes - difference.device_bytes
     word = "more" if off > 0 else "less"

@@ -16,8 +16,9 @@ from autofit.cli.text.commands import as_typed
 from autofit.cli.text.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.cli.text.tune_sections import print_measured, print_plan, print_pruned, print_risks
+from autofit.hardware.budget import outside_allocator
 from autofit.report.answer import answer_in_words
-from autofit.report.words import assumptions, outside_allocator
+from autofit.report.words import assumptions
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration, joined, with_setting
 from autofit.tuning.result import Best, FrontierEntry, TuneResult
@@ -87,7 +88,10 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     table.add_row("", format_bytes(budget.device_total_bytes), total)
     percent = f"{(settings.margin * 100).normalize():f}%"
     for num_bytes, what in (
-        (budget.context_bytes, f"{outside_allocator(result.num_ranks)}, assumed"),
+        (
+            budget.context_bytes,
+            f"{outside_allocator(next(iter(result.architectures), None), result.num_ranks)}, assumed",
+        ),
         (budget.other_bytes, "reserve for other processes"),
         (budget.margin_bytes, f"margin of {percent}"),
     ):

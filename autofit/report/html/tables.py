@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.report.html.content import CATEGORY_NAMES, Table
-from autofit.report.words import outside_allocator, rate
+from autofit.report.words import rate
 from autofit.tuning.result import FrontierEntry, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
@@ -39,13 +40,19 @@ def frontier_table(result: TuneResult) -> Table:
 
 
 def breakdown_table(
-    categories: Mapping[Category, int], *, reserved_bytes: int, context_bytes: int, num_ranks: int
+    categories: Mapping[Category, int],
+    *,
+    reserved_bytes: int,
+    context_bytes: int,
+    architecture: str,
+    num_ranks: int,
 ) -> Table:
     """What is alive at the allocated peak, and what comes on top of it up to the device peak.
 
     Args:
         categories: bytes of live blocks at the peak.
         reserved_bytes: the likely reserved peak.
+        architecture: of the card.
     """
     allocated = sum(categories.values())
     parts = ((CATEGORY_NAMES[category], size) for category, size in categories.items() if size)
@@ -54,8 +61,8 @@ def breakdown_table(
         ("= allocated peak", allocated),
         ("+ held by the allocator, not in use", reserved_bytes - allocated),
         ("= reserved peak", reserved_bytes),
-        (f"+ {outside_allocator(num_ranks)}, assumed", context_bytes),
-        ("= device peak, what nvidia-smi would show", reserved_bytes + context_bytes),
+        (f"+ {outside_allocator(architecture, num_ranks)}, assumed", context_bytes),
+        (f"= device peak, what {shown_by(architecture)} would show", reserved_bytes + context_bytes),
     ]
     return Table(
         columns=("", "size", "bytes", "of allocated"),

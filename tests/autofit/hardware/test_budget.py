@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.errors import BudgetError
-from autofit.hardware.budget import make_budget
+from autofit.hardware.budget import make_budget, outside_allocator, shown_by
 from autofit.hardware.gpus import Gpu, catalogue
 from tests.each import check_each
+from workers.architecture import Vendor
 
 MIB = 1024**2
 GIB = 1024**3
@@ -70,7 +71,9 @@ def test_without_a_card_sm_80_is_assumed_and_said() -> None:
 def test_an_unlisted_architecture_gets_more_than_the_largest_context_and_says_so() -> None:
     budget = make_budget(16 * GIB, architecture="sm_999")
     assert budget.context_bytes > max(
-        make_budget(16 * GIB, architecture=gpu.architecture).context_bytes for gpu in catalogue().values()
+        make_budget(16 * GIB, architecture=gpu.architecture).context_bytes
+        for gpu in catalogue().values()
+        if gpu.vendor is Vendor.NVIDIA
     )
     assert "none seen on sm_999: taken from the largest known card" in budget.assumptions[0]
 
@@ -108,3 +111,26 @@ def test_exactly_nothing_left_is_refused_and_one_byte_is_not() -> None:
 def test_a_margin_that_is_no_share_is_refused(margin: float) -> None:
     with pytest.raises(ValueError, match="margin must be at least 0 and less than 1"):
         make_budget(16 * GIB, margin=margin)
+
+
+def test_on_amd_s_cards_the_context_is_hip_s_and_the_communicator_rccl_s() -> None:
+    alone = make_budget(64 * GIB, architecture="gfx90a", card="mi250x")
+    assert alone.assumptions[0].startswith("HIP context: 1428 MiB assumed for gfx90a")
+    assert "8 processes seen on AMD's cards" in alone.assumptions[0]
+    several = make_budget(64 * GIB, architecture="gfx90a", card="mi250x", num_ranks=8)
+    assert several.assumptions[1].startswith("RCCL: ")
+    assert several.context_bytes > alone.context_bytes
+    with pytest.raises(BudgetError, match="for the HIP context and RCCL"):
+        make_budget(1 * GIB, architecture="gfx90a", num_ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "outside", "tool"),
+    [
+        (None, "CUDA context", "nvidia-smi"),
+        ("sm_90", "CUDA context", "nvidia-smi"),
+        ("gfx942", "HIP context", "amd-smi"),
+    ],
+)
+def test_the_vendor_s_own_words_are_used(architecture: str | None, outside: str, tool: str) -> None:
+    assert (outside_allocator(architecture, 1), shown_by(architecture)) == (outside, tool)

@@ -10,9 +10,10 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from tests.each import check_each
+from workers.architecture import Vendor
 from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
-CARDS = list(catalogue().values())
+CARDS = [gpu for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA]
 CHIPS = tomllib.loads(
     importlib.resources.files("autofit").joinpath("data/chips.toml").read_text(encoding="utf-8")
 )

@@ -10,8 +10,9 @@ import pytest
 from autofit.hardware import context
 from autofit.hardware.budget import make_budget
 from autofit.hardware.context import Observation, context_interval, counted, observations
-from autofit.hardware.gpus import Gpu, catalogue
+from autofit.hardware.gpus import Gpu, catalogue, catalogue_architectures
 from tests.each import check_each
+from workers.architecture import Vendor
 
 MIB = 1024**2
 
@@ -58,14 +59,15 @@ def test_the_figures_of_a_message_leave_what_is_written() -> None:
             assert left == pytest.approx(seen.num_bytes / MIB, abs=1), seen
 
 
-def test_every_architecture_of_the_catalogue_was_seen() -> None:
-    assert {gpu.architecture for gpu in catalogue().values()} == {seen.architecture for seen in counted()}
+def test_every_architecture_of_nvidia_s_was_seen() -> None:
+    assert set(catalogue_architectures()) == {seen.architecture for seen in counted()}
 
 
 def test_every_card_has_an_interval_that_leaves_room() -> None:
     def leaves_room(gpu: Gpu) -> None:
         interval = context_interval(gpu.architecture, gpu.key)
-        assert 0 <= interval.low_bytes < interval.likely_bytes < interval.high_bytes < 900 * MIB
+        most = 900 if gpu.vendor is Vendor.NVIDIA else 1500
+        assert 0 <= interval.low_bytes < interval.likely_bytes < interval.high_bytes < most * MIB
         assert make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key).usable_bytes > 0
 
     check_each(catalogue().values(), leaves_room, name=lambda gpu: gpu.key)
@@ -93,3 +95,33 @@ def test_loading_all_kernels_at_once_takes_more() -> None:
         interval = context_interval(seen.architecture, seen.card, loading="eager")
         assert interval.low_bytes < seen.num_bytes < interval.high_bytes
         assert interval.low_bytes > context_interval(seen.architecture, seen.card).likely_bytes
+
+
+# ── AMD's cards ─────────────────────────────────────────────────────────────────────────────────
+
+
+def in_mib(figure: str, unit: str) -> float:
+    return float(figure) * {"KiB": 1 / 1024, "MiB": 1, "": 1024, "GiB": 1024}[unit]
+
+
+def test_what_is_neither_free_nor_reserved_is_what_is_written() -> None:
+    part = r"([\d.]+) ?(GiB|MiB|KiB|)"
+    pattern = rf"{part}, {part} ?free, {part} ?allocated, {part} ?unallocated"
+    for seen in observations(Vendor.AMD):
+        figures = re.fullmatch(pattern, seen.source)
+        if figures is None:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", seen.source)
+            continue
+        words = iter(figures.groups())
+        total, *gone = map(in_mib, words, words)
+        assert total - sum(gone) == pytest.approx(seen.num_bytes / MIB, abs=1), seen
+
+
+def test_of_amd_s_cards_the_interval_is_what_was_seen_and_half_of_the_most_beyond() -> None:
+    interval = context_interval("gfx942", "mi300x")
+    sizes = sorted(seen.num_bytes for seen in observations(Vendor.AMD))
+    assert (interval.low_bytes, interval.high_bytes) == (sizes[0], 1.5 * sizes[-1])
+    assert sizes[3] <= interval.likely_bytes <= sizes[4]
+    assert interval == context_interval("gfx90a", "mi210")
+    assert "8 processes seen on AMD's cards; 1.5 times the most that any held" in interval.basis
+    assert {seen.architecture for seen in observations(Vendor.AMD)} == {"gfx90a", "gfx942", "gfx950"}

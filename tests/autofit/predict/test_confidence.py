@@ -235,6 +235,7 @@ def test_generations_cover_the_catalogue() -> None:
         "ampere-ada",
         "hopper",
         "blackwell-or-newer",
+        "amd-instinct",
     }
     assert generation("sm_61") == "pascal-or-older"
 
@@ -260,3 +261,16 @@ def test_the_shipped_residuals_hold_intervals_and_say_where_they_are_from() -> N
 def test_residuals_of_another_schema_are_refused() -> None:
     with pytest.raises(ValueError, match=r"autofit\.residuals/2"):
         Residuals.from_toml('schema = "autofit.residuals/1"')
+
+
+def test_amd_s_cards_have_no_real_runs_of_their_own() -> None:
+    """What is left where shapes decide every size is the model's own; of the rest the widest, and more."""
+    shipped = shipped_residuals()
+    alike, dense = shipped.of(NO_CONVOLUTIONS, "gfx942"), shipped.of(DENSE, "gfx90a")
+    measured = shipped.of(NO_CONVOLUTIONS, "sm_80")
+    assert (alike.low_share, alike.high_share) == (measured.low_share, measured.high_share)
+    assert (measured.cards, alike.cards) == (ANY, "amd-instinct")
+    assert "all of them on NVIDIA's cards" in alike.note
+    assert "AMD" not in measured.note and "NVIDIA" not in measured.note
+    assert dense.num_rows == 0
+    assert "no measurements of convolutional-dense models on amd-instinct cards exist" in dense.note

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from autofit.errors import AutofitError, DispatchError, UsageError, WorkloadFailedError
+from autofit.errors import (
+    AutofitError,
+    DispatchError,
+    UnpredictableCardError,
+    UsageError,
+    WorkloadFailedError,
+)
 from autofit.events import Event, Progress
-from autofit.hardware.card import Card
+from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
@@ -25,7 +31,7 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import Category, Trace
+from workers.trace import Allocation, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -77,6 +83,48 @@ def test_settings_that_differ_in_the_convolution_policy_alone_share_three_traces
     assert worker.traced == list(TRACED_BATCH_SIZES)
     predictor.curve(Knobs(precision="amp-bf16"), card)
     assert worker.traced == list(TRACED_BATCH_SIZES) * 2
+
+
+def test_a_card_whose_convolutions_nobody_knows_has_no_curve_of_them(
+    predictor: Predictor, worker: Any, make_trace: Any, card: Card
+) -> None:
+    worker.trace_at = lambda batch_size: make_trace(batch_size, num_channels=16)
+    amds, trace = card_named("mi300x"), predictor.trace(CUDNN, 8)
+    for ask in (
+        lambda: predictor.curve(CUDNN, amds),
+        lambda: predictor.curve_at(CUDNN, amds, 8),
+        lambda: predictor.curve_of(trace, CUDNN, amds),
+    ):
+        with pytest.raises(UnpredictableCardError, match="MIOpen"):
+            ask()
+    curve = predictor.curve(NATIVE, amds)
+    assert curve.why_unpredictable_on(amds, 8) is None
+    assert curve.conv_cost(8, 10**12) is None
+    assert "MIOpen" in str(predictor.curve(CUDNN, card).why_unpredictable_on(amds, 8))
+
+
+def test_on_amd_s_cards_the_workspaces_of_products_are_an_unknown_of_their_own(
+    predictor: Predictor, worker: Any, make_trace: Any
+) -> None:
+    def multiplies(batch_size: int) -> Trace:
+        trace = make_trace(batch_size)
+        workspace = Allocation(
+            num_bytes=0,
+            category=Category.WORKSPACE,
+            correction="cublas",
+            scratch=Scratch(formula="cublas", dimensions=(), element_bytes=1),
+        )
+        number = len(trace.allocations)
+        return dataclasses.replace(
+            trace, allocations=(*trace.allocations, workspace), events=(number, *trace.events)
+        )
+
+    worker.trace_at = multiplies
+    assert predictor.curve(CUDNN, card_named("h100-80g"))(8).unknowns == ()
+    (unknown,) = predictor.curve(CUDNN, card_named("mi210"))(8).unknowns
+    assert unknown.source == "workspaces of hipBLASLt, hipBLAS and AOTriton"
+    assert unknown.high_bytes - unknown.likely_bytes == 32 * MIB
+    assert unknown.likely_bytes - unknown.low_bytes == 44 * MIB
 
 
 def test_what_decides_no_event_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:

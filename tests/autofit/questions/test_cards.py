@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from autofit.errors import UsageError, WorkloadFailedError
+from autofit.errors import UnpredictableCardError, UsageError, WorkloadFailedError
 from autofit.hardware.gpus import catalogue
 from autofit.predict.predictor import Predictor
 from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
@@ -16,6 +17,7 @@ from autofit.questions.check import Answer, run_check
 from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
+from tests.autofit.conftest import step_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import TrialError, Verdict
@@ -173,3 +175,43 @@ def test_the_document_has_a_card_for_each_row(predictor: Predictor) -> None:
     assert [card["gpu"] for card in document["cards"]] == ["gtx-1650", "t4"]
     assert document["cards"][0]["verdict"] == "does-not-fit"
     assert document["cards"][1]["lever"] is None
+
+
+# ── AMD's cards ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_step_without_convolutions_is_predicted_on_amd_s_cards_too(predictor: Predictor) -> None:
+    answer = ask(predictor, "mi300x", "t4", "b200", batch_size=300)
+    assert [card.gpu for card in answer.cards] == ["t4", "b200", "mi300x"]
+    assert [card.verdict for card in answer.cards] == [Answer.FITS] * 3
+    by_gpu = {card.gpu: card for card in answer.cards}
+    assert by_gpu["mi300x"].architecture == "gfx942"
+    assert by_gpu["mi300x"].interval == by_gpu["b200"].interval
+
+
+def test_where_amd_s_cards_cannot_be_predicted_nvidia_s_are_and_it_is_said(
+    predictor: Predictor, worker: Any
+) -> None:
+    worker.trace_at = functools.partial(step_trace, num_channels=16)
+    alone = ask(predictor, "t4", "b200", batch_size=8)
+    both = ask(predictor, "mi210", "t4", "mi300x", "b200", batch_size=8)
+    assert [card for card in both.cards if card.gpu in ("t4", "b200")] == list(alone.cards)
+    amds = [card for card in both.cards if card.gpu.startswith("mi")]
+    for card in amds:
+        assert (card.verdict, card.likely_verdict, card.interval) == (Answer.UNSURE, None, None)
+        assert (card.device_peak_bytes, card.largest_batch) == (None, None)
+        assert 0 < card.usable_bytes < card.total_bytes
+        assert "MIOpen" in card.reason
+        # What runs without MIOpen is predicted: here it is the change that makes the batch fit.
+        assert card.lever is not None
+        assert card.lever.knobs.conv_algo == "native"
+    assert both.exit_code == 0
+    assert json.loads(both.to_json())["cards"][1]["interval"] is None
+
+
+def test_where_no_card_can_be_predicted_it_is_an_error(predictor: Predictor, worker: Any) -> None:
+    worker.trace_at = functools.partial(step_trace, num_channels=16)
+    with pytest.raises(UnpredictableCardError, match="--conv-algo native"):
+        ask(predictor, "mi210", "mi300x", batch_size=8)
+    native = ask(predictor, "mi210", "mi300x", batch_size=8, conv_algos=("native",))
+    assert [card.verdict for card in native.cards] == [Answer.FITS] * 2

@@ -19,6 +19,7 @@ from autofit.events import (
     JobsCounted,
     PredictionCompared,
     Progress,
+    RecommendationMade,
     TrialAbandoned,
     TrialFinished,
     TrialStarted,
@@ -211,6 +212,34 @@ def test_the_best_batch_of_an_algorithm_is_the_largest_of_its_settings(metrics: 
 def test_a_boundary_may_move_back(metrics: Metrics, scrape: Scrape):
     feed(metrics, started(), moved(100), moved(96))
     assert named(scrape(), "autofit_best_batch_size") == {"conv_algo=cudnn,gpu=t4,workload=resnet50": 96}
+
+
+def recommends(batch_size: int | None, *, study: str = "resnet50-t4", **knobs: str) -> RecommendationMade:
+    found = None if batch_size is None else Knobs(**knobs)
+    return RecommendationMade(study=study, knobs=found, batch_size=batch_size)
+
+
+def test_what_a_search_recommends_stands_beside_its_best(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), moved(98, knobs=Knobs(conv_algo="native")), moved(69), recommends(69))
+    samples = scrape()
+    assert named(samples, "autofit_recommended_batch_size") == {
+        "conv_algo=cudnn,gpu=t4,workload=resnet50": 69
+    }
+    assert max(named(samples, "autofit_best_batch_size").values()) == 98
+
+
+def test_of_the_recommendations_of_a_search_the_last_counts(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), recommends(69), recommends(98, conv_algo="native"))
+    assert named(scrape(), "autofit_recommended_batch_size") == {
+        "conv_algo=native,gpu=t4,workload=resnet50": 98
+    }
+    feed(metrics, recommends(None))
+    assert not named(scrape(), "autofit_recommended_batch_size")
+
+
+def test_a_search_that_begins_anew_recommends_nothing_yet(metrics: Metrics, scrape: Scrape):
+    feed(metrics, started(), recommends(69), started(at=2.0, study="again"), recommends(70))
+    assert not named(scrape(), "autofit_recommended_batch_size")
 
 
 def test_each_card_of_a_fleet_has_its_own_answer(metrics: Metrics, scrape: Scrape):

@@ -14,6 +14,7 @@ from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobSpec
 from autofit.paths import studies_dir
 from autofit.study.search_record import OPENED
+from autofit.study.search_record import RECOMMENDED as RECOMMENDED_ATTRIBUTE
 from autofit.study.storage import open_storage, quiet_optuna
 from tests.autofit.serve.searches import (
     BUDGET_BYTES,
@@ -29,6 +30,7 @@ from workers.protocol import Verdict
 FITS = "trials_total cuda FITS"
 OOM = "trials_total cuda OOM"
 BEST = "best_batch_size resnet50 t4 cudnn"
+RECOMMENDED = "recommended_batch_size resnet50 t4 cudnn"
 IN_FLIGHT = "trials_in_flight cuda"
 
 
@@ -106,6 +108,52 @@ def test_a_trial_whose_coordinator_was_killed_is_not_under_way(storage: str, rea
     samples = reading.read()
     assert samples[FITS] == 2
     assert not samples.keys() & {IN_FLIGHT, "workers busy", "workers idle"}
+
+
+def test_what_a_search_recommends_is_read_and_told_again_when_it_is_taken_up(
+    storage: str, reading: Reading
+) -> None:
+    with open_search(storage) as study:
+        ask = study.ask()
+        batch_size = tell(study, ask)
+        assert RECOMMENDED not in reading.read()
+        assert ask is not None
+        study.recommend((ask.knobs, batch_size))
+        assert reading.read()[RECOMMENDED] == batch_size
+    again = Reading(storage)
+    assert again.read()[RECOMMENDED] == batch_size
+    again.close()
+    with open_search(storage) as study:
+        tell(study, study.ask())
+        assert reading.read()[RECOMMENDED] == batch_size
+        study.recommend(None)
+        assert RECOMMENDED not in reading.read()
+
+
+def test_who_tries_nothing_leaves_the_recommendation_as_it_is(storage: str, reading: Reading) -> None:
+    with open_search(storage) as study:
+        ask = study.ask()
+        assert ask is not None
+        study.recommend((ask.knobs, tell(study, ask)))
+    before = reading.read()[RECOMMENDED]
+    with open_search(storage) as study:
+        study.recommend(None)
+    assert reading.read()[RECOMMENDED] == before
+
+
+def test_a_recommendation_of_another_version_is_passed_over(storage: str, reading: Reading) -> None:
+    with open_search(storage) as study:
+        tell(study, study.ask())
+    with quiet_optuna():
+        opened = open_storage(storage, "mine")
+        try:
+            study_id = opened.backend.get_study_id_from_name("mine")
+            opened.backend.set_study_user_attr(study_id, RECOMMENDED_ATTRIBUTE, {"batch": 4})
+        finally:
+            opened.close()
+    samples = reading.read()
+    assert samples[FITS] == 1
+    assert RECOMMENDED not in samples
 
 
 def test_each_trial_is_counted_once_however_many_come_between_two_reads(

@@ -11,8 +11,9 @@ from typing import Protocol
 from workers import conv
 from workers.allocator import AllocatorSettings
 from workers.allocator.settings import DEFAULT_SETTINGS
+from workers.architecture import Architecture, Vendor
 from workers.conv import ConvPolicy, Rewrite, mixed
-from workers.predict.curve import mixed_convolutions
+from workers.predict.curve import amd_scratch, mixed_convolutions
 from workers.predict.curve.corrections import CORRECTION_NAMES
 from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.predict.plans.formula_plans import FormulaPlans
@@ -88,7 +89,7 @@ class Conditions:
 
     Attributes:
         conv_algo: the convolution algorithm, a backend's policy or a rewrite (`workers.conv`).
-        architecture: `sm_XY` of the card.
+        architecture: of the card.
         plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
             be asked: the likely peak is then the lower median of theirs, the ends span them.
             Without any, formulas for the architecture.
@@ -169,6 +170,15 @@ def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
     return rewrite.own_bytes(call), rewrite.handed_on(call)
 
 
+def leaves_some_to_backend(calls: Iterable[Convolution], conv_algo: str) -> bool:
+    """Whether any of them is run by the backend's library, cuDNN or MIOpen, where that algorithm is taken."""
+    algorithm = conv.find(conv_algo)
+    if isinstance(algorithm, Rewrite):
+        return any(_part(call, algorithm)[1] is not None for call in calls)
+    chooses_it = not isinstance(algorithm, ConvPolicy) or algorithm.enabled
+    return chooses_it and bool(list(calls))
+
+
 def _of_backend(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
@@ -181,10 +191,9 @@ def _of_backend(
 def _on_its_card(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
-    platform = Platform(
-        int(conditions.architecture.removeprefix("sm_")), conditions.torch_release or torch_release
-    )
-    policy = conditions.policy
+    card = Architecture.of(conditions.architecture)
+    platform = Platform(card, conditions.torch_release or torch_release)
+    policy, is_amds = conditions.policy, card.vendor is Vendor.AMD
     # cuDNN knows of no transposed convolutions: they are gradients of others.
     plain = [
         dataclasses.replace(call, transposed=False) if isinstance(call, Convolution) else call
@@ -195,8 +204,9 @@ def _on_its_card(
         for call in plain
         if isinstance(call, Convolution)
         and policy.enabled
-        and goes_to_cudnn(call, platform.capability, platform.torch_release)
+        and (is_amds or goes_to_cudnn(call, platform.capability, platform.torch_release))
     ]
+    # On AMD's cards MIOpen has every convolution, and its source refuses to guess.
     plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
 
     def demand(call: Call) -> Workspace:
@@ -204,11 +214,8 @@ def _on_its_card(
             return call
         if not isinstance(call, Convolution):
             correction, scratch = call
-            return (
-                certain(scratch_bytes(scratch, platform))
-                if correction in conditions.corrections
-                else NO_WORKSPACE
-            )
+            is_on = correction in conditions.corrections
+            return _scratch(correction, scratch, platform) if is_on else NO_WORKSPACE
         if call in plans:
             return workspace(
                 call,
@@ -220,3 +227,9 @@ def _on_its_card(
         return native_workspace(call)
 
     return tuple(map(demand, plain))
+
+
+def _scratch(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
+    if platform.card.vendor is Vendor.AMD:
+        return amd_scratch.scratch_span(correction, scratch, platform)
+    return certain(scratch_bytes(scratch, platform))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from workers import conv
+from workers.architecture import Architecture
 from workers.conv import Rewrite
 from workers.predict.curve.conditions import MIXED, Conditions
 from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn, is_depthwise
@@ -151,9 +152,10 @@ def too_many_elements(
         left = algorithm.handed_on(call)
     if left is None or not is_depthwise(left) or len(left.stride) != 2:
         return None
-    capability = int(conditions.architecture.removeprefix("sm_"))
     release = conditions.torch_release or torch_release
-    if conditions.policy.enabled and goes_to_cudnn(left, capability, release):
+    if conditions.policy.enabled and goes_to_cudnn(
+        left, Architecture.of(conditions.architecture).capability, release
+    ):
         return None
     num_elements = max(math.prod(left.input_shape), math.prod(left.output_shape))
     return num_elements if num_elements > MOST_ELEMENTS else None

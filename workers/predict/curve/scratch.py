@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workers.architecture import Architecture
 from workers.trace import Scratch
 
 _MIB = 1024**2
@@ -32,16 +33,21 @@ class Platform:
     """Where a step runs, as far as scratch memory depends on it.
 
     Attributes:
-        capability: the card's compute capability, major × 10 + minor.
+        card: the card's architecture.
         torch_release: major and minor version.
     """
 
-    capability: int
+    card: Architecture
     torch_release: tuple[int, int]
+
+    @property
+    def capability(self) -> int:
+        """The card's compute capability, major × 10 + minor."""
+        return self.card.capability
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
-    """Bytes that one piece of scratch memory takes."""
+    """Bytes that one piece of scratch memory takes on NVIDIA's cards; see `amd_scratch` for AMD's."""
     return _FORMULAS[scratch.formula](scratch, platform)
 
 

@@ -18,6 +18,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from workers.architecture import Architecture
+
 # From openxla/xla, xla/backends/gpu/target_config (thread_dim_limit and block_dim_limit), and any
 # deviceQuery log: the same for every architecture since Kepler.
 _MAX_BLOCK_DIMENSIONS = (1024, 1024, 64)
@@ -115,7 +117,7 @@ class DeviceProperties:
     def _fields(self) -> dict[str, Any]:
         limits = self.limits
         return {
-            "deviceVer": 10 * int(self.architecture.removeprefix("sm_")),  # 8.6 is 860
+            "deviceVer": 10 * Architecture.of(self.architecture).capability,  # 8.6 is 860
             "deviceName": self.name,
             "multiProcessorCount": self.num_sms,
             "targetSMcount": self.num_sms,

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
 from workers.trace import Convolution, ConvPass
 
@@ -35,7 +36,7 @@ class FormulaPlans:
 
     @property
     def _capability(self) -> int:
-        return int(self.architecture.removeprefix("sm_"))
+        return Architecture.of(self.architecture).capability
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
         """See `PlanSource`; the last plan of a call needs no workspace."""

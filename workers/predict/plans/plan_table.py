@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.workspace import is_depthwise
 from workers.trace import Convolution
@@ -396,9 +397,9 @@ def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
     found = []
     for name in names:
         if name.endswith(".json.gz"):
-            architecture, version = name.removesuffix(".json.gz").split("-")
+            of_card, version = name.removesuffix(".json.gz").split("-")
             major, minor = version.split(".")
-            found.append((int(architecture.removeprefix("sm_")), (int(major), int(minor))))
+            found.append((Architecture.of(of_card).capability, (int(major), int(minor))))
     return tuple(sorted(found))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.plan_table import PlanTable, held_tables, load_table
 from workers.predict.versions import WHEELS, release_of
@@ -85,16 +86,14 @@ class TablePlans:
 
 
 @functools.cache
-def _held(architecture: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
     """The compute capability and the version of the table that stands for these."""
-    wanted = int(architecture.removeprefix("sm_"))
+    wanted = Architecture.of(name).capability
     tables = held_tables()
     capability = max((known for known, _ in tables if known <= wanted), default=None)
     if capability is None:
         oldest = min(known for known, _ in tables)
-        raise ValueError(
-            f"the table of cuDNN's plans begins with sm_{oldest} and has nothing for {architecture}"
-        )
+        raise ValueError(f"the table of cuDNN's plans begins with sm_{oldest} and has nothing for {name}")
     versions = [known for has, known in tables if has == capability]
     # Of two that are equally far the older one, which comes first.
     return capability, min(versions, key=lambda known: _distance(known, version))

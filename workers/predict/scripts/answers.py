@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch.utils._pytree import tree_map
 
+from workers.architecture import Architecture
 from workers.errors import UnsupportedError
 from workers.predict.fake.devices import GPU
 from workers.predict.recording.call_sites import is_users
@@ -88,8 +89,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
         refuse: ends the script for a reason.
         note: takes a sentence for the reader of the answer.
     """
-    digits = architecture.removeprefix("sm_")
-    capability = int(digits[:-1]), int(digits[-1])
+    capability = divmod(Architecture.of(architecture).capability, 10)
     card = f"a GPU of {architecture} that is not there"
     properties = SimpleNamespace(
         name=card,

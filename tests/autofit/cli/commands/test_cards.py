@@ -13,6 +13,7 @@ from autofit.predict.estimate import Interval
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.questions.what_if import levers
+from autofit.tuning.result import CardResults
 from workers.knobs import Knobs
 from workers.protocol import Device, Verdict
 
@@ -141,7 +142,9 @@ def test_a_search_for_several_cards_is_a_row_and_an_answer_for_each(autofit, res
     def tune_each(on_cards, workload, _emit):
         seen.append((on_cards, workload))
         devices = [Device(kind="cuda", name=settings.gpu.key) for settings in on_cards]
-        return results.answer(device=devices[0]), results.nothing_fits(device=devices[1])
+        return CardResults(
+            answers=(results.answer(device=devices[0]), results.nothing_fits(device=devices[1]))
+        )
 
     search = ("tune", "--model", "davenet", "--gpu", "t4,gtx-1650", "--conv-algo", "native", "--quiet")
     finished = autofit(*search, tune_each=tune_each)
@@ -158,9 +161,47 @@ def test_a_search_for_several_cards_is_a_row_and_an_answer_for_each(autofit, res
     assert {settings.conv_algos for settings in on_cards} == {("native",)}
 
 
+def test_cards_that_a_search_could_not_predict_are_named_with_the_reason(autofit, results):
+    reason = "AMD's cards run convolutions with MIOpen: name an NVIDIA card"
+
+    def tune_each(_on_cards, _workload, _emit):
+        answer = results.answer(device=Device(kind="cuda", name="t4"))
+        return CardResults(answers=(answer,), unanswered={"mi210": reason, "mi300x": reason})
+
+    search = ("tune", "--model", "davenet", "--gpu", "t4,mi210,mi300x", "--quiet")
+    finished = autofit(*search, tune_each=tune_each)
+    assert finished.code == 0
+    assert f"Not predicted on mi210, mi300x: {reason}." in finished.out
+    document = autofit(*search, "--json", tune_each=tune_each).document
+    assert [answer["device"]["name"] for answer in document["answers"]] == ["t4"]
+    assert document["unanswered"] == [{"gpu": gpu, "reason": reason} for gpu in ("mi210", "mi300x")]
+
+
+def test_a_search_for_several_cards_answers_for_those_that_it_can_predict(autofit):
+    options = ("--model", TINY, "--conv-algo", "cudnn", "--json", "--max-batch", "64")
+    document = autofit("tune", *options, "--gpu", "mi210,gtx-1650").document
+    assert [answer["device"]["name"] for answer in document["answers"]] == ["gtx-1650"]
+    (unanswered,) = document["unanswered"]
+    assert unanswered["gpu"] == "mi210"
+    refused = autofit("tune", *options, "--gpu", "mi210,mi300x")
+    assert (refused.code, refused.document["kind"]) == (ExitCode.WORKLOAD_FAILED, "unsupported")
+    assert refused.document["message"] == unanswered["reason"]
+
+
+def test_a_card_of_which_nothing_is_predicted_has_a_row_without_sizes(autofit, asked):
+    nothing = dict.fromkeys(("interval", "device_peak_bytes", "largest_batch"))
+    unpredicted = fit("mi210", Answer.UNSURE, None, reason="MIOpen is not known", **nothing)
+    finished = autofit(*CARDS, cards=asked(fit("t4"), unpredicted))
+    rows = [" ".join(line.split()) for line in finished.out.splitlines()]
+    assert "mi210 63.98 62.98 not predicted – – –" in rows
+    assert "Not predicted: MIOpen is not known." in finished.out
+    document = autofit(*CARDS, "--json", cards=asked(fit("t4"), unpredicted)).document
+    assert (document["cards"][1]["verdict"], document["cards"][1]["interval"]) == ("unsure", None)
+
+
 def test_where_nothing_fits_on_any_card_a_search_exits_with_3(autofit, results):
     def tune_each(_on_cards, _workload, _emit):
-        return results.nothing_fits(), results.nothing_fits()
+        return CardResults(answers=(results.nothing_fits(), results.nothing_fits()))
 
     options = ("--model", "davenet", "--gpu", "t4,gtx-1650", "--quiet")
     assert autofit("tune", *options, tune_each=tune_each).code == ExitCode.NOTHING_FITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, MadeUpPlans, of_sizes, variant
+from workers.architecture import Architecture
 from workers.predict.curve.conditions import Conditions, Level, demands
 from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.predict.plans.formula_plans import FormulaPlans
@@ -125,7 +126,7 @@ def test_an_estimated_span_is_what_it_is_whatever_the_conditions():
 
 def test_scratch_memory_counts_where_its_correction_is_on():
     call = ("cublas", CUBLAS)
-    expected = scratch_bytes(CUBLAS, Platform(80, RELEASE))
+    expected = scratch_bytes(CUBLAS, Platform(Architecture.of("sm_80"), RELEASE))
     assert expected > 0
     assert demands((call,), Conditions(), of_sizes(1), RELEASE) == (certain(expected),)
     off = Conditions(corrections=frozenset({"layer_norm"}))
@@ -142,4 +143,5 @@ def test_the_release_that_runs_counts_before_that_of_the_trace():
         )
         for release in (None, RELEASE)
     }
-    assert seen[None] == seen[RELEASE] == (certain(scratch_bytes(CUBLAS, Platform(90, RELEASE))),)
+    hopper = Platform(Architecture.of("sm_90"), RELEASE)
+    assert seen[None] == seen[RELEASE] == (certain(scratch_bytes(CUBLAS, hopper)),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from workers.architecture import Architecture
 from workers.predict.curve.corrections import CORRECTION_NAMES, CORRECTIONS
 from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.predict.versions import parse_release
@@ -20,7 +21,7 @@ def size(
     release: tuple[int, int] = (2, 13),
 ) -> int:
     scratch = Scratch(formula=formula, dimensions=dimensions, element_bytes=element_bytes)
-    return scratch_bytes(scratch, Platform(capability=capability, torch_release=release))
+    return scratch_bytes(scratch, Platform(Architecture.of(f"sm_{capability}"), release))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""Steps of which nothing can be predicted on a card, because a library there decides what nobody knows.
+
+AMD's cards run convolutions and recurrent networks with MIOpen. How much memory its solutions take depends on
+what its database or a search finds best on the card; no table of it is known, and none was measured. A span
+that holds all of them would be a guess, so that these steps are refused.
+"""
+
+from __future__ import annotations
+
+from autofit.errors import UnpredictableCardError
+from autofit.hardware.card import Card
+from workers.architecture import Architecture, Vendor
+from workers.knobs import Knobs
+from workers.predict.curve.conditions import leaves_some_to_backend
+from workers.trace import Trace
+
+_OF_CUDNN = {
+    "_cudnn_rnn": "AMD's cards run recurrent layers with MIOpen, whose memory is not known: name an NVIDIA "
+    "card",
+    "cudnn_attention": "AMD's cards have no cuDNN for --attention cudnn: choose another backend, or name an "
+    "NVIDIA card",
+}
+_CONVOLUTIONS = (
+    "AMD's cards run convolutions with MIOpen, whose workspaces are not known: name an NVIDIA card, or "
+    "predict PyTorch's own kernels with --conv-algo native"
+)
+
+
+def why_unpredictable(knobs: Knobs, trace: Trace, card: Card) -> str | None:
+    """Why nothing is predicted of a step on a card, and what can be done; None where something is."""
+    if Architecture.of(card.architecture).vendor is Vendor.NVIDIA:
+        return None
+    convolutions = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
+    if leaves_some_to_backend(convolutions, knobs.conv_algo):
+        return _CONVOLUTIONS
+    operators = {allocation.operator for allocation in trace.allocations}
+    return next((why for part, why in _OF_CUDNN.items() if any(part in name for name in operators)), None)
+
+
+def require_predictable(knobs: Knobs, trace: Trace, card: Card) -> None:
+    """Raises `UnpredictableCardError` where nothing is predicted of a step on a card."""
+    if (why := why_unpredictable(knobs, trace, card)) is not None:
+        raise UnpredictableCardError(why)
