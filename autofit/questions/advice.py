@@ -125,7 +125,7 @@ class Adviser:
         self._traced = {self._traced_knobs(knobs)}
         self._longest_seconds = 0.0  # that a trace took
         usable = [lever for lever in levers(knobs) if lever.name not in fixed and self._is_to_be_tried(lever)]
-        self._levers = [lever for lever in _in_turn(usable) if with_traces or self._is_free(lever)]
+        self._levers = [lever for lever in _promising_first(usable) if with_traces or self._is_free(lever)]
         self.num_untried = len(usable) - len(self._levers)
 
     def on(self, card: Card, limit_bytes: int) -> Advice:
@@ -317,17 +317,10 @@ class Adviser:
         return (trace.events, trace.allocations) != (self._trace.events, self._trace.allocations)
 
 
-def _in_turn(usable: Sequence[Lever]) -> list[Lever]:
-    """The gentlest first; of what is as gentle one value of each knob before further ones.
-
-    The last of the knobs, allocator and checkpointing, save most.
-    """
-    seen: dict[str, int] = {}
-    turns = []
-    for lever in usable:
-        seen[lever.name] = turn = seen.get(lever.name, 0) + 1
-        turns.append((lever.effect.rank, turn, -list(KNOBS).index(lever.name), lever))
-    return [lever for *_, lever in sorted(turns, key=lambda one: one[:3])]
+def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
+    """The gentlest first; of what is as gentle the last of the knobs, allocator and checkpointing."""
+    names = list(KNOBS)
+    return sorted(usable, key=lambda lever: (lever.effect.rank, -names.index(lever.name)))
 
 
 def _with(taken: _Changes, lever: Lever) -> _Changes:

@@ -5,12 +5,12 @@ of which so much is reserved for others that 2 to 5 % are missing of its need at
 would, by `autofit check`, which may take 10 s for its advice: the command that it prints has to fit by
 `autofit check`. Then every change and every pair of changes that is not fixed by the command is tried,
 however long that takes, also those that advice passes over. The advice says the gentlest that fits
-(`autofit.questions.levers.gentleness`), so nothing gentler may fit, and nothing as gentle may save more.
-Beside it stand what saves most of all, whatever it does to the step.
+(`autofit.questions.levers.gentleness`), so nothing gentler may fit, and nothing as gentle may save more;
+on a slow machine, where 10 s did not suffice for that, it is asked again without an end, and the table says
+so. Beside it stands what saves most of all, whatever it does to the step.
 
-The same is asked again where no single change is enough, and where only what is not as gentle is: 1 % below
-what the best single change needs, and 1 % below what the best of those needs that leave numbers and speed
-as they are. There the advice may take its time, and no command is run.
+The same is asked where no single change is enough, and where nothing is that leaves numbers and speed as
+they are: 1 % below what the best of those needs. There the advice has no end, and no command is run.
 
 Wants transformers. Fails where a printed command does not fit, or where anything is better than the advice.
 """
@@ -305,20 +305,31 @@ def compared(case: Case, missing: float, folder: Path) -> tuple[list[str], list[
         return f"| {name} | {what} | {advised} | {is_fitting} | {' | '.join(others)} | {time_taken} |"
 
     name = f"{case.name}, batch {case.batch_size}"
-    told = _added(printed[0], check) if printed else ()
-    rows = [row(f"{missing:.0%}", limit_bytes, told, name, "yes" if fits else "no", f"{seconds:.1f}")]
+    in_time = _added(printed[0], check) if printed else ()
+    at_leisure = _advised(predictor, settings, case.batch_size, limit_bytes)
+    ends = ("yes" if fits else "no", f"{seconds:.1f}")
+    rows = [row(f"{missing:.0%}", limit_bytes, at_leisure, name, *ends)]
+    if set(in_time) != set(at_leisure):
+        rows.append(f"| | in the time there was | {tried.in_words(tried.named(in_time))} | | | | | |")
     for what, limit in _harder(tried):
-        adviser = Adviser(
-            predictor,
-            settings.configuration("a bench"),
-            case.batch_size,
-            risk=Risk.SAFE,
-            fixed=settings.fixed_knobs,
-            clock=lambda: 0.0,
-        )
-        combination = adviser.on(settings.card, limit).combination
-        rows.append(row(what, limit, () if combination is None else combination.options))
+        rows.append(row(what, limit, _advised(predictor, settings, case.batch_size, limit)))
     return rows, failures
+
+
+def _advised(
+    predictor: Predictor, settings: TuneSettings, batch_size: int, limit_bytes: int
+) -> tuple[str, ...]:
+    """The options that are advised where the time has no end."""
+    adviser = Adviser(
+        predictor,
+        settings.configuration("a bench"),
+        batch_size,
+        risk=Risk.SAFE,
+        fixed=settings.fixed_knobs,
+        clock=lambda: 0.0,
+    )
+    combination = adviser.on(settings.card, limit_bytes).combination
+    return () if combination is None else combination.options
 
 
 def _added(printed: Sequence[str], typed: Sequence[str]) -> tuple[str, ...]:
