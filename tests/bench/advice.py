@@ -70,6 +70,7 @@ def _decoder(kind: str, **sizes: Any) -> dict[str, Any]:
     return {"architectures": [f"{kind.capitalize()}ForCausalLM"], "model_type": kind, **sizes}
 
 
+FUSED = ("--optimizer-impl", "fused")
 BLOCKS = ("--checkpointing", "blocks")
 BF16 = ("--precision", "bf16", "--optimizer", "adamw")
 CASES = (
@@ -100,7 +101,7 @@ CASES = (
         name="qwen2.5-7b",
         batch_size=4,
         gpu="h200",
-        options=(*BF16, "--optimizer-impl", "fused", "--seq-len", "1024"),
+        options=(*BF16, *FUSED, "--seq-len", "1024"),
         config=_decoder(
             "qwen2",
             vocab_size=152064,
