@@ -116,18 +116,9 @@ CASES = (
     ),
     Case(
         name="mistral-7b",
-        batch_size=2,
+        batch_size=4,
         gpu="h100-80g",
-        options=(
-            "--precision",
-            "bf16",
-            "--optimizer",
-            "sgd",
-            "--checkpointing",
-            "blocks",
-            "--seq-len",
-            "2048",
-        ),
+        options=("--precision", "bf16", "--optimizer", "sgd", *FUSED, "--seq-len", "2048"),
         config=_decoder(
             "mistral",
             vocab_size=32000,
