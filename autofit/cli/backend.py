@@ -61,7 +61,14 @@ def summarize(
 def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
     """Predicts one configuration, and what each lever would save."""
     predictor = _predictor(settings, workload, emit)
-    return try_levers(predictor, *_configuration(settings), batch_size, emit=emit)
+    return try_levers(
+        predictor,
+        *_configuration(settings),
+        batch_size,
+        limit_bytes=None if settings.gpu is None else settings.budget_on(settings.gpu).usable_bytes,
+        fixed=settings.fixed_knobs,
+        emit=emit,
+    )
 
 
 def report_on_search(
@@ -112,7 +119,7 @@ def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
     """Holds the prediction of one configuration against its budget."""
-    return run_check(settings, _predictor(settings, workload, emit), batch_size)
+    return run_check(settings, _predictor(settings, workload, emit), batch_size, emit=emit)
 
 
 def cards(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from autofit.errors import BudgetError
 from autofit.hardware.context import ContextInterval, context_interval
+from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicator_interval
 from autofit.units import format_bytes
 from workers.architecture import Architecture, Vendor
@@ -97,6 +98,24 @@ def make_budget(
             "--gpu-mem, or a smaller --reserve or --margin"
         )
     return budget
+
+
+def budget_of(
+    gpu: Gpu,
+    *,
+    margin: Decimal | Fraction | float = DEFAULT_MARGIN,
+    reserve_bytes: int = 0,
+    num_ranks: int = 1,
+) -> Budget:
+    """The budget of a card of the catalogue; arguments and errors are those of `make_budget`."""
+    return make_budget(
+        gpu.total_bytes,
+        architecture=gpu.architecture,
+        card=gpu.key,
+        margin=margin,
+        reserve_bytes=reserve_bytes,
+        num_ranks=num_ranks,
+    )
 
 
 def assumed_context(

@@ -146,12 +146,13 @@ def find_gpu(name: str) -> Gpu:
     if len(found) == 1:
         return found[0]
     if found:
-        which = f"{name!r} may be {either([gpu.key for gpu in found])}: name one of them."
+        which = f"{name!r} may be {either([gpu.key for gpu in found])}: name one of them"
     else:
-        which = f"no card named {name!r} in the catalogue.{did_you_mean('-'.join(name.split()), cards)}"
+        near = did_you_mean("-".join(name.split()), cards).strip()
+        which = f"no card named {name!r} in the catalogue{f' ({near})' if near else ''}"
     raise UnknownGpuError(
-        f"{which} `autofit gpus` lists all cards; for any other card give the memory that CUDA reports, "
-        "such as --gpu-mem 24123M."
+        f"{which}; `autofit gpus` lists all cards, and any other is given by the memory that CUDA reports, "
+        "such as --gpu-mem 24123M"
     )
 
 

@@ -5,33 +5,28 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autofit.errors import BudgetError, ExitCode, UsageError, WorkloadFailedError
+from autofit.errors import BudgetError, ExitCode
 from autofit.events import EventSink, Progress, ignore
-from autofit.hardware.budget import make_budget
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
+from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
-from autofit.questions.what_if import Lever, levers
+from autofit.questions.levers import Lever, levers
 from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve
 from autofit.search.sizes import sizes_for
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
-from workers.architecture import Architecture
-from workers.knobs import KNOBS, Knobs
-from workers.predict.curve.peak_curve import traced_knobs
+from workers.knobs import Knobs
 from workers.protocol import Evidence, Verdict
 
 CARDS_SCHEMA = "autofit.cards/1"
-
-# What leaves the numbers of a step as they are comes before what rounds or computes again.
-_GENTLEST_FIRST = ("allocator", "optimizer_impl", "set_to_none", "conv_algo", "memory_format", "precision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +36,7 @@ class CardsQuestion:
     Attributes:
         gpus: the cards that it is held against.
         batch_size: samples a batch; None for the one that a script has of itself.
-        with_traces: whether levers are tried that cost a trace each.
+        with_traces: whether changes are tried that cost a trace each, where it does not fit.
     """
 
     gpus: tuple[Gpu, ...]
@@ -70,6 +65,7 @@ class CardFit:
             trace.
         lever: the gentlest single change with which this batch fits here; None where it fits anyway, or
             none of those that were tried makes it fit.
+        advice: what was tried to make it fit; None where it fits anyway.
         reason: why no card of its kind can run it, whatever memory there is, or why nothing is predicted of
             it there; else empty.
     """
@@ -84,6 +80,7 @@ class CardFit:
     device_peak_bytes: int | None
     largest_batch: int | None
     lever: Lever | None = None
+    advice: Advice | None = None
     reason: str = ""
 
 
@@ -172,10 +169,17 @@ def which_cards(
             else _Unpredictable(why)
         )
     fits = {gpu: kinds[gpu.architecture].on(gpu, settings) for gpu in reversed(ordered)}
-    wanting = {gpu: fits[gpu].usable_bytes for gpu in ordered if fits[gpu].verdict is not Answer.FITS}
-    found, num_untried = _helped(
-        predictor, settings, wanting, batch_size, with_traces=question.with_traces, emit=emit
+    adviser = Adviser(
+        predictor,
+        knobs,
+        batch_size,
+        risk=settings.risk,
+        fixed=settings.fixed_knobs,
+        with_traces=question.with_traces,
+        emit=emit,
     )
+    # Where the time does not suffice for all, those come first that lack least.
+    advised = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
     estimate = curve(batch_size)
     return CardsAnswer(
         workload=estimate.workload,
@@ -183,8 +187,8 @@ def which_cards(
         batch_size=batch_size,
         knobs=estimate.knobs,
         risk=settings.risk,
-        cards=tuple(dataclasses.replace(fits[gpu], lever=found.get(gpu)) for gpu in ordered),
-        num_levers_untried=num_untried,
+        cards=tuple(advised[gpu] for gpu in ordered),
+        num_levers_untried=adviser.num_untried,
         convolves=estimate.convolves,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
@@ -267,98 +271,21 @@ class _Kind:
         return largest
 
 
+def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
+    """The same with what makes the batch fit, where it does not."""
+    if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
+        return fit
+    advice = adviser.on(card_named(gpu.key, settings.setup.num_ranks), fit.usable_bytes)
+    options = () if advice.combination is None else advice.combination.options
+    single = levers(settings.configuration("a table of cards"))
+    lever = next((each for each in single if options == (each.how,)), None)
+    return dataclasses.replace(fit, advice=advice, lever=lever)
+
+
 def _budget(gpu: Gpu, settings: TuneSettings) -> tuple[int, int]:
     """What a process holds outside the allocator on a card, and what is left inside it; in bytes."""
     try:
-        budget = make_budget(
-            gpu.total_bytes,
-            architecture=gpu.architecture,
-            card=gpu.key,
-            margin=settings.margin,
-            reserve_bytes=settings.reserve_bytes,
-            num_ranks=settings.setup.num_ranks,
-        )
+        budget = settings.budget_on(gpu)
     except BudgetError:  # the reserve may leave something on larger cards alone
         return card_named(gpu.key, settings.setup.num_ranks).context_bytes, 0
     return budget.context_bytes, budget.usable_bytes
-
-
-def _helped(
-    predictor: Predictor,
-    settings: TuneSettings,
-    wanting: Mapping[Gpu, int],
-    batch_size: int,
-    *,
-    with_traces: bool,
-    emit: EventSink,
-) -> tuple[dict[Gpu, Lever], int]:
-    """The first lever with which the batch fits, by card; and how many were left out for their traces.
-
-    Args:
-        wanting: the cards on which it does not fit as it is, with their usable bytes.
-    """
-    knobs, num_untried = settings.configuration("a table of cards"), 0
-    found: dict[Gpu, Lever] = {}
-    for lever in sorted(levers(knobs), key=_gentleness):
-        left = {gpu: usable_bytes for gpu, usable_bytes in wanting.items() if gpu not in found}
-        if not left or (predictor.convolves is False and lever.name == "conv_algo"):
-            continue
-        if settings.setup.mode == "infer" and KNOBS[lever.name].of_training:
-            continue
-        is_free = _traced(lever.knobs, batch_size) == _traced(knobs, batch_size)
-        if not (is_free or with_traces):
-            num_untried += 1
-            continue
-        emit(Progress(stage="trying levers"))
-        try:
-            peaks = _peaks_with(lever, predictor, settings, left, batch_size, is_free=is_free)
-        except (UsageError, WorkloadFailedError):  # it does not apply
-            continue
-        found |= {gpu: lever for gpu in left if peaks.get(gpu.architecture, left[gpu] + 1) <= left[gpu]}
-    return found, num_untried
-
-
-def _gentleness(lever: Lever) -> int:
-    return (*_GENTLEST_FIRST, lever.name).index(lever.name)
-
-
-def _traced(knobs: Knobs, batch_size: int) -> Knobs | None:
-    """The setting whose trace does at a batch size; None where there is no such size."""
-    try:
-        return traced_knobs(knobs, num_passes=knobs.num_passes(batch_size))
-    except ValueError:
-        return None
-
-
-def _peaks_with(
-    lever: Lever,
-    predictor: Predictor,
-    settings: TuneSettings,
-    gpus: Iterable[Gpu],
-    batch_size: int,
-    *,
-    is_free: bool,
-) -> dict[str, int]:
-    """The reserved peak at the risk with a lever, by architecture; of those that can run it.
-
-    Raises:
-        UsageError, WorkloadFailedError: the lever does not apply, or the step fails with it.
-    """
-    peaks: dict[str, int] = {}
-    curve: PredictedCurve | None = None
-    for gpu in sorted(gpus, key=lambda gpu: Architecture.of(gpu.architecture).age):
-        if gpu.architecture in peaks:
-            continue
-        card = card_named(gpu.key, settings.setup.num_ranks)
-        if curve is None:
-            # What shares its trace shares the curve of all sizes; of others one size is enough.
-            curve = (
-                predictor.curve(lever.knobs, card)
-                if is_free
-                else predictor.curve_at(lever.knobs, card, batch_size)
-            ).at_risk(settings.risk)
-        on_card = curve.on(card)
-        is_predictable = curve.why_unpredictable_on(card, batch_size) is None
-        if is_predictable and on_card.why_refused(batch_size) is None:
-            peaks[gpu.architecture] = on_card.peak_reserved_bytes(batch_size)
-    return peaks

@@ -10,12 +10,14 @@ from typing import Any
 
 from autofit.dispatch.base import Devices
 from autofit.errors import ExitCode
+from autofit.events import EventSink, ignore
 from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, WorkspaceSpan
 from autofit.predict.predictor import Predictor
+from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
 from autofit.settings.target import resolve_target
 from autofit.settings.tune_settings import TuneSettings
@@ -74,6 +76,7 @@ class CheckResult:
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
+        advice: what may make it fit; None where it fits, or the settings are a script's own.
         versions: the versions of autofit and PyTorch.
     """
 
@@ -94,6 +97,7 @@ class CheckResult:
     batch_kind: str | None = None
     num_ranks: int = 1
     convolves: bool = True
+    advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -149,8 +153,13 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
     )
 
 
-def run_check(settings: TuneSettings, predictor: Predictor, batch_size: int) -> CheckResult:
+def run_check(
+    settings: TuneSettings, predictor: Predictor, batch_size: int, *, emit: EventSink = ignore
+) -> CheckResult:
     """Predicts the configuration of the settings and holds it against its budget.
+
+    Args:
+        emit: is told of each change that is tried where it does not fit.
 
     Raises:
         UsageError: no card is named and none is here.
@@ -159,7 +168,11 @@ def run_check(settings: TuneSettings, predictor: Predictor, batch_size: int) -> 
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=_nothing_to_measure_on)
     knobs = settings.configuration("a check")
     curve = predictor.curve_at(knobs, target.card, batch_size)
-    return check_curve(curve, batch_size, target.budget, target.device)
+    result = check_curve(curve, batch_size, target.budget, target.device)
+    if result.verdict is Answer.FITS or settings.script is not None:
+        return result
+    adviser = Adviser(predictor, knobs, batch_size, risk=Risk.SAFE, fixed=settings.fixed_knobs, emit=emit)
+    return dataclasses.replace(result, advice=adviser.on(target.card, target.budget.usable_bytes))
 
 
 def _nothing_to_measure_on() -> Devices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,34 +12,12 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
-from workers import conv
-from workers.knobs import KNOBS, Knobs
-from workers.knobs.allocator import allocator_conf
+from autofit.questions.advice import Advice, Adviser
+from autofit.questions.levers import Lever, levers
+from autofit.settings.goals import Risk
+from workers.knobs import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
-    """One change of a configuration.
-
-    Attributes:
-        name: what is changed, such as `precision`.
-        value: to what.
-        how: what to type or to set for it.
-        knobs: the whole setting with that change.
-        allocator: the value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
-    """
-
-    name: str
-    value: str
-    how: str
-    knobs: Knobs
-    allocator: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +61,12 @@ class WhatIf:
     Attributes:
         base: the estimate of the configuration as it is.
         results: those that apply first, what saves most before what saves less.
+        advice: what makes it fit on the card that was named; None where it does anyway, or none was.
     """
 
     base: Estimate
     results: tuple[LeverResult, ...]
+    advice: Advice | None = None
 
     @property
     def applicable(self) -> tuple[LeverResult, ...]:
@@ -107,53 +87,39 @@ class WhatIf:
 
 
 def what_if(
-    predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, emit: EventSink = ignore
+    predictor: Predictor,
+    knobs: Knobs,
+    card: Card,
+    batch_size: int,
+    *,
+    limit_bytes: int | None = None,
+    fixed: Container[str] = (),
+    emit: EventSink = ignore,
 ) -> WhatIf:
     """Predicts a configuration, and again with each lever; those that share a trace share it here.
 
     Args:
+        limit_bytes: what has to hold the high end of the reserved peak; None where no card was named.
+        fixed: names of knobs that are to stay as they are where it does not fit.
         emit: is told of each lever.
 
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
     base = predictor.estimate(knobs, card, batch_size)
-    tried = list(levers(knobs))
+    tried = levers(knobs)
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
-        reason = _why_pointless(lever, base)
+        reason = lever.why_pointless(mode=base.mode, convolves=base.convolves)
         results.append(
             LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
         )
-    return WhatIf(base=base, results=tuple(sorted(results, key=_rank)))
-
-
-def levers(knobs: Knobs) -> Iterator[Lever]:
-    """Every single change of a setting that may save memory."""
-    for knob in KNOBS.values():
-        values: tuple[Any, ...] = conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
-        for value in values:
-            if value == getattr(knobs, knob.name):
-                continue
-            written = str(value).lower() if isinstance(value, bool) else str(value)
-            changed = dataclasses.replace(knobs, **{knob.name: value})
-            yield Lever(
-                name=knob.name,
-                value=written,
-                how=f"--{knob.option} {written}",
-                knobs=changed,
-                allocator=allocator_conf(changed.allocator),
-            )
-
-
-def _why_pointless(lever: Lever, base: Estimate) -> str:
-    """Why a lever need not be tried; empty where it has to be."""
-    if base.mode == "infer" and KNOBS[lever.name].of_training:
-        return "inference has neither an optimizer nor gradients"
-    if lever.name == "conv_algo" and not base.convolves:
-        return "the step has no convolution"
-    return ""
+    advice = None
+    if limit_bytes is not None and base.interval.high_bytes > limit_bytes:
+        adviser = Adviser(predictor, knobs, base.batch_size, risk=Risk.SAFE, fixed=fixed, emit=emit)
+        advice = adviser.on(card, limit_bytes)
+    return WhatIf(base=base, results=tuple(sorted(results, key=_rank)), advice=advice)
 
 
 def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:

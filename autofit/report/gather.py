@@ -14,7 +14,7 @@ from autofit.explain.views.filters import Filters
 from autofit.explain.views.scopes import scope_view
 from autofit.explain.views.timeline import timeline
 from autofit.explain.views.workspaces import layer_workspaces
-from autofit.hardware.budget import Budget, make_budget, shown_by
+from autofit.hardware.budget import Budget, budget_of, shown_by
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predict.curve import PredictedCurve
@@ -88,7 +88,7 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = None if gpu is None else _budget_of(gpu, estimate.num_ranks)
+    budget = None if gpu is None else budget_of(gpu, num_ranks=estimate.num_ranks)
     emit(Progress(stage="predicting the curve"))
     batch, notes = estimate.batch_size, assumptions(estimate)
     try:
@@ -124,7 +124,7 @@ def report_on_estimate(
 def report_on_profile(profile: Profile) -> Content:
     """The report of a profile, a saved one too: nothing is traced for it."""
     gpu = catalogue().get(profile.card)
-    budget = None if gpu is None else _budget_of(gpu, profile.trace.num_ranks)
+    budget = None if gpu is None else budget_of(gpu, num_ranks=profile.trace.num_ranks)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     where = f"in the {phase.in_words}" if phase.step else "while the model is built"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
@@ -156,10 +156,6 @@ def report_on_profile(profile: Profile) -> Content:
         made=_made(profile.versions),
         **_of_profile(profile, reserved),
     )
-
-
-def _budget_of(gpu: Gpu, num_ranks: int) -> Budget:
-    return make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key, num_ranks=num_ranks)
 
 
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────

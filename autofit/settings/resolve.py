@@ -62,9 +62,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         )
     if len(cards := _cards_in(chosen)) > 1:
         named = ", ".join(card.key for card in cards) if len(cards) <= _NUM_NAMED else f"{len(cards)} names"
-        raise UsageError(
-            f"{named} are several cards: name one with --gpu, or let `autofit submit` make a job for each"
-        )
+        raise UsageError(f"{named} are several cards: name one with --gpu")
     _require_one_place(chosen)
     _require_a_cluster(chosen)
     return _settings({OPTIONS[option].field: value for option, (_, value) in chosen.items()})
@@ -101,7 +99,12 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
         part, _, own = name.rpartition(".")
         parts[part][own] = value
     try:
-        return TuneSettings(**parts[""], knobs=Knobs(**parts["knobs"]), setup=Setup(**parts["setup"]))
+        return TuneSettings(
+            **parts[""],
+            knobs=Knobs(**parts["knobs"]),
+            given_knobs=tuple(sorted(parts["knobs"])),
+            setup=Setup(**parts["setup"]),
+        )
     except ValueError as error:  # of values that are right by themselves
         raise UsageError(str(error)) from error
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from autofit.dispatch.connect import RAY
 from autofit.errors import UsageError
-from autofit.hardware.budget import DEFAULT_MARGIN
+from autofit.hardware.budget import DEFAULT_MARGIN, Budget, budget_of
 from autofit.hardware.card import Card, card_named
 from autofit.hardware.gpus import Gpu
 from autofit.settings import values
@@ -39,6 +39,7 @@ class TuneSettings:
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
         knobs: those that are not searched; the convolution algorithm is among `conv_algos`.
+        given_knobs: the names of those that were given a value, be it the default.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
@@ -82,6 +83,7 @@ class TuneSettings:
     probe: str = "auto"
     conv_algos: tuple[str, ...] | None = None
     knobs: Knobs = field(default_factory=Knobs)
+    given_knobs: tuple[str, ...] = field(default=(), compare=False)
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     setup: Setup = field(default_factory=Setup)
     max_batch: int = 65536
@@ -176,6 +178,22 @@ class TuneSettings:
     def card(self) -> Card:
         """The card that a prediction assumes."""
         return card_named(None if self.gpu is None else self.gpu.key, self.setup.num_ranks)
+
+    def budget_on(self, gpu: Gpu) -> Budget:
+        """The budget of a card of the catalogue, with what is to be kept free there.
+
+        Raises:
+            BudgetError: nothing is left.
+        """
+        return budget_of(
+            gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, num_ranks=self.setup.num_ranks
+        )
+
+    @property
+    def fixed_knobs(self) -> frozenset[str]:
+        """The knobs, by their names in `Knobs`, that advice leaves as they are: given, or searched anyway."""
+        of_convolutions = () if self.conv_algos is None else ("conv_algo",)
+        return frozenset((*self.given_knobs, *dict(self.searched), *of_convolutions))
 
     def one_conv_algo(self, what: str) -> str:
         """The convolution algorithm of what is about one configuration alone; PyTorch's default unless named.

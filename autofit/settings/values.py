@@ -203,7 +203,12 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
     """A card, or several: `t4,a100-40g`, or an array of TOML; `all` for the whole catalogue."""
     if value == ALL_CARDS:
         return tuple(catalogue().values())
-    cards = tuple(dict.fromkeys(find_gpu(text(name)) for name in _items(value, ",")))
+    names = _items(value, ",")
+    if ALL_CARDS in names:
+        raise ValueError(f"{ALL_CARDS} stands for every card: leave the others out")
+    if len(names) > 1 and "" in names:
+        raise ValueError(f"{value!r} lacks a name beside a comma: expected cards such as t4,a100-40g")
+    cards = tuple(dict.fromkeys(find_gpu(text(name)) for name in names))
     return cards[0] if len(cards) == 1 else cards
 
 

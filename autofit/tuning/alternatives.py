@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autofit.errors import AutofitError, BudgetError
 from autofit.events import EventSink, Progress
-from autofit.hardware.budget import make_budget
+from autofit.hardware.budget import budget_of
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu
 from autofit.predict.curve import PredictedCurve
@@ -148,7 +148,7 @@ def card_answers(
     Args:
         curve: of the setting, on any card.
         cards: the smallest first.
-        margin, reserve_bytes, num_ranks: see `make_budget`.
+        margin, reserve_bytes, num_ranks: see `budget_of`.
         sizes: those of interest, ascending.
         emit: is told of each card.
     """
@@ -160,14 +160,7 @@ def card_answers(
         if curve.why_unpredictable_on(named, sizes[0]) is not None:
             continue
         try:
-            budget = make_budget(
-                gpu.total_bytes,
-                architecture=gpu.architecture,
-                card=gpu.key,
-                margin=margin,
-                reserve_bytes=reserve_bytes,
-                num_ranks=num_ranks,
-            )
+            budget = budget_of(gpu, margin=margin, reserve_bytes=reserve_bytes, num_ranks=num_ranks)
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None
         else:

@@ -22,7 +22,7 @@ from autofit.predict import plan_sources
 from autofit.predict.confidence import shipped_residuals
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.questions.advice import Advice, advise
+from autofit.questions.advice import Advice, Adviser
 from autofit.search.agenda import Goal
 from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
@@ -355,16 +355,14 @@ def _advice(
     if not nothing_fits or settings.script is not None or target.probe is not None:
         return None
     try:
-        return advise(
+        return Adviser(
             predicted.predictor,
             space.settings[0],
-            target.card,
             space.min_batch,
             risk=settings.risk,
-            limit_bytes=target.budget.usable_bytes,
-            fixed=dict(settings.searched),
+            fixed=settings.fixed_knobs,
             emit=emit,
-        )
+        ).on(target.card, target.budget.usable_bytes)
     except AutofitError:  # what cannot be predicted has no advice either; its trials say why
         return None
 

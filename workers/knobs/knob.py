@@ -52,6 +52,7 @@ class Knob:
         of_training: whether it means nothing without gradients.
         choice: knobs of one choice say the same in other ways, so that only one of them is given.
         levers: values that `--what-if` tries.
+        never_saving: those of them that take at least as much memory as any other value.
         words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part
             of the loop, which several knobs make together.
@@ -72,6 +73,7 @@ class Knob:
     of_training: bool = False
     choice: str | None = None
     levers: tuple[Any, ...] = ()
+    never_saving: tuple[Any, ...] = ()
     words: Mapping[Any, str] = field(default_factory=dict)
     phrase: str = "{}"
     script_lines: Callable[[Any], tuple[str, ...]] | None = None

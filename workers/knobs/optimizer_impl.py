@@ -17,6 +17,7 @@ KNOB = Knob(
     is_searchable=True,
     of_training=True,
     levers=("fused", "foreach", "loop"),
+    never_saving=("foreach",),  # it has the results of all parameters at once
     words={"default": "its usual implementation"},
     cost=Cost(rank=3, of=lambda value, capability: None if capability is None else _LAUNCHES[value]),
 )

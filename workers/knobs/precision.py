@@ -39,7 +39,7 @@ KNOB = Knob(
     "inputs.",
     values=PRECISIONS,
     is_searchable=True,
-    levers=("amp-fp16", "amp-bf16", "bf16"),  # those that only turn TF32 on or off change no size
+    levers=("amp-bf16", "amp-fp16", "bf16"),  # those that only turn TF32 on or off change no size
     script_lines=lambda value: _TF32_LINES.get(value, ()),
     cost=Cost(rank=4, of=_cost, names_fast_kernels=True),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -73,7 +74,10 @@ def cards(
     gpus = cards_named(gpu or ALL_CARDS)
     settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
     question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=with_traces)
-    return answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json).exit_code
+    asked = {**given, "batch_size": batch_size}
+    return answer_for_cards(
+        backend, settings, question, "cards", asked, quiet=quiet, as_json=as_json
+    ).exit_code
 
 
 def cards_named(text: object) -> tuple[Gpu, ...]:
@@ -86,9 +90,20 @@ def cards_named(text: object) -> tuple[Gpu, ...]:
 
 
 def answer_for_cards(
-    backend: Backend, settings: TuneSettings, question: CardsQuestion, *, quiet: bool, as_json: bool
+    backend: Backend,
+    settings: TuneSettings,
+    question: CardsQuestion,
+    command: str,
+    asked: Mapping[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
 ) -> CardsAnswer:
-    """Asks one configuration of several cards, and prints the table or the document."""
+    """Asks one configuration of several cards, and prints the table or the document.
+
+    Args:
+        command, asked: who asks, and its options as they were typed.
+    """
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 
@@ -99,5 +114,5 @@ def answer_for_cards(
     else:
         from autofit.cli.text.cards import print_cards
 
-        print_cards(answer)
+        print_cards(answer, command, asked)
     return answer

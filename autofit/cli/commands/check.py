@@ -56,8 +56,9 @@ _LIKELY = {
 def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **given: Any) -> ExitCode:
     """Predict if one configuration fits.
 
-    Prints one line, of several cards a table. No GPU is needed. Without --gpu and --gpu-mem the answer is for
-    the card of this machine.
+    Prints one line, of several cards a table. Where it does not surely fit, changes are tried for up to 10 s,
+    and what they save and the gentlest command that fits come below. No GPU is needed. Without --gpu and
+    --gpu-mem the answer is for the card of this machine.
 
     Exit codes: 0 it fits (the high end of the prediction is within the budget); 3 it does not fit (even
     the low end runs out of memory); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails
@@ -66,15 +67,22 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     gpus = cards_named(options.get("gpu"))
     settings = resolve_one_configuration({**options, "gpu": gpus[0].key if gpus else None}, "a check")
+    asked = {**options, "batch_size": batch_size}
     if len(gpus) > 1:
-        question = CardsQuestion(gpus=gpus, batch_size=batch_size)
-        return answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json).exit_code
+        question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=True)
+        return answer_for_cards(
+            backend, settings, question, "check", asked, quiet=quiet, as_json=as_json
+        ).exit_code
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress
 
     with progress(quiet=quiet) as emit:
         result = backend.check(settings, workload, batch_size, emit)
     click.echo(result.to_json() if as_json else _line(result, options))
+    if result.advice is not None and not as_json:
+        from autofit.cli.text.advice import print_advice
+
+        print_advice(result.advice, "check", asked)
     return result.verdict.exit_code
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -77,10 +80,11 @@ def estimate(
         raise UsageError("--what-if and --method summary need --model: leave them out with --script")
     if settings.script is None and batch_size is None:
         raise UsageError("Missing option '--batch-size'.")
+    asked = {**given, "batch_size": batch_size}
     if len(gpus) > 1:
         _require_one_card_for(method, report)
         question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=asks_what_if)
-        answer_for_cards(backend, settings, question, quiet=quiet, as_json=as_json)
+        answer_for_cards(backend, settings, question, "check", asked, quiet=quiet, as_json=as_json)
         return None
     if report is not None:
         require_writable(report)
@@ -102,7 +106,7 @@ def estimate(
     if as_json:
         click.echo(_document(answer, summary, levers))
     else:
-        _print(answer, summary, levers, settings)
+        _print(answer, summary, levers, settings, asked)
     if report is not None:
         from autofit.cli.commands.report_file import write_report
 
@@ -123,11 +127,16 @@ def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: What
     document["method"] = _SIMULATE if summary is None else _SUMMARY
     if levers is not None:
         document["what_if"] = levers.to_dict()
+        document["advice"] = None if levers.advice is None else dataclasses.asdict(levers.advice)
     return json.dumps(document, indent=2)
 
 
 def _print(
-    answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None, settings: TuneSettings
+    answer: Estimate,
+    summary: SummarizedEstimate | None,
+    levers: WhatIf | None,
+    settings: TuneSettings,
+    asked: Mapping[str, Any],
 ) -> None:
     if summary is not None:
         from autofit.cli.text.summary import print_summary
@@ -140,4 +149,4 @@ def _print(
     if levers is not None:
         from autofit.cli.text.what_if import print_what_if
 
-        print_what_if(levers)
+        print_what_if(levers, asked)

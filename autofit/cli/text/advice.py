@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from rich.console import Console
+
+from autofit.cli.text.commands import as_typed
+from autofit.cli.text.output import bullets, code, heading, stdout
 from autofit.errors import BudgetError
-from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import Gpu, catalogue
-from autofit.questions.advice import Advice
+from autofit.questions.advice import Advice, Combination, TriedLever
+from autofit.questions.levers import Effect
 from autofit.report.answer import needed_at_least
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
@@ -16,6 +21,29 @@ from workers import conv
 
 _NUM_CARDS = 4
 _NUM_LEVERS = 6
+
+
+def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
+    """Prints what each change saves, and the whole command that fits."""
+    console = stdout()
+    heading(console, "What may help")
+    bullets(console, (*_what_each_saves(advice), *how_it_fits(advice)))
+    print_fitting(console, advice, command, asked)
+
+
+def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
+    """Prints a command with what makes its configuration fit, where anything does.
+
+    Args:
+        asked: the command's options as they were typed.
+    """
+    if advice.combination is not None and asked:
+        code(console, [fitting_command(advice.combination, command, asked)])
+
+
+def fitting_command(combination: Combination, command: str, asked: Mapping[str, Any]) -> str:
+    """A command as it was typed, and the options that make its configuration fit."""
+    return " ".join((as_typed(command, asked), *combination.options))
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
@@ -30,7 +58,8 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield f"a smaller --margin or --reserve: they keep {format_bytes(kept_bytes)} free"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if result.advice is not None:
-        yield from _computed(result.advice)
+        yield from _what_each_saves(result.advice)
+        yield from how_it_fits(result.advice)
     elif settings.script is None:
         yield from _settings_to_change(settings, _trains(result, settings), state_bytes, on_cpu=on_cpu)
     else:
@@ -52,19 +81,38 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield _larger_card(needed_bytes, settings)
 
 
-def _computed(advice: Advice) -> Iterator[str]:
-    """What each change saves, as it was tried; and what they do together."""
-    at = f"batch {advice.batch_size}"
+def _what_each_saves(advice: Advice) -> Iterator[str]:
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
-            enough = f": {at} fits" if lever.fits else ""
-            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{enough}"
+            enough = f": batch {advice.batch_size} fits" if lever.fits else ""
+            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{_beside(lever)}{enough}"
+
+
+def how_it_fits(advice: Advice) -> Iterator[str]:
+    """Which changes are enough together, or the gentlest alone, where that is to be said."""
+    at = f"batch {advice.batch_size}"
     if advice.combination is None:
         tried = "" if advice.is_complete else " in the time there was"
         yield f"no combination of such options that was tried{tried} makes {at} fit"
     elif len(advice.combination.options) > 1:
         options = " ".join(advice.combination.options)
         yield f"{options} together: {at} fits in {format_bytes(advice.combination.peak_reserved_bytes)}"
+    elif sum(lever.fits for lever in advice.levers) > 1:
+        yield f"{advice.combination.options[0]} is the gentlest of those that are enough"
+
+
+def _beside(lever: TriedLever) -> str:
+    match lever.effect:
+        case Effect.NONE:
+            return ""
+        case Effect.SLOWER:
+            return " in a slower step"
+        case Effect.ROUNDS:
+            return " with autocast's rounding"
+        case Effect.DRASTIC if lever.name == "precision":
+            return " with all weights rounded"
+        case Effect.DRASTIC:
+            return " with convolutions that may take many times as long"
 
 
 def _settings_to_change(
@@ -101,14 +149,6 @@ def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
 
 def _holds(gpu: Gpu, needed_bytes: int, settings: TuneSettings) -> bool:
     try:
-        budget = make_budget(
-            gpu.total_bytes,
-            architecture=gpu.architecture,
-            card=gpu.key,
-            margin=settings.margin,
-            reserve_bytes=settings.reserve_bytes,
-            num_ranks=settings.setup.num_ranks,
-        )
+        return settings.budget_on(gpu).usable_bytes >= needed_bytes
     except BudgetError:
         return False
-    return budget.usable_bytes >= needed_bytes

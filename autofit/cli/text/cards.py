@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from autofit.cli.text.output import headed, print_whole, stdout, styled
+from collections.abc import Mapping
+from typing import Any
+
+from autofit.cli.text.advice import fitting_command
+from autofit.cli.text.output import code, headed, print_whole, stdout, styled
+from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.settings.words import with_setting
@@ -15,11 +20,17 @@ _VERDICTS = {
     Answer.UNSURE: ("unsure", "yellow"),
     Answer.DOES_NOT_FIT: ("does not fit", "red"),
 }
+_NUM_COMMANDS = 4  # at most that many are printed: the options of more cards stand in the table
 _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdict.OOM: "likely does not"}
 
 
-def print_cards(answer: CardsAnswer) -> None:
-    """Prints a row a card, and below them the smallest on which it fits."""
+def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> None:
+    """Prints a row a card, and below them the smallest on which it fits, and the commands that make it fit.
+
+    Args:
+        command: for one card, where a change makes it fit there.
+        asked: its options as they were typed.
+    """
     console = stdout()
     console.print(f"{_what(answer)}; predicted, at risk {answer.risk}\n")
     table = headed(
@@ -46,6 +57,12 @@ def print_cards(answer: CardsAnswer) -> None:
         )
     print_whole(table)
     console.print(f"\n{_in_words(answer)}", soft_wrap=True)
+    helped = [(card.gpu, combination) for card in answer.cards if (combination := _combination(card))]
+    if len(helped) <= _NUM_COMMANDS:
+        code(
+            console,
+            (fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped),
+        )
 
 
 def print_tuned_cards(results: CardResults) -> None:
@@ -70,7 +87,7 @@ def print_tuned_cards(results: CardResults) -> None:
             _gib(budget.device_total_bytes),
             _gib(budget.usable_bytes),
             "–" if chosen is None else styled(str(chosen.batch_size), "bold green"),
-            "nothing fits" if chosen is None else result.setting_names[chosen.knobs],
+            _nothing_fits(result.advice) if chosen is None else result.setting_names[chosen.knobs],
             "" if interval is None else _gib(interval.likely_bytes),
             "" if interval is None else _gib(interval.high_bytes),
         )
@@ -87,6 +104,12 @@ def _verdict(card: CardFit, word: str) -> str:
     return "not predicted" if card.likely_verdict is None else f"{word}, {_LIKELY[card.likely_verdict]}"
 
 
+def _nothing_fits(advice: Advice | None) -> str:
+    if advice is None or advice.combination is None:
+        return "nothing fits"
+    return f"nothing fits; batch {advice.batch_size} with {' '.join(advice.combination.options)}"
+
+
 def _what(answer: CardsAnswer) -> str:
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     ranks = f", on each of {answer.num_ranks} ranks" if answer.num_ranks > 1 else ""
@@ -100,7 +123,12 @@ def _gib(num_bytes: int) -> str:
 def _with(card: CardFit) -> str:
     if card.reason and card.likely_verdict is not None:
         return card.reason
-    return "" if card.lever is None else card.lever.how
+    combination = _combination(card)
+    return "" if combination is None else " ".join(combination.options)
+
+
+def _combination(card: CardFit) -> Combination | None:
+    return None if card.advice is None else card.advice.combination
 
 
 def _in_words(answer: CardsAnswer) -> str:
@@ -114,7 +142,7 @@ def _in_words(answer: CardsAnswer) -> str:
         )
     else:
         said = f"Batch {answer.batch_size} fits on none of these cards: take a smaller batch."
-    if any(card.verdict is not Answer.FITS and card.lever is None for card in answer.cards) and (
+    if any(card.verdict is not Answer.FITS and _combination(card) is None for card in answer.cards) and (
         answer.num_levers_untried
     ):
         said += f" --what-if tries {answer.num_levers_untried} more changes, at about a second each."

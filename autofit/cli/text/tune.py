@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autofit.cli.text import output
-from autofit.cli.text.advice import what_may_help
-from autofit.cli.text.commands import as_typed
+from autofit.cli.text.advice import print_fitting, what_may_help
 from autofit.cli.text.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.cli.text.tune_sections import print_measured, print_plan, print_pruned, print_risks
@@ -232,9 +231,8 @@ def _nothing_fits(
         return
     heading(console, "What may help")
     bullets(console, what_may_help(result, settings))
-    if result.advice is not None and result.advice.combination is not None and asked:
-        options = " ".join(result.advice.combination.options)
-        code(console, [f"{as_typed('tune', asked)} {options}"])
+    if result.advice is not None:
+        print_fitting(console, result.advice, "tune", asked)
     if result.estimate is not None:
         name = result.setting_names.get(result.estimate.knobs, result.estimate.knobs.conv_algo)
         at = f"{result.estimate.batch_size}{with_setting(name)}"

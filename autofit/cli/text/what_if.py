@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from autofit.cli.text.advice import how_it_fits, print_fitting
 from autofit.cli.text.output import bullets, grid, headed, heading, indented, stdout, styled
 from autofit.questions.what_if import LeverResult, WhatIf
 from autofit.units import format_bytes
 
 
-def print_what_if(answer: WhatIf) -> None:
-    """Prints the levers by what they save of the reserved peak, and those that do nothing or do not apply."""
+def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
+    """Prints the levers by what they save of the reserved peak, and those that do nothing or do not apply.
+
+    Args:
+        asked: the options of the estimate as they were typed, for the command that fits.
+    """
     console = stdout()
     base = answer.base
     peak = format_bytes(base.peak_reserved_bytes)
@@ -37,6 +43,11 @@ def print_what_if(answer: WhatIf) -> None:
         for reason, results in by_reason.items():
             reasons.add_row(_grouped(results), styled(reason, "dim"))
         console.print(indented(reasons))
+    if answer.advice is not None:
+        device = base.device.name
+        heading(console, f"Batch {base.batch_size} may not fit on {device}")
+        bullets(console, how_it_fits(answer.advice))
+        print_fitting(console, answer.advice, "check", asked)
 
 
 def _remarks(answer: WhatIf) -> Iterator[str]:

@@ -20,7 +20,7 @@ from autofit.settings.tune_settings import TuneSettings
 from tests.autofit.conftest import step_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
-from workers.protocol import TrialError, Verdict
+from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 
 MIB = 1024**2
 
@@ -118,6 +118,36 @@ def test_changes_that_cost_a_trace_are_counted_and_tried_only_when_asked(
     assert len(worker.specs) - before == answer.num_levers_untried
 
 
+def test_a_card_for_which_no_change_is_enough_is_told_several(
+    workload: Any, worker: Any, make_trace: Any, exact: Any
+) -> None:
+    """Of 3,100 MiB the optimizer's implementation saves 600, checkpointing as much."""
+
+    def traced(spec: TrialSpec) -> TrialOutcome:
+        saved = [spec.knobs.optimizer_impl == "fused", spec.knobs.checkpointing == "blocks"].count(True)
+        worker.trace_at = lambda batch_size: make_trace(batch_size, mib_per_sample=20 - 4 * saved)
+        answered: TrialOutcome = worker(spec)
+        return answered
+
+    predictor = Predictor(workload, traced, residuals=exact, plans=FormulaPlans)
+    usable_bytes = TuneSettings(model="step").budget_on(catalogue()["t4"]).usable_bytes
+    (card,) = ask(
+        predictor, "t4", batch_size=150, with_traces=True, reserve_bytes=usable_bytes - 2200 * MIB
+    ).cards
+    assert (card.usable_bytes, card.lever) == (2200 * MIB, None)
+    assert card.advice is not None
+    assert card.advice.combination is not None
+    assert card.advice.combination.options == ("--optimizer-impl fused", "--checkpointing blocks")
+
+
+def test_knobs_that_were_given_are_left_as_they_are(predictor: Predictor) -> None:
+    given = {"given_knobs": ("allocator", "precision", "checkpointing")}
+    (card,) = ask(predictor, "gtx-1650", batch_size=300, with_traces=True, **given).cards
+    assert card.advice is not None
+    tried = {lever.name for lever in card.advice.levers}
+    assert tried == {"optimizer_impl", "set_to_none"}
+
+
 def test_a_change_that_the_step_fails_with_is_no_answer(predictor: Predictor, worker: Any) -> None:
     ask(predictor, "gtx-1650", batch_size=300)
     worker.failure = (Verdict.FAILED, TrialError(kind="user", message="no such layer"))
@@ -202,9 +232,8 @@ def test_where_amd_s_cards_cannot_be_predicted_nvidia_s_are_and_it_is_said(
         assert (card.device_peak_bytes, card.largest_batch) == (None, None)
         assert 0 < card.usable_bytes < card.total_bytes
         assert "MIOpen" in card.reason
-        # What runs without MIOpen is predicted: here it is the change that makes the batch fit.
-        assert card.lever is not None
-        assert card.lever.knobs.conv_algo == "native"
+        assert "--conv-algo native" in card.reason  # what runs without MIOpen is predicted
+        assert (card.lever, card.advice) == (None, None)
     assert both.exit_code == 0
     assert json.loads(both.to_json())["cards"][1]["interval"] is None
 

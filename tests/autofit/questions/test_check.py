@@ -9,9 +9,14 @@ import pytest
 import autofit
 from autofit.errors import UsageError
 from autofit.hardware.budget import Budget
+from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.curve import PredictedCurve
-from autofit.questions.check import Answer, CheckResult, check_curve
+from autofit.predict.predictor import Predictor
+from autofit.questions.check import Answer, CheckResult, check_curve, run_check
+from autofit.settings.tune_settings import TuneSettings
+from workers.knobs import Knobs
+from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Verdict
 
 MIB = 1024**2
@@ -69,6 +74,32 @@ def test_what_runs_only_with_retries_is_unsure_and_would_thrash(make_curve: Any)
 @pytest.mark.parametrize(("answer", "code"), [(Answer.FITS, 0), (Answer.DOES_NOT_FIT, 3), (Answer.UNSURE, 6)])
 def test_each_answer_has_its_exit_code(answer: Answer, code: int) -> None:
     assert answer.exit_code == code
+
+
+def test_what_does_not_fit_is_told_what_may_help(
+    workload: Any, worker: Any, make_trace: Any, exact: Residuals
+) -> None:
+    """Of a freed scratch expandable segments use the pages again."""
+    worker.trace_at = lambda batch_size: make_trace(batch_size, scratch_mib_per_sample=15)
+    predictor = Predictor(workload, worker, residuals=exact, plans=FormulaPlans)
+    given: dict[str, Any] = {"model": "step", "gpu": find_gpu("gtx-1650"), "probe": "predict"}
+
+    def asked(batch_size: int, **changes: Any) -> CheckResult:
+        return run_check(TuneSettings(**given, **changes), predictor, batch_size)
+
+    assert asked(8).advice is None
+    result = asked(150)
+    assert result.verdict is Answer.UNSURE
+    assert result.advice is not None
+    assert result.advice.combination is not None
+    assert result.advice.combination.options == ("--allocator expandable_segments",)
+    assert result.advice.combination.peak_reserved_bytes <= result.budget.usable_bytes
+    segments = Knobs(allocator="expandable_segments")
+    assert asked(150, knobs=segments).verdict is Answer.FITS
+    fixed = asked(150, given_knobs=("allocator",)).advice
+    assert fixed is not None
+    assert fixed.combination is None
+    assert not [lever for lever in fixed.levers if lever.name == "allocator"]
 
 
 def test_the_public_check_takes_the_options_of_the_command() -> None:

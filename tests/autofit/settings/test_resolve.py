@@ -117,7 +117,7 @@ def test_the_examples_cover_every_field() -> None:
     parts = {"knobs": Knobs, "setup": Setup}
     fields = [
         field
-        for name in (each.name for each in dataclasses.fields(TuneSettings))
+        for name in (each.name for each in dataclasses.fields(TuneSettings) if each.name != "given_knobs")
         for field in (
             [f"{name}.{each.name}" for each in dataclasses.fields(parts[name])] if name in parts else [name]
         )
@@ -458,3 +458,16 @@ def test_what_is_searched_is_told_as_it_could_be_typed(toml: Any) -> None:
     told = chosen_options({"model": "davenet"}, {}, file)["search"]
     assert told == "precision=fp32,bf16;set-to-none=true,false"
     assert settings({"search": told}).searched == settings(file=file).searched
+
+
+# ── what is fixed ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_knobs_that_are_given_or_searched_are_fixed_wherever_and_whatever_they_are(toml: Any) -> None:
+    assert settings().fixed_knobs == frozenset()
+    file = toml('[tune]\nallocator = "default"\n')
+    given = {"precision": "fp32", "search": "memory-format=contiguous,channels_last"}
+    fixed = settings(given, {"AUTOFIT_CHECKPOINTING": "blocks"}, file).fixed_knobs
+    assert fixed == {"precision", "checkpointing", "allocator", "memory_format"}
+    assert settings({"conv_algo": "cudnn"}).fixed_knobs == {"conv_algo"}
+    assert settings({"conv_algo": "all"}).fixed_knobs == {"conv_algo"}

@@ -10,9 +10,10 @@ import pytest
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import catalogue
 from autofit.predict.estimate import Interval
+from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.questions.what_if import levers
+from autofit.questions.levers import levers
 from autofit.tuning.result import CardResults
 from workers.knobs import Knobs
 from workers.protocol import Device, Verdict
@@ -21,6 +22,13 @@ GIB = 1024**3
 CARDS = ("cards", "--model", "davenet", "--batch-size", "94")
 TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"
 LEVER = next(lever for lever in levers(Knobs()) if lever.name == "allocator")
+
+
+def advised(*options):
+    combination = Combination(options=options, peak_reserved_bytes=11 * GIB) if options else None
+    return Advice(
+        batch_size=94, peak_reserved_bytes=15 * GIB, levers=(), combination=combination, is_complete=True
+    )
 
 
 def fit(gpu, verdict=Answer.FITS, likely=Verdict.FITS, **changes):
@@ -76,7 +84,7 @@ def test_the_whole_catalogue_is_asked_unless_cards_are_named(autofit, asked):
 def test_a_row_says_if_the_batch_fits_and_what_makes_it_fit(autofit, asked):
     answer = asked(
         fit("gtx-1650", Answer.DOES_NOT_FIT, Verdict.OOM, largest_batch=None, reason="needs more"),
-        fit("t4", Answer.UNSURE, Verdict.THRASH, lever=LEVER),
+        fit("t4", Answer.UNSURE, Verdict.THRASH, lever=LEVER, advice=advised(LEVER.how)),
         fit("rtx-3090"),
         num_levers_untried=11,
     )
@@ -88,6 +96,36 @@ def test_a_row_says_if_the_batch_fits_and_what_makes_it_fit(autofit, asked):
     assert "Batch 94 fits on 1 of 3 cards, the smallest of them rtx-3090 with 23.56 GiB." in finished.out
     assert "--what-if tries 11 more changes" in finished.out
     assert finished.code == 0
+
+
+def test_the_command_for_each_card_on_which_changes_make_it_fit_stands_below(autofit, asked):
+    both = ("--optimizer-impl fused", "--checkpointing blocks")
+    answer = asked(
+        fit("gtx-1650", Answer.DOES_NOT_FIT, advice=advised()),
+        fit("t4", Answer.UNSURE, lever=LEVER, advice=advised(LEVER.how)),
+        fit("rtx-3060", Answer.DOES_NOT_FIT, advice=advised(*both)),
+    )
+    several = ("--model", "davenet", "--gpu", "gtx-1650,t4,rtx-3060", "--batch-size", "94", "--margin", "5%")
+    finished = autofit("check", *several, cards=answer)
+    assert finished.code == ExitCode.NOTHING_FITS
+    assert " ".join((*both[0].split(), *both[1].split())) in " ".join(finished.out.split())
+    commands = [line.strip() for line in finished.out.splitlines() if line.startswith("    autofit ")]
+    typed = "autofit check --model davenet --gpu {} --margin 5% --batch-size 94"
+    assert commands == [
+        f"{typed.format('t4')} {LEVER.how}",
+        f"{typed.format('rtx-3060')} {' '.join(both)}",
+    ]
+    more = ("t4", "a10", "l4", "rtx-3060", "v100-16g")
+    many = asked(*(fit(gpu, Answer.UNSURE, advice=advised(LEVER.how)) for gpu in more))
+    assert "    autofit " not in autofit("check", *several, cards=many).out
+
+
+def test_check_tries_what_costs_a_trace_and_estimate_where_it_is_asked_to(autofit, asked):
+    several = (*CARDS[1:], "--gpu", "t4,rtx-3090")
+    autofit("check", *several, cards=asked())
+    autofit("estimate", *several, cards=asked())
+    autofit("estimate", *several, "--what-if", cards=asked())
+    assert [question.with_traces for _, _, question in asked.seen] == [True, False, True]
 
 
 def test_where_it_fits_on_no_card_the_exit_code_says_so(autofit, asked):
@@ -117,9 +155,14 @@ def test_check_of_several_cards_exits_with_what_is_true_of_some_and_estimate_dec
 @pytest.mark.parametrize(
     ("command", "options", "said"),
     [
-        ("cards", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309' in the catalogue. Did you mean rtx-3090"),
+        ("cards", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309' in the catalogue (Did you mean rtx-3090"),
         ("check", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309'"),
         ("estimate", ("--gpu", "t4,rtx-309"), "no card named 'rtx-309'"),
+        ("check", ("--gpu", "t4,a100"), "'a100' may be a100-40g or a100-80g: name one of them"),
+        ("check", ("--gpu", "t4,all"), "all stands for every card: leave the others out"),
+        ("check", ("--gpu", "t4,"), "'t4,' lacks a name beside a comma"),
+        ("check", ("--gpu", "all", "--probe", "measure"), "No such option '--probe'"),
+        ("observe", ("--gpu", "all", "--peak", "5G", "--kind", "reserved"), "several cards: name one"),
         ("cards", ("--conv-algo", "all"), "a table of cards takes one algorithm"),
         ("cards", ("--risk", "none"), "is not one of safe, likely, worst"),
         ("check", ("--gpu", "all", "--gpu-mem", "16G"), "--gpu and --gpu-mem cannot be combined"),
@@ -197,6 +240,16 @@ def test_a_card_of_which_nothing_is_predicted_has_a_row_without_sizes(autofit, a
     assert "Not predicted: MIOpen is not known." in finished.out
     document = autofit(*CARDS, "--json", cards=asked(fit("t4"), unpredicted)).document
     assert (document["cards"][1]["verdict"], document["cards"][1]["interval"]) == ("unsure", None)
+
+
+def test_a_card_on_which_nothing_fits_is_told_with_what_the_smallest_batch_would(autofit, results):
+    def tune_each(_on_cards, _workload, _emit):
+        device = Device(kind="cuda", name="gtx-1650")
+        answers = results.answer(), results.nothing_fits(device=device, advice=advised(LEVER.how))
+        return CardResults(answers=answers)
+
+    out = autofit("tune", "--model", "davenet", "--gpu", "t4,gtx-1650", "--quiet", tune_each=tune_each).out
+    assert f"nothing fits; batch 94 with {LEVER.how}" in " ".join(out.split())
 
 
 def test_where_nothing_fits_on_any_card_a_search_exits_with_3(autofit, results):

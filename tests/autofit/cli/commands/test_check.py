@@ -9,7 +9,9 @@ import pytest
 
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
+from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.check import Answer, CheckResult
+from autofit.questions.levers import Effect
 from autofit.settings.resolve import resolve_one_configuration
 from workers.protocol import Device, Verdict
 
@@ -157,6 +159,7 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "calibration",
         "workspace_bytes",
         "convolves",
+        "advice",
         "architectures",
         "batch_kind",
         "num_ranks",
@@ -207,6 +210,63 @@ def test_what_only_a_search_can_be_told_is_refused():
     assert resolve_one_configuration({"model": "davenet", "gpu": "t4"}, "a check").gpu is not None
 
 
+def advised(options, *, saved_bytes=3 * GIB):
+    combination = None if options is None else Combination(options=options, peak_reserved_bytes=11 * GIB)
+    fused = {"name": "optimizer_impl", "value": "fused", "how": "--optimizer-impl fused"}
+    blocks = {"name": "checkpointing", "value": "blocks", "how": "--checkpointing blocks"}
+    return Advice(
+        batch_size=94,
+        peak_reserved_bytes=15 * GIB,
+        levers=(
+            TriedLever(**blocks, saved_bytes=saved_bytes, fits=options is not None, effect=Effect.SLOWER),
+            TriedLever(**fused, saved_bytes=GIB, fits=options == ("--optimizer-impl fused",)),
+        ),
+        combination=combination,
+        is_complete=options is not None,
+    )
+
+
+def test_what_may_help_stands_below_with_the_whole_command_that_fits(autofit, checked):
+    options = ("--optimizer-impl fused",)
+    finished = autofit(*CHECK, "--margin", "5%", check=checked(Answer.DOES_NOT_FIT, advice=advised(options)))
+    first, *below = finished.out.splitlines()
+    assert first.startswith("does not fit: davenet at batch 94")
+    assert " ".join(" ".join(below).split()).startswith(
+        "What may help · --checkpointing blocks saves 3.00 GiB in a slower step: batch 94 fits "
+        "· --optimizer-impl fused saves 1.00 GiB: batch 94 fits "
+        "· --optimizer-impl fused is the gentlest of those that are enough"
+    )
+    command = below[-1].strip()
+    assert command == (
+        "autofit check --model davenet --gpu rtx-3090 --margin 5% --batch-size 94 --optimizer-impl fused"
+    )
+
+
+def test_several_changes_are_told_together_and_where_none_helps_that_is_said(autofit, checked):
+    both = advised(("--optimizer-impl fused", "--checkpointing blocks"))
+    text = autofit(*CHECK, check=checked(Answer.UNSURE, advice=both)).out
+    assert "--optimizer-impl fused --checkpointing blocks together: batch 94 fits in 11.00 GiB" in (
+        " ".join(text.split())
+    )
+    assert text.endswith(" --batch-size 94 --optimizer-impl fused --checkpointing blocks\n")
+    none = autofit(*CHECK, check=checked(Answer.UNSURE, advice=advised(None))).out
+    assert "no combination of such options that was tried in the time there was makes batch 94 fit" in (
+        " ".join(none.split())
+    )
+    assert "autofit check" not in none
+
+
+def test_the_document_has_the_advice_and_prints_nothing_beside_it(autofit, checked):
+    given = advised(("--optimizer-impl fused",))
+    document = autofit(*CHECK, "--json", check=checked(Answer.DOES_NOT_FIT, advice=given)).document
+    assert document["advice"]["combination"] == {
+        "options": ["--optimizer-impl fused"],
+        "peak_reserved_bytes": 11 * GIB,
+    }
+    assert [lever["effect"] for lever in document["advice"]["levers"]] == ["slower", "none"]
+    assert autofit(*CHECK, "--json", check=checked()).document["advice"] is None
+
+
 @pytest.mark.parametrize(
     ("batch_size", "code", "verdict"), [("64", 0, "fits"), ("40000000", 3, "does-not-fit")]
 )
@@ -222,8 +282,10 @@ def test_a_workload_of_the_users_is_checked_for_real(autofit, workload_file, bat
         "--json",
     )
     assert finished.code == code, finished.err
-    assert finished.err == f"tracing batch {batch_size}\n"
+    assert finished.err.startswith(f"tracing batch {batch_size}\n")
+    assert ("trying levers\n" in finished.err) == (verdict != "fits")
     document = json.loads(finished.out)
+    assert (document["advice"] is None) == (verdict == "fits")
     assert (document["verdict"], document["calibration"]["model_class"]) == (
         verdict,
         "without-convolutions",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from workers.knobs import Knobs
 
+TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
 
 
@@ -165,6 +167,24 @@ def test_a_summary_and_the_levers_go_with_the_estimate_in_one_document(autofit, 
     assert bf16["saved_bytes"] == document["peak_reserved_bytes"] - bf16["peak_reserved_bytes"]
     assert bf16["knobs"]["precision"] == "bf16"
     assert by_lever["conv_algo", "fft"]["reason"]
+    assert document["advice"] is None
+
+
+def test_where_it_does_not_fit_the_levers_end_with_the_command_that_does(autofit):
+    command = ("estimate", "--model", TINY, "--batch-size", "20", "--what-if", "--quiet")
+    card = ("--gpu", "rtx-2060")
+    document = autofit(*command, *card, "--json").document
+    advice = document["advice"]
+    assert advice["combination"]["options"] == ["--precision amp-bf16"]
+    assert advice["peak_reserved_bytes"] == document["interval"]["high_bytes"]
+    out = autofit(*command, *card).out
+    assert "Batch 20 may not fit on rtx-2060" in out
+    last = out.splitlines()[-1].strip()
+    assert last == f"autofit check --model {TINY} --gpu rtx-2060 --batch-size 20 --precision amp-bf16"
+    assert autofit(*last.split()[1:], "--quiet").code == 0
+    text = " ".join(autofit(*command, *card, "--precision", "fp32").out.split())
+    assert text.endswith("no combination of such options that was tried makes batch 20 fit")
+    assert autofit(*command, "--json").document["advice"] is None
 
 
 def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, workload_file):

@@ -1,0 +1,113 @@
+"""Levers: the single changes of a knob setting that may save memory, and what each takes beside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from workers import conv
+from workers.knobs import KNOBS, Knob, Knobs
+from workers.knobs.allocator import allocator_conf
+
+_CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
+
+
+class Effect(StrEnum):
+    """What a change does to a step beside its memory, the gentlest first.
+
+    `NONE`: numbers and speed stay about as they are.
+    `SLOWER`: the numbers stay, the step takes somewhat longer.
+    `ROUNDS`: autocast computes parts of the step in half precision.
+    `DRASTIC`: the weights are in half precision, or convolutions may take many times as long.
+    """
+
+    NONE = "none"
+    SLOWER = "slower"
+    ROUNDS = "rounds"
+    DRASTIC = "drastic"
+
+    @property
+    def rank(self) -> int:
+        """Its place in that order."""
+        return list(Effect).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """One change of a configuration.
+
+    Attributes:
+        name: what is changed, such as `precision`.
+        value: to what.
+        how: what to type or to set for it.
+        knobs: the whole setting with that change.
+        allocator: the value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
+        effect: what it does beside saving memory.
+        may_save: False where it takes at least as much memory as any other value of its knob.
+    """
+
+    name: str
+    value: str
+    how: str
+    knobs: Knobs
+    allocator: str = ""
+    effect: Effect = Effect.NONE
+    may_save: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.value}"
+
+    def why_pointless(self, *, mode: str, convolves: bool) -> str:
+        """Why it need not be tried on a step; empty where it has to be."""
+        if mode == "infer" and KNOBS[self.name].of_training:
+            return "inference has neither an optimizer nor gradients"
+        if self.name == "conv_algo" and not convolves:
+            return "the step has no convolution"
+        return ""
+
+
+def levers(knobs: Knobs) -> tuple[Lever, ...]:
+    """Every single change of a setting that has to do with memory, the gentlest first."""
+    found = []
+    for knob in KNOBS.values():
+        before = getattr(knobs, knob.name)
+        values: tuple[Any, ...] = conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
+        for value in values:
+            if value == before:
+                continue
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            changed = dataclasses.replace(knobs, **{knob.name: value})
+            found.append(
+                Lever(
+                    name=knob.name,
+                    value=written,
+                    how=f"--{knob.option} {written}",
+                    knobs=changed,
+                    allocator=allocator_conf(changed.allocator),
+                    effect=_effect(knob, before, value),
+                    may_save=value not in knob.never_saving,
+                )
+            )
+    return tuple(sorted(found, key=lambda lever: lever.effect.rank))
+
+
+def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
+    """Orders changes made together: how many of them have each effect, the most drastic counting first."""
+    effects = [lever.effect for lever in changes]
+    return tuple(effects.count(effect) for effect in reversed(Effect))
+
+
+def _effect(knob: Knob, before: Any, value: Any) -> Effect:
+    if knob.name == "precision":
+        return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC
+    if knob.name == "conv_algo":  # cuDNN has several plans; what does without it is far from as fast
+        return Effect.SLOWER if value.startswith("cudnn") else Effect.DRASTIC
+    if knob.cost is None:
+        return Effect.NONE
+    then, now = knob.cost.of(before, _CAPABILITY), knob.cost.of(value, _CAPABILITY)
+    is_costlier = then is not None and now is not None and now > then
+    return Effect.SLOWER if is_costlier else Effect.NONE

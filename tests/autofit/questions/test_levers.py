@@ -1,0 +1,63 @@
+"""Levers: every single change that has to do with memory, the gentlest first."""
+
+from __future__ import annotations
+
+from autofit.questions.levers import Effect, Lever, gentleness, levers
+from workers import conv
+from workers.knobs import Knobs
+
+
+def lever(how: str, knobs: Knobs = Knobs()) -> Lever:  # noqa: B008 - frozen
+    (found,) = (each for each in levers(knobs) if each.how == how)
+    return found
+
+
+def test_the_levers_are_all_that_may_save_memory() -> None:
+    changed = {(each.name, each.value) for each in levers(Knobs(precision="bf16"))}
+    assert {value for name, value in changed if name == "precision"} == {"amp-fp16", "amp-bf16"}
+    assert {name for name, _ in changed} >= {
+        "precision", "memory_format", "optimizer_impl", "set_to_none", "conv_algo", "allocator",
+    }  # fmt: skip
+    algos = {value for name, value in changed if name == "conv_algo"}
+    assert algos == set(conv.applicable("cuda")) - {"cudnn"}
+
+
+def test_what_leaves_a_step_as_it_is_comes_before_what_takes_time_and_that_before_what_rounds() -> None:
+    by_option = {each.how: each.effect for each in levers(Knobs())}
+    assert by_option["--optimizer-impl fused"] is Effect.NONE
+    assert by_option["--allocator expandable_segments"] is Effect.NONE
+    assert by_option["--optimizer-impl loop"] is Effect.SLOWER
+    assert by_option["--checkpointing blocks"] is Effect.SLOWER
+    assert by_option["--conv-algo cudnn-deterministic"] is Effect.SLOWER
+    assert by_option["--precision amp-bf16"] is Effect.ROUNDS
+    assert by_option["--precision bf16"] is Effect.DRASTIC
+    assert by_option["--conv-algo native"] is Effect.DRASTIC
+    ranks = [each.effect.rank for each in levers(Knobs())]
+    assert ranks == sorted(ranks)
+
+
+def test_an_effect_is_that_of_the_change_and_not_of_the_value() -> None:
+    checkpointed = Knobs(checkpointing="blocks", optimizer_impl="loop")
+    assert lever("--checkpointing none", checkpointed).effect is Effect.NONE
+    assert lever("--checkpointing every:2", checkpointed).effect is Effect.NONE
+    assert lever("--optimizer-impl foreach", checkpointed).effect is Effect.NONE
+
+
+def test_the_harshest_change_decides_and_then_the_number() -> None:
+    fused, segments = lever("--optimizer-impl fused"), lever("--allocator expandable_segments")
+    blocks, autocast = lever("--checkpointing blocks"), lever("--precision amp-bf16")
+    in_order = [(fused,), (fused, segments), (blocks,), (fused, blocks), (autocast,), (blocks, autocast)]
+    places = [gentleness(changes) for changes in in_order]
+    assert places == sorted(set(places))
+
+
+def test_what_cannot_matter_to_a_step_says_why() -> None:
+    native, fused = lever("--conv-algo native"), lever("--optimizer-impl fused")
+    assert native.why_pointless(mode="train", convolves=False) == "the step has no convolution"
+    assert "neither an optimizer" in fused.why_pointless(mode="infer", convolves=True)
+    assert not native.why_pointless(mode="infer", convolves=True)
+    assert not fused.why_pointless(mode="train", convolves=False)
+
+
+def test_what_holds_more_than_any_other_value_saves_nothing() -> None:
+    assert {each.how for each in levers(Knobs()) if not each.may_save} == {"--optimizer-impl foreach"}
