@@ -7,6 +7,8 @@ import functools
 import gzip
 import hashlib
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import workers
 from autofit import paths
@@ -24,6 +26,7 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.hardware.card import Card
+from autofit.predict.ahead import TracesAhead
 from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
@@ -112,6 +115,7 @@ class Predictor:
         self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
         self.sources: dict[str, str] | None = None
         self._largest: Predictor | None = None
+        self._ahead: TracesAhead | None = None
 
     @property
     def follows_script(self) -> bool:
@@ -223,24 +227,11 @@ class Predictor:
         if key in self._untraceable:
             raise self._untraceable[key]
         if key not in self._traces:
-            try:
-                spec = TrialSpec(
-                    workload=self._workload,
-                    batch_size=batch_size,
-                    probe=Probe.PREDICT,
-                    knobs=key[0],
-                    setup=self._setup,
-                    architecture=self._architecture,
-                    num_threads=self._num_threads,
-                    with_tensors=self._with_tensors,
-                    with_calls=self._with_calls,
-                )
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+            spec = self._spec(*key)
             is_own = script is not None and script.keeps_batch
             stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
             self._emit(Progress(stage=stage))
-            outcome = self._run(spec)
+            outcome = (self._ahead and self._ahead.take(key)) or self._run(spec)
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
             try:
@@ -253,6 +244,43 @@ class Predictor:
             _keep(outcome.trace_json)
         _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
+
+    def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
+        """The trial that makes a trace; raises `UsageError` where there is no such trial."""
+        try:
+            return TrialSpec(
+                workload=self._workload,
+                batch_size=batch_size,
+                probe=Probe.PREDICT,
+                knobs=traced,
+                setup=self._setup,
+                architecture=self._architecture,
+                num_threads=self._num_threads,
+                with_tensors=self._with_tensors,
+                with_calls=self._with_calls,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @contextmanager
+    def tracing_ahead(self) -> Iterator[None]:
+        """In the block, traces that are expected are made while others are being worked on."""
+        with TracesAhead(self._run) as ahead:
+            self._ahead = ahead
+            try:
+                yield
+            finally:
+                self._ahead = None
+
+    def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
+        """Says which traces will be asked for next; outside `tracing_ahead`, and of a script, in vain."""
+        if self._ahead is None or self.follows_script or knobs.global_batch is not None:
+            return
+        for batch_size in batch_sizes:
+            with suppress(UsageError):  # whoever asks for the trace is told
+                key = self._traced(knobs, batch_size), batch_size
+                if key not in self._traces:
+                    self._ahead.ask(key, self._spec(*key))
 
     @property
     def has_batch_kinds(self) -> bool:
@@ -385,6 +413,7 @@ class Predictor:
         return self._curves[traced]
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
+        self.expect(knobs, TRACED_BATCH_SIZES)
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:
             return PeakCurve(traces)
