@@ -104,6 +104,32 @@ def test_a_trace_is_asked_for_once_with_the_mode_and_said_before(worker: Any, wo
     assert events == [Progress(stage="tracing batch 8")]
 
 
+def test_traces_that_are_expected_are_made_ahead_and_once_each(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    predictor.expect(CUDNN, [12])  # nobody traces ahead
+    assert worker.traced == []
+    with predictor.tracing_ahead():
+        predictor.expect(CUDNN, [*TRACED_BATCH_SIZES, 8])
+        ahead = predictor.curve(NATIVE, card)(8)
+        predictor.trace(CUDNN, 8)
+    assert sorted(worker.traced) == sorted([*TRACED_BATCH_SIZES, 8])
+    assert predictor.curve(NATIVE, card)(8) == ahead
+    predictor.trace(CUDNN, 12)
+    assert worker.traced[-1] == 12
+
+
+def test_what_cannot_be_traced_ahead_is_told_to_whoever_asks_for_it(
+    predictor: Predictor, worker: Any
+) -> None:
+    worker.failure = Verdict.FAILED, TrialError(kind="user", message="it broke")
+    with predictor.tracing_ahead():
+        predictor.expect(Knobs(global_batch=12), [5])  # which does not divide it
+        predictor.expect(CUDNN, [4])
+        with pytest.raises(WorkloadFailedError, match="it broke"):
+            predictor.trace(CUDNN, 4)
+
+
 def test_every_trace_is_kept_in_the_state_directory_by_its_digest(
     predictor: Predictor, card: Card, state_dir: Path
 ) -> None:

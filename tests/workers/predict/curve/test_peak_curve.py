@@ -191,6 +191,30 @@ def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
     assert on_card.reserved_bytes(stop_above_bytes=exact) == exact
 
 
+@pytest.mark.parametrize("conv_algo", POLICIES)
+def test_a_count_that_stops_decides_as_the_whole_one_does(conv_algo, curve_of):
+    """Also where what is alive decides before anything is replayed."""
+    for level in Level:
+        whole = curve_of("small:convolutional").on_card(300, Conditions(conv_algo=conv_algo))
+        planned, peak = whole.by_first_source, whole.reserved_bytes(level)
+        live = max(planned.live_bytes(planned.demanded(one)) for one in level.up_to)
+        assert live <= peak
+        for limit in {peak, peak - 1, live, live - 1, peak // 2}:
+            on_card = curve_of("small:convolutional").on_card(300, Conditions(conv_algo=conv_algo))
+            stopped = on_card.reserved_bytes(level, stop_above_bytes=limit)
+            assert (stopped > limit) == (peak > limit)
+            assert stopped <= peak
+
+
+def test_what_is_alive_settles_a_verdict_as_a_run_under_the_limit_does(curve_of):
+    step = curve_of("small:convolutional").on_card(300, Conditions())
+    live = step.step.lower_bound_bytes()
+    for budget_bytes in (live // 2, live - 1, live, 2 * live):
+        runs = step.runs_within(budget_bytes)
+        assert (step.verdict(budget_bytes) is Verdict.OOM) == (not runs)
+    assert step.verdict(live - 1) is Verdict.OOM
+
+
 def test_the_worst_is_no_less_than_the_high_end_and_least_where_benchmarking_gives_its_cache_back(curve_of):
     curve = curve_of("vgg16")
     peaks = {}
