@@ -42,6 +42,7 @@ from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     PeakCurve,
+    SingleSampleCurve,
     StepCurve,
     TracedCurve,
     traced_knobs,
@@ -112,7 +113,7 @@ class Predictor:
         self.observations = observations or Observations()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
-        self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
+        self._curves: dict[Knobs, PeakCurve | SingleSampleCurve | TracedCurve] = {}
         self.sources: dict[str, str] | None = None
         self._largest: Predictor | None = None
         self._ahead: TracesAhead | None = None
@@ -149,16 +150,23 @@ class Predictor:
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says, or has its peak; if not, traces replace it.
 
+        At one sample a step may differ from all others: where the curve is right of two, it keeps them.
+
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
         traced = self._traced(knobs, batch_size)
         curve, trace = self._curves[traced], self.trace(knobs, batch_size)
+        if isinstance(curve, SingleSampleCurve):
+            curve = curve.piece(batch_size)
         if isinstance(curve, TracedCurve) or curve.agrees_with(trace):
             return True
         if trace.batch_size == batch_size and self._has_peak_of_curve(trace, knobs, card):
             return True  # what comes between the steps differs, as batches of an evaluation do
-        self._curves[traced] = self._traced_curve(traced)
+        is_single = trace.batch_size == batch_size == 1 and curve.agrees_with(self.trace(knobs, 2))
+        self._curves[traced] = (
+            SingleSampleCurve(PeakCurve([trace]), curve) if is_single else self._traced_curve(traced)
+        )
         return False
 
     def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
@@ -403,11 +411,11 @@ class Predictor:
         if knobs.global_batch is None:
             return pieces
         whole = self._known_curve(self._traced(knobs, knobs.global_batch))
-        if isinstance(pieces, TracedCurve) or isinstance(whole, TracedCurve):
+        if not (isinstance(pieces, PeakCurve) and isinstance(whole, PeakCurve)):
             return self._traced_curve(knobs)
         return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
 
-    def _known_curve(self, traced: Knobs) -> PeakCurve | TracedCurve:
+    def _known_curve(self, traced: Knobs) -> PeakCurve | SingleSampleCurve | TracedCurve:
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._curves[traced]

@@ -237,6 +237,24 @@ def test_a_curve_stands_where_a_trace_has_other_events_and_the_same_peak(
     assert predictor.curve(CUDNN, card).needs_traces == is_kept
 
 
+@pytest.mark.parametrize("last_that_differs", [1, 2])
+def test_a_step_that_differs_at_one_sample_alone_keeps_its_curve_for_all_others(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any, last_that_differs: int
+) -> None:
+    worker.trace_at = lambda size: make_trace(size, num_extra=2 if size <= last_that_differs else 0)
+    before = predictor.curve(CUDNN, card)(16)
+    assert not predictor.confirm(CUDNN, card, 1)
+    curve = predictor.curve(CUDNN, card)
+    assert curve.needs_traces == (last_that_differs > 1)
+    assert dataclasses.replace(curve(16), trace_digest=before.trace_digest) == before
+    assert curve(1).peak_allocated_bytes == (100 + 64 + 20) * MIB
+    assert predictor.confirm(CUDNN, card, 1)
+    assert predictor.confirm(CUDNN, card, 33)
+    for size in (1, 5, 33):
+        traced = predictor.estimate(CUDNN, card, size)
+        assert dataclasses.replace(curve(size), trace_digest=traced.trace_digest) == traced
+
+
 def test_a_size_beyond_the_whole_data_set_is_refused_with_what_to_ask(
     predictor: Predictor, worker: Any, card: Card, make_trace: Any
 ) -> None:
