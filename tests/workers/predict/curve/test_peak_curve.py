@@ -9,7 +9,7 @@ import pytest
 from workers.allocator import AllocatorSettings
 from workers.allocator import replay as allocator_replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve, TracedCurve
+from workers.predict.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
 from workers.predict.curve.peak_estimate import PeakEstimate
 from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.protocol import Verdict
@@ -123,6 +123,30 @@ def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
     traces[2] = dataclasses.replace(traces[2], allocations=(*traces[2].allocations[:4], odd, *others))
     with pytest.raises(BatchDependentEventsError, match="is not a polynomial"):
         PeakCurve(traces)
+
+
+TRAINED = {"precision": "bf16", "optimizer": "adamw"}
+
+
+@pytest.mark.no_cover  # seconds for each
+@pytest.mark.parametrize(
+    ("workload", "settings"),
+    [("small:batch_first", TRAINED), ("gpt2", {**TRAINED, "checkpointing": "blocks"})],
+)
+def test_a_step_that_differs_at_one_sample_has_the_peaks_of_whole_traces_at_every_size(
+    workload, settings, trace_of
+):
+    """Of one sample a slice is contiguous, and is not copied."""
+    several = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    single = trace_of(workload, 1, **settings)
+    assert not several.agrees_with(single)
+    assert several.agrees_with(trace_of(workload, 2, **settings))
+    curve = SingleSampleCurve(PeakCurve([single]), several)
+    assert not curve.needs_traces
+    for batch_size in (1, 2, 3, 12, 33):
+        whole = PeakCurve([trace_of(workload, batch_size, **settings)])
+        found, known = (each.on_card(batch_size, Conditions()) for each in (curve, whole))
+        assert told(found.estimate()) == told(known.estimate())
 
 
 def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
