@@ -14,20 +14,27 @@ or a training script as it is, which says how it takes its batch size:
     >>> script = autofit.Script(path="train.py", batch_argument="--batch-size")
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from autofit import errors
-from autofit.api import check, estimate, observe, peak_curve, tune
-from autofit.predict.curve import PredictedCurve
-from autofit.predict.estimate import Breakdown, Estimate, Interval
-from autofit.questions.check import CheckResult
-from autofit.questions.observe import ObservedPeak
-from autofit.training.apply import apply_conv_algo, checkpoint_blocks
-from autofit.training.find_batch_size import find_executable_batch_size
-from autofit.training.lengths import BatchLengths, worst_case_lengths
-from autofit.training.probe_step import StepPeak, probe_step
-from autofit.tuning.result import Best, FrontierEntry, TuneResult
-from workers.knobs import Knobs
-from workers.scripts.reference import Script
-from workers.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from autofit.api import check, estimate, observe, peak_curve, tune
+    from autofit.predict.curve import PredictedCurve
+    from autofit.predict.estimate import Breakdown, Estimate, Interval
+    from autofit.questions.check import CheckResult
+    from autofit.questions.observe import ObservedPeak
+    from autofit.training.apply import apply_conv_algo, checkpoint_blocks
+    from autofit.training.find_batch_size import find_executable_batch_size
+    from autofit.training.lengths import BatchLengths, worst_case_lengths
+    from autofit.training.probe_step import StepPeak, probe_step
+    from autofit.tuning.result import Best, FrontierEntry, TuneResult
+    from workers.knobs import Knobs
+    from workers.scripts.reference import Script
+    from workers.workload.workload import Workload
 
 __all__ = [
     "BatchLengths",
@@ -56,3 +63,43 @@ __all__ = [
     "tune",
     "worst_case_lengths",
 ]
+
+# Where each name comes from, imported when it is first asked for: what a command needs first, the process
+# of its predictions, starts before all that.
+_PLACES = {
+    "BatchLengths": "autofit.training.lengths",
+    "Best": "autofit.tuning.result",
+    "Breakdown": "autofit.predict.estimate",
+    "CheckResult": "autofit.questions.check",
+    "Estimate": "autofit.predict.estimate",
+    "FrontierEntry": "autofit.tuning.result",
+    "Interval": "autofit.predict.estimate",
+    "Knobs": "workers.knobs",
+    "ObservedPeak": "autofit.questions.observe",
+    "PredictedCurve": "autofit.predict.curve",
+    "Script": "workers.scripts.reference",
+    "StepPeak": "autofit.training.probe_step",
+    "TuneResult": "autofit.tuning.result",
+    "Workload": "workers.workload.workload",
+    "apply_conv_algo": "autofit.training.apply",
+    "check": "autofit.api",
+    "checkpoint_blocks": "autofit.training.apply",
+    "estimate": "autofit.api",
+    "find_executable_batch_size": "autofit.training.find_batch_size",
+    "observe": "autofit.api",
+    "peak_curve": "autofit.api",
+    "probe_step": "autofit.training.probe_step",
+    "tune": "autofit.api",
+    "worst_case_lengths": "autofit.training.lengths",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'autofit' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,6 +13,7 @@ from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec,
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
 # predictions leave nothing behind that a later one could see.
 _predictor = Child(NO_GPU)
+_second_predictor = Child(NO_GPU)  # see `_predicted_for_a_card`
 # Its own, for in the other one PyTorch has a GPU; it takes memory as a trial does.
 _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
@@ -36,8 +37,9 @@ _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
-    A measured trial gets a fresh process, and so does a script; other predictions share one, which
-    lives until this process ends. Only an interruption of this process raises.
+    A measured trial gets a fresh process, and so does a script; other predictions share one, or two where
+    several are asked for at once, which live until this process ends. Only an interruption of this
+    process raises.
     """
     if spec.probe is Probe.PREDICT:
         return _predicted(spec)
@@ -66,8 +68,8 @@ def start_predictor(*, for_host: bool = False) -> None:
 @atexit.register
 def close_predictor() -> None:
     """Ends the processes of the predictions; a later prediction starts another."""
-    _predictor.close()
-    _host_predictor.close()
+    for child in (_predictor, _second_predictor, _host_predictor):
+        child.close()
 
 
 def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
@@ -111,10 +113,21 @@ def _lacks_launcher(outcome: TrialOutcome) -> bool:
 def _predicted_once(spec: TrialSpec) -> TrialOutcome:
     if spec.workload.kind == "script":
         return run_fresh(spec)  # a script may leave anything behind in its process
-    outcome = (_host_predictor if spec.is_for_host else _predictor).run(spec)
+    outcome = _host_predictor.run(spec) if spec.is_for_host else _predicted_for_a_card(spec)
     if outcome.error is not None and outcome.error.kind == StaleTensorError.kind:
         return run_fresh(spec)
     return outcome
+
+
+def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
+    """Predicts in whichever of the two processes is free.
+
+    There is no second one before the first has predicted for as long as it took to start.
+    """
+    outcome = _predictor.run_if_free(spec)
+    if outcome is None and _predictor.busy_seconds > _predictor.start_seconds:
+        outcome = _second_predictor.run_if_free(spec)
+    return outcome or _predictor.run(spec)
 
 
 def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:

@@ -4,6 +4,36 @@ arguments ─ click ─▶ resolve_settings ─▶ session.run ─ events ─▶
                                             └──── result ─▶ text or one JSON document on stdout
 """
 
-from autofit.cli.app import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autofit.cli.backend import Backend
 
 __all__ = ["main"]
+
+_PREDICTING = ("tune", "estimate", "profile", "check", "cards", "compare")
+# With these a command predicts nothing, or in another process.
+_NOT_WITH = frozenset({"-h", "--help", "--script", "--device", "--trace"})
+
+
+def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
+    """Runs a command line; see `autofit.cli.app.main`."""
+    if arguments is None and sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+        _start_to_predict(sys.argv[2:])
+    from autofit.cli.app import main as run
+
+    return run(arguments, backend=backend)
+
+
+def _start_to_predict(options: Sequence[str]) -> None:
+    """Starts the process of the predictions, whose import of torch takes as long as all that follows."""
+    if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
+        from workers.run import start_predictor
+
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor()

@@ -7,6 +7,8 @@ import functools
 import gzip
 import hashlib
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import workers
 from autofit import paths
@@ -24,6 +26,7 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.hardware.card import Card
+from autofit.predict.ahead import TracesAhead
 from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
@@ -40,6 +43,7 @@ from workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     PeakCurve,
+    SingleSampleCurve,
     StepCurve,
     TracedCurve,
     traced_knobs,
@@ -110,9 +114,10 @@ class Predictor:
         self.observations = observations or Observations()
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
-        self._curves: dict[Knobs, PeakCurve | TracedCurve] = {}
+        self._curves: dict[Knobs, PeakCurve | SingleSampleCurve | TracedCurve] = {}
         self.sources: dict[str, str] | None = None
         self._largest: Predictor | None = None
+        self._ahead: TracesAhead | None = None
 
     @property
     def follows_script(self) -> bool:
@@ -147,16 +152,23 @@ class Predictor:
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
         """Whether a trace at a size is what the curve says, or has its peak; if not, traces replace it.
 
+        At one sample a step may differ from all others: where the curve is right of two, it keeps them.
+
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
         traced = self._traced(knobs, batch_size)
         curve, trace = self._curves[traced], self.trace(knobs, batch_size)
+        if isinstance(curve, SingleSampleCurve):
+            curve = curve.piece(batch_size)
         if isinstance(curve, TracedCurve) or curve.agrees_with(trace):
             return True
         if trace.batch_size == batch_size and self._has_peak_of_curve(trace, knobs, card):
             return True  # what comes between the steps differs, as batches of an evaluation do
-        self._curves[traced] = self._traced_curve(traced)
+        is_single = trace.batch_size == batch_size == 1 and curve.agrees_with(self.trace(knobs, 2))
+        self._curves[traced] = (
+            SingleSampleCurve(PeakCurve([trace]), curve) if is_single else self._traced_curve(traced)
+        )
         return False
 
     def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
@@ -231,24 +243,11 @@ class Predictor:
         if key in self._untraceable:
             raise self._untraceable[key]
         if key not in self._traces:
-            try:
-                spec = TrialSpec(
-                    workload=self._workload,
-                    batch_size=batch_size,
-                    probe=Probe.PREDICT,
-                    knobs=key[0],
-                    setup=self._setup,
-                    architecture=self._architecture,
-                    num_threads=self._num_threads,
-                    with_tensors=self._with_tensors,
-                    with_calls=self._with_calls,
-                )
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+            spec = self._spec(*key)
             is_own = script is not None and script.keeps_batch
             stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
             self._emit(Progress(stage=stage))
-            outcome = self._run(spec)
+            outcome = (self._ahead and self._ahead.take(key)) or self._run(spec)
             if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
                 self.sources = {**(self.sources or {}), **outcome.sources}
             try:
@@ -261,6 +260,43 @@ class Predictor:
             _keep(outcome.trace_json)
         _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
+
+    def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
+        """The trial that makes a trace; raises `UsageError` where there is no such trial."""
+        try:
+            return TrialSpec(
+                workload=self._workload,
+                batch_size=batch_size,
+                probe=Probe.PREDICT,
+                knobs=traced,
+                setup=self._setup,
+                architecture=self._architecture,
+                num_threads=self._num_threads,
+                with_tensors=self._with_tensors,
+                with_calls=self._with_calls,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @contextmanager
+    def tracing_ahead(self) -> Iterator[None]:
+        """In the block, traces that are expected are made while others are being worked on."""
+        with TracesAhead(self._run) as ahead:
+            self._ahead = ahead
+            try:
+                yield
+            finally:
+                self._ahead = None
+
+    def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
+        """Says which traces will be asked for next; outside `tracing_ahead`, and of a script, in vain."""
+        if self._ahead is None or self.follows_script or knobs.global_batch is not None:
+            return
+        for batch_size in batch_sizes:
+            with suppress(UsageError):  # whoever asks for the trace is told
+                key = self._traced(knobs, batch_size), batch_size
+                if key not in self._traces:
+                    self._ahead.ask(key, self._spec(*key))
 
     @property
     def has_batch_kinds(self) -> bool:
@@ -383,16 +419,17 @@ class Predictor:
         if knobs.global_batch is None:
             return pieces
         whole = self._known_curve(self._traced(knobs, knobs.global_batch))
-        if isinstance(pieces, TracedCurve) or isinstance(whole, TracedCurve):
+        if not (isinstance(pieces, PeakCurve) and isinstance(whole, PeakCurve)):
             return self._traced_curve(knobs)
         return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
 
-    def _known_curve(self, traced: Knobs) -> PeakCurve | TracedCurve:
+    def _known_curve(self, traced: Knobs) -> PeakCurve | SingleSampleCurve | TracedCurve:
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._curves[traced]
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
+        self.expect(knobs, TRACED_BATCH_SIZES)
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:
             return PeakCurve(traces)

@@ -176,6 +176,7 @@ def _on_a_card(
     predictor: Predictor, target: Target, space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
     curves, failures = CurveSet(), []
+    answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
         try:
             curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
@@ -183,9 +184,15 @@ def _on_a_card(
             if target.probe is None or error.kind not in UNPREDICTABLE:
                 raise
             failures.append(error)
+            continue
+        if target.probe is None and (prior := curves.prior(knobs)) is not None:
+            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
+            answer = scan.largest_batch or space.min_batch
+            answers.append((knobs, answer))
+            predictor.expect(knobs, [answer])
     notes = _on_unguided(failures, space)
     if target.probe is None:
-        notes = (*notes, *_confirm(predictor, target, space, curves, risk))
+        notes = (*notes, *_confirm(predictor, target, space, curves, answers, risk=risk))
     if not curves.needs_traces:
         return curves, notes
     if target.probe is not None:
@@ -252,19 +259,22 @@ def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[
 
 
 def _confirm(
-    predictor: Predictor, target: Target, space: SearchSpace, curves: CurveSet, risk: Risk
+    predictor: Predictor,
+    target: Target,
+    space: SearchSpace,
+    curves: CurveSet,
+    answers: Sequence[tuple[Knobs, int]],
+    *,
+    risk: Risk,
 ) -> tuple[str, ...]:
     """Traces the sizes that the curves answer with; where one differs, traces replace the curves.
+
+    Args:
+        answers: these sizes, by setting.
 
     Returns:
         Which of these sizes the user's script fails at by itself, as one whose evaluation needs more data.
     """
-    answers: list[tuple[Knobs, int]] = []
-    for knobs in space.settings:
-        prior = curves.prior(knobs)
-        if prior is not None:
-            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
-            answers.append((knobs, scan.largest_batch or space.min_batch))
     # All of them are looked at: a curve that differs is replaced. Settings that share traces share these.
     agreed, failures = [], {}
     for knobs, batch_size in answers:

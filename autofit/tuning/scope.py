@@ -108,6 +108,8 @@ def _smallest_batch(
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
     """
+    for knobs in settings:
+        predictor.expect(knobs, sizes[:1])
     for batch_size in sizes:
         failing = {
             knobs: error

@@ -42,6 +42,7 @@ from autofit.tuning.scope import (
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 from workers.setup import LIKELY_SHARE
@@ -87,6 +88,9 @@ def run(
         connect: makes the dispatcher of measured trials, once there are any.
         predictor: knows the workload already, for a target that is predicted alone.
     """
+    if workload.script is None and settings.device != "cpu":
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor()  # and is not missed where an earlier answer is found
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         asked = earlier_answers.question(
             settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
@@ -237,11 +241,14 @@ def _predict(
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = predictor or _predictor(spec, target, emit)
-    space, left_out = search_space(settings, algos, predictor)
-    space, notes_on_script = as_the_script_has_it(space, predictor)
-    curves, notes = curves_of(
-        space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
-    )
+    with predictor.tracing_ahead():
+        space, left_out = search_space(settings, algos, predictor)
+        space, notes_on_script = as_the_script_has_it(space, predictor)
+        for knobs in space.settings:
+            predictor.expect(knobs, TRACED_BATCH_SIZES)
+        curves, notes = curves_of(
+            space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
+        )
     space, caps = capped(space, curves)
     return _Predicted(
         started=started,

@@ -6,21 +6,28 @@ import importlib
 import inspect
 import subprocess
 import sys
-import types
 
 import pytest
 
 import autofit
 
 
-def test_all_names_what_is_public() -> None:
-    public = {
-        name
-        for name, value in vars(autofit).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-    }
-    assert set(autofit.__all__) == public | {"errors"}
-    assert len(set(autofit.__all__)) == len(autofit.__all__)
+def test_all_names_what_is_public_and_nothing_else_is_there() -> None:
+    assert set(autofit.__all__) == {"errors", *autofit._PLACES}
+    assert dir(autofit) == sorted(autofit.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'tuen'"):
+        _ = autofit.tuen
+
+
+def test_a_name_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, autofit\n"
+        "before = 'autofit.api' in sys.modules\n"
+        "from autofit import Knobs, tune\n"
+        "print(before, tune is sys.modules['autofit.api'].tune, autofit.Knobs is Knobs)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "True"]
 
 
 @pytest.mark.parametrize("name", autofit.__all__)

@@ -1,12 +1,14 @@
 """How fast predictions are: `python tests/bench/estimate_speed.py`.
 
-Wants the project installed. For every built-in workload, one `autofit estimate` as a whole process,
-beside `import torch` alone in the same run; then the milliseconds of a further batch size on a
-curve that has its traces. The limits hold on two cores; the ratio is what to compare.
+Wants the project installed, with transformers. For every built-in workload, one `autofit estimate` as a
+whole process, then what is asked most beside that; each in turns with `import torch` alone, so that what
+else the machine does weighs on both: the ratio is what the limits of the questions are of. Then the
+milliseconds of a further batch size on a curve that has its traces, and of a further card.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -23,16 +25,75 @@ NUM_RUNS = 3
 ESTIMATE_LIMIT_SECONDS = 6.0
 CURVE_LIMIT_SECONDS = 0.020
 BATCH_SIZES = range(10, 130, 7)
+IMPORT_TORCH = [sys.executable, "-c", "import torch"]
+AUTOFIT = str(Path(sys.executable).with_name("autofit"))
+
+LLAMA_3_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+_LLAMA = (
+    "--model hf:{llama} --seq-len 2048 --precision bf16 --checkpointing blocks --optimizer adamw "
+    "--optimizer-impl fused --gpu h100-80g"
+)
+_PRODUCT = "--search precision=fp32,amp-bf16 --search memory-format=contiguous,channels_last"
+# What is asked most, with how many times `import torch` alone it may take.
+QUESTIONS = (
+    ("tune --model davenet --gpu-mem 16G", 3.0),
+    ("tune --model davenet --gpu a100-40g", 2.5),
+    (f"tune --model resnet50 --gpu-mem 16G --conv-algo cudnn {_PRODUCT}", 7.0),
+    (f"estimate --batch-size 4 {_LLAMA}", 4.0),
+    (f"tune {_LLAMA}", 6.0),
+)
 
 
 def seconds_of(command: list[str]) -> float:
-    """The median wall time of a command over `NUM_RUNS` runs."""
-    seconds = []
+    """The wall time of a command that finds an answer."""
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def beside_torch(command: list[str]) -> tuple[float, float]:
+    """The median wall time of a command over `NUM_RUNS` runs, and the median of its ratios to `import torch`.
+
+    Each run has an import before it and another after it, the mean of which it is held against.
+    """
+    seconds, ratios = [], []
+    before = seconds_of(IMPORT_TORCH)
     for _ in range(NUM_RUNS):
-        started = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+        seconds.append(seconds_of(command))
+        after = seconds_of(IMPORT_TORCH)
+        ratios.append(2 * seconds[-1] / (before + after))
+        before = after
+    return statistics.median(seconds), statistics.median(ratios)
+
+
+def exceeded_by_questions(folder: Path) -> list[str]:
+    """Prints the table of the questions, and returns which of them took more than they may."""
+    llama = folder / "llama-3-8b"
+    llama.mkdir()
+    (llama / "config.json").write_text(json.dumps(LLAMA_3_8B))
+    print("\n| question | seconds | × `import torch` | at most |\n|---|---|---|---|")
+    exceeded = []
+    for question, limit in QUESTIONS:
+        command = [AUTOFIT, *question.format(llama=llama).split()]
+        fresh = ["--fresh"] if question.startswith("tune") else []
+        seconds, ratio = beside_torch([*command, *fresh])
+        shown = question.format(llama="llama-3-8b")
+        print(f"| `{shown}` | {seconds:.1f} | {ratio:.1f} | {limit:g} |", flush=True)
+        if ratio > limit:
+            exceeded.append(f"{shown} took {ratio:.1f} times as long as import torch, more than {limit:g}")
+    return exceeded
 
 
 def curve_seconds() -> list[float]:
@@ -51,19 +112,22 @@ def machine() -> str:
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load}"
 
 
-def main() -> int:
-    """Prints the tables; 1 if a limit is exceeded."""
+def main(folder: Path) -> int:
+    """Prints the tables; 1 if a limit is exceeded.
+
+    Args:
+        folder: for what the questions are of.
+    """
     print(f"{machine()}; Python {platform.python_version()}; medians of {NUM_RUNS}\n")
-    torch_seconds = seconds_of([sys.executable, "-c", "import torch"])
-    print("| `autofit estimate --batch-size 8` | seconds | × `import torch` |\n|---|---|---|")
-    print(f"| (`import torch`) | {torch_seconds:.1f} | 1.0 |")
     exceeded = []
-    command = [str(Path(sys.executable).with_name("autofit")), "estimate", "--batch-size", "8", "--model"]
+    seconds_of([AUTOFIT, "estimate", "--batch-size", "8", "--model", "lstm"])  # with the self-test
+    print("| `autofit estimate --batch-size 8` | seconds | × `import torch` |\n|---|---|---|")
     for name in BUILTINS:
-        seconds = seconds_of([*command, name])
-        print(f"| `{name}` | {seconds:.1f} | {seconds / torch_seconds:.1f} |", flush=True)
+        seconds, ratio = beside_torch([AUTOFIT, "estimate", "--batch-size", "8", "--model", name])
+        print(f"| `{name}` | {seconds:.1f} | {ratio:.1f} |", flush=True)
         if seconds > ESTIMATE_LIMIT_SECONDS:
             exceeded.append(f"{name} took {seconds:.1f} s, more than {ESTIMATE_LIMIT_SECONDS:.0f}")
+    exceeded += exceeded_by_questions(folder)
     further = curve_seconds()
     median_ms, worst_ms = 1000 * statistics.median(further), 1000 * max(further)
     print(
@@ -81,4 +145,4 @@ def main() -> int:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as state:
         os.environ["AUTOFIT_STATE_DIR"] = state
-        sys.exit(main())
+        sys.exit(main(Path(state)))

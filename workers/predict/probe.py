@@ -104,8 +104,8 @@ def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
         settings=AllocatorSettings.of_knob(spec.knobs.allocator),
     )
     on_card = curve.on_card(curve.trace.batch_size, conditions)
-    estimate = on_card.estimate()
-    peaks = Peaks(allocated_bytes=estimate.allocated_bytes, reserved_bytes=estimate.reserved_bytes)
+    likely = on_card.likely().replay
+    peaks = Peaks(allocated_bytes=likely.peak_allocated_bytes, reserved_bytes=likely.peak_reserved_bytes)
     return peaks, on_card.verdict(spec.budget_bytes)
 
 

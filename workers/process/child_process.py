@@ -67,6 +67,7 @@ class ChildProcess:
     """
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.begin = time.monotonic()
         self.log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
         child_requests, self._requests = os.pipe()

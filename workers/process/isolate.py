@@ -86,12 +86,18 @@ class Child:
 
     Args:
         environment: variables set for the process, over a copy of this process's own.
+
+    Attributes:
+        start_seconds: how long its process took to get to its first trial.
+        busy_seconds: how long trials ran in it so far, without that.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()
+        self._is_asked = False
+        self.start_seconds = self.busy_seconds = 0.0
 
     def start(self) -> None:
         """Starts the process and returns at once, so that its import of torch overlaps other work.
@@ -108,20 +114,36 @@ class Child:
         The deadline includes the start of the process, but not the wait for another trial in it.
         """
         with self._lock:
-            begin = time.monotonic()
-            outcome = self._run(spec, begin + spec.deadline_seconds)
-            return dataclasses.replace(
-                outcome,
-                wall_seconds=time.monotonic() - begin,
-                environment={**self._environment, **outcome.environment},
-            )
+            return self._timed(spec)
+
+    def run_if_free(self, spec: TrialSpec) -> TrialOutcome | None:
+        """The same, or None at once where another trial is running in it."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._timed(spec)
+        finally:
+            self._lock.release()
+
+    def _timed(self, spec: TrialSpec) -> TrialOutcome:
+        begin = time.monotonic()
+        outcome = self._run(spec, begin + spec.deadline_seconds)
+        return dataclasses.replace(
+            outcome,
+            wall_seconds=time.monotonic() - begin,
+            environment={**self._environment, **outcome.environment},
+        )
 
     def close(self) -> None:
         """Ends the process and whatever it started; a later `run` starts another."""
         with self._lock:
             if self._process is not None:
                 process, self._process = self._process, None
-                process.dismiss()
+                if self._is_asked:
+                    process.dismiss()
+                else:  # it may still import torch, and leaves nothing behind
+                    process.kill()
+                    process.log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +161,7 @@ class Child:
         supervision = Supervision(spec, process.group, stop=_stop.get())
         try:
             outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
+            self._count(process, supervision)
         except BaseException as error:  # an interrupted supervisor leaves no process behind either
             self._process = None
             death = process.kill()
@@ -151,6 +174,13 @@ class Child:
             process.log.close()
         return outcome
 
+    def _count(self, process: ChildProcess, supervision: Supervision) -> None:
+        """Takes the time of a trial that was answered."""
+        if not self._is_asked:
+            self._is_asked = True
+            self.start_seconds = supervision.first_heard - process.begin
+        self.busy_seconds += time.monotonic() - supervision.first_heard
+
     def _started(self) -> ChildProcess:
         if self._process is not None and self._process.has_exited():
             process, self._process = self._process, None
@@ -158,6 +188,7 @@ class Child:
             process.log.close()
         if self._process is None:
             self._process = ChildProcess("workers.child", self._environment)
+            self._is_asked = False
         return self._process
 
 

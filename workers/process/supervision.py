@@ -41,6 +41,11 @@ class Supervision:
         stop: once it is set, the trial is to end.
         available_bytes: asks the machine for the memory that it has left.
         num_kernel_kills: asks the kernel how many processes it has killed for memory.
+
+    Attributes:
+        first_heard: the moment, of `time.monotonic`, when its process was heard of first; until then that
+            when it was asked.
+        last_beat: what was heard of it last.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class Supervision:
         self._spec = spec
         self._group = group
         self._stop = stop
-        self._begin = self._heard = time.monotonic()
+        self._begin = self._heard = self.first_heard = time.monotonic()
         self._next_sample = self._begin + _SAMPLE_SECONDS
         self._excess: str | None = None
         self._num_kernel_kills = num_kernel_kills
@@ -69,6 +74,8 @@ class Supervision:
             self.last_beat = Heartbeat.from_json(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
+        if self._heard == self._begin:
+            self.first_heard = time.monotonic()
         self._heard = time.monotonic()
         return True
 

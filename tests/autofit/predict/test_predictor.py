@@ -162,6 +162,32 @@ def test_a_trace_is_asked_for_once_with_the_mode_and_said_before(worker: Any, wo
     assert events == [Progress(stage="tracing batch 8")]
 
 
+def test_traces_that_are_expected_are_made_ahead_and_once_each(
+    predictor: Predictor, worker: Any, card: Card
+) -> None:
+    predictor.expect(CUDNN, [12])  # nobody traces ahead
+    assert worker.traced == []
+    with predictor.tracing_ahead():
+        predictor.expect(CUDNN, [*TRACED_BATCH_SIZES, 8])
+        ahead = predictor.curve(NATIVE, card)(8)
+        predictor.trace(CUDNN, 8)
+    assert sorted(worker.traced) == sorted([*TRACED_BATCH_SIZES, 8])
+    assert predictor.curve(NATIVE, card)(8) == ahead
+    predictor.trace(CUDNN, 12)
+    assert worker.traced[-1] == 12
+
+
+def test_what_cannot_be_traced_ahead_is_told_to_whoever_asks_for_it(
+    predictor: Predictor, worker: Any
+) -> None:
+    worker.failure = Verdict.FAILED, TrialError(kind="user", message="it broke")
+    with predictor.tracing_ahead():
+        predictor.expect(Knobs(global_batch=12), [5])  # which does not divide it
+        predictor.expect(CUDNN, [4])
+        with pytest.raises(WorkloadFailedError, match="it broke"):
+            predictor.trace(CUDNN, 4)
+
+
 def test_every_trace_is_kept_in_the_state_directory_by_its_digest(
     predictor: Predictor, card: Card, state_dir: Path
 ) -> None:
@@ -267,6 +293,24 @@ def test_a_curve_stands_where_a_trace_has_other_events_and_the_same_peak(
     assert predictor.confirm(CUDNN, card, 39)
     assert predictor.confirm(CUDNN, card, 40) == (not is_kept)
     assert predictor.curve(CUDNN, card).needs_traces == is_kept
+
+
+@pytest.mark.parametrize("last_that_differs", [1, 2])
+def test_a_step_that_differs_at_one_sample_alone_keeps_its_curve_for_all_others(
+    predictor: Predictor, worker: Any, card: Card, make_trace: Any, last_that_differs: int
+) -> None:
+    worker.trace_at = lambda size: make_trace(size, num_extra=2 if size <= last_that_differs else 0)
+    before = predictor.curve(CUDNN, card)(16)
+    assert not predictor.confirm(CUDNN, card, 1)
+    curve = predictor.curve(CUDNN, card)
+    assert curve.needs_traces == (last_that_differs > 1)
+    assert dataclasses.replace(curve(16), trace_digest=before.trace_digest) == before
+    assert curve(1).peak_allocated_bytes == (100 + 64 + 20) * MIB
+    assert predictor.confirm(CUDNN, card, 1)
+    assert predictor.confirm(CUDNN, card, 33)
+    for size in (1, 5, 33):
+        traced = predictor.estimate(CUDNN, card, size)
+        assert dataclasses.replace(curve(size), trace_digest=traced.trace_digest) == traced
 
 
 def test_a_size_beyond_the_whole_data_set_is_refused_with_what_to_ask(

@@ -48,6 +48,27 @@ def test_a_process_is_given_its_environment_and_no_gpu(child):
 
 
 @pytest.mark.process
+def test_a_process_that_was_asked_nothing_is_ended_without_waiting_for_its_imports():
+    idle = Child(environment_of(spec_of("healthy")))
+    before = children()
+    idle.start()
+    assert len(children() - before) == 1
+    idle.close()
+    assert children() <= before
+    assert idle.busy_seconds == idle.start_seconds == 0
+
+
+@pytest.mark.process
+def test_a_process_runs_one_trial_at_a_time_and_says_when_it_is_busy(child):
+    with child._lock:  # as while a trial runs
+        assert child.run_if_free(spec_of("healthy")) is None
+    busy_seconds = child.busy_seconds
+    assert child.run_if_free(spec_of("healthy")).verdict is Verdict.FITS
+    assert child.busy_seconds > busy_seconds
+    assert child.start_seconds > 0
+
+
+@pytest.mark.process
 def test_nothing_is_put_in_front_of_the_import_path(child):
     assert str(Path.cwd()) not in child.run(spec_of("chatty")).log_tail.split(";")[0]
 

@@ -196,7 +196,9 @@ def _on_its_card(
     policy, is_amds = conditions.policy, card.vendor is Vendor.AMD
     # cuDNN knows of no transposed convolutions: they are gradients of others.
     plain = [
-        dataclasses.replace(call, transposed=False) if isinstance(call, Convolution) else call
+        dataclasses.replace(call, transposed=False)
+        if isinstance(call, Convolution) and call.transposed
+        else call
         for call in calls
     ]
     asked = [

@@ -117,6 +117,30 @@ class TracedCurve(StepCurve):
         return self._curves[batch_size].at(batch_size)
 
 
+class SingleSampleCurve(StepCurve):
+    """The curve of a step that differs where the batch is one sample, and nowhere else.
+
+    A slice of one sample is contiguous: what `labels[..., 1:].reshape(-1)` copies of several samples it only
+    views of one, so that the events have an allocation less.
+
+    Args:
+        single: of the step with one sample.
+        several: of all others.
+    """
+
+    def __init__(self, single: PeakCurve, several: PeakCurve) -> None:
+        self.single = single
+        self.several = several
+
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size."""
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve that knows a batch size."""
+        return self.single if batch_size == 1 else self.several
+
+
 class AccumulatedCurve(StepCurve):
     """The curve of a step that is accumulated up to a global batch, which in one piece is a step like any.
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from workers.allocator import Choices, Replay, replay
+from workers.allocator import Choices, Replay, live_peak_bytes, replay
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.sized_step import SizedStep
 from workers.predict.curve.step_lines import Demanded
@@ -101,6 +101,10 @@ class PlannedStep:
             choices=self._rooms(demanded) if self._timed else None,
         )
         return memory.keep(key, result)
+
+    def live_bytes(self, demanded: Demanded) -> int:
+        """The most that is alive where calls take what they are given; a replay reserves no less."""
+        return live_peak_bytes(self._step.trace.events, self._step.sizes_with(demanded))
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
         """Replays the events where no more than a limit can be reserved.

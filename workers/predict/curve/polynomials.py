@@ -50,7 +50,7 @@ def lines_through(batch_sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
     """The dimensions at a batch size."""
-    return tuple(value_at(line, batch_size) for line in lines)
+    return tuple([constant + slope * batch_size for constant, slope in lines])
 
 
 def size_polynomial(

@@ -21,7 +21,7 @@ class SizedStep:
     Args:
         lines: of the step.
         batch_size: a size that the lines know.
-        memory: of the step's replays, at all batch sizes.
+        memory: of the step's replays and demands, at all batch sizes.
 
     Attributes:
         batch_size, lines, memory: as given.
@@ -33,7 +33,6 @@ class SizedStep:
         self.batch_size = batch_size
         self.memory = memory
         self.trace: Trace = lines.trace
-        self._demands: dict[tuple[Conditions, PlanSource], tuple[Workspace, ...]] = {}
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -55,10 +54,10 @@ class SizedStep:
 
     def demands(self, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
         """What every different call takes by a source of plans, at all levels; asked for once."""
-        key = (conditions, source)
-        if key not in self._demands:
-            self._demands[key] = demands(self.calls, conditions, source, self.lines.torch_release)
-        return self._demands[key]
+        return self.memory.demands(
+            (self.batch_size, conditions, source),
+            lambda: demands(self.calls, conditions, source, self.lines.torch_release),
+        )
 
     def sizes_with(self, demanded: Demanded) -> list[int]:
         """Bytes of every allocation, given what calls take."""

@@ -61,10 +61,12 @@ class StepOnCard:
 
     def reserved_bytes(self, level: Level = Level.HIGH, *, stop_above_bytes: int | None = None) -> int:
         """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
-        if level is Level.LIKELY:
+        if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
         for planned, demanded in self._distinct(level.up_to):
+            if stop_above_bytes is not None and (live := planned.live_bytes(demanded)) > stop_above_bytes:
+                return live  # a replay takes longer, and reserves no less
             result = planned.replay_with(demanded, stop_above_bytes=stop_above_bytes)
             highest = max(highest, result.peak_reserved_bytes)
             if stop_above_bytes is not None and highest > stop_above_bytes:
@@ -86,6 +88,8 @@ class StepOnCard:
             return Verdict.OOM
         if budget_bytes is None:
             return Verdict.FITS
+        if self.step.lower_bound_bytes() > budget_bytes:
+            return Verdict.OOM  # whatever its convolutions take, which costs more to find out
         if self.reserved_bytes(level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM

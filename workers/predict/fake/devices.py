@@ -25,6 +25,19 @@ _OF_NUMBERS = frozenset(
     getattr(torch.Tensor, f"__{name}__") for name in ("getitem", "setitem", "int", "index", "float", "bool")
 ) | {torch.Tensor.item, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.mul}
 
+# What is more than passed on, beside calls that name a device.
+_NAMING = frozenset(
+    {
+        torch.device,
+        torch._C._nn._parse_to,
+        torch.Tensor.type,
+        torch.Tensor.new_tensor,
+        torch.Tensor.to,
+        torch.Tensor.cuda,
+        *ANSWERS,
+    }
+)
+
 
 class NamedDevices(TorchFunctionMode):
     """Names the device in every call that leaves PyTorch to ask for the current one."""
@@ -39,7 +52,10 @@ class NamedDevices(TorchFunctionMode):
         if func is torch.from_numpy or (func in _OF_NUMBERS and not kwargs and all(map(_is_plain, args))):
             with torch._C._DisableTorchDispatch():
                 return func(*args)
-        return self._called(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if func not in _NAMING and "device" not in kwargs and not any(map(_has_made_up, args)):
+            return func(*args, **kwargs)
+        return self._called(func, args, kwargs)
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.device:

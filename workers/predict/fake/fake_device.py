@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
-from workers.predict.fake.shapes import ShapeCache, as_computed
+from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
 from workers.predict.values.known import followed
 from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
@@ -25,6 +25,7 @@ aten: Any = torch.ops.aten
 
 OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
+_HOST = torch.device("cpu")
 _installed: list[bool] = []
 
 
@@ -50,10 +51,17 @@ class FakeDeviceMode(TorchDispatchMode):
         self.device = device
         self.fake_mode = FakeTensorMode()
         self._shapes = ShapeCache(self.fake_mode, device, finish)
+        self._on_device = FakeTensors(self.fake_mode, device)
+        self._on_host = FakeTensors(self.fake_mode, _HOST)
         self._observer = observer
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether every operator passes through what keeps the compiler away, which does not run here."""
+        return False
 
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
@@ -98,6 +106,8 @@ class FakeDeviceMode(TorchDispatchMode):
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """CPU tensors enter without their values: the fake mode would compute on small ones."""
+        if all(map(self._is_fine, args)):
+            return args
         return tuple(
             self._own(arg)
             if isinstance(arg, torch.Tensor)
@@ -106,6 +116,12 @@ class FakeDeviceMode(TorchDispatchMode):
             else arg
             for arg in args
         )
+
+    def _is_fine(self, arg: object) -> bool:
+        """Whether it is neither a tensor that is not of this mode, nor anything that may hold one."""
+        if isinstance(arg, FakeTensor):
+            return arg.fake_mode is self.fake_mode
+        return not isinstance(arg, (torch.Tensor, list, tuple))
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor of this mode; raises `StaleTensorError` for one of another."""
@@ -117,14 +133,12 @@ class FakeDeviceMode(TorchDispatchMode):
 
     def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
-        with self.fake_mode:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
 
     def placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor of the same shape on the device, allocated there."""
         size, stride = tensor.size(), tensor.stride()
-        with self.fake_mode:
-            made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self.device)
+        made = self._on_device.strided(size, stride, tensor.dtype)
         self._observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
         return made
 

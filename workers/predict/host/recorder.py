@@ -34,6 +34,10 @@ class HostRecorder(Recorder):
         self._algorithm = algorithm
         self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
+    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:  # noqa: ARG002
+        """Never known beforehand: kernels of the CPU take memory that no result tells of."""
+        return False
+
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
         self,
         func: torch._ops.OpOverload,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +31,18 @@ _DISPATCH = (
 
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
-    path = code.co_filename
+    return _is_users(code.co_filename)
+
+
+@functools.cache
+def _is_users(path: str) -> bool:
     return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, *_GENERATED))
 
 
 def user_source(frame: FrameType | None) -> str:
     """The innermost line of the user's code as `file:line:function`; empty where there is none."""
     while frame is not None:
-        if is_users(frame.f_code):
+        if _is_users(frame.f_code.co_filename):
             return _line(frame, frame.f_code.co_filename)
         frame = frame.f_back
     return ""
@@ -49,10 +54,14 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     The loop of the steps is among them: it stands where a user's own would be.
     """
     while frame is not None:
-        path = frame.f_code.co_filename
-        if path == _STEP or not path.startswith(_DISPATCH):
+        if not _passes_on(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+@functools.cache
+def _passes_on(path: str) -> bool:
+    return path != _STEP and path.startswith(_DISPATCH)
 
 
 def called_by_the_engine(frame: FrameType | None) -> bool:

@@ -62,6 +62,11 @@ class Recipe:
     after: tuple[Stage, ...] = ()
 
 
+def has_recipe(func: torch._ops.OpOverload) -> bool:
+    """Whether calls of an operator may take something beside their outputs."""
+    return func in _RECIPES
+
+
 def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     """What a call takes beside its outputs; None for most operators."""
     make = _RECIPES.get(func)

@@ -7,12 +7,14 @@ a weak reference to it tells the moment of its free.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ from workers.trace import Allocation, Call, Category, Convolution, Mark
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
 
 aten = torch.ops.aten
+_NOTHING_BESIDE = hidden.Recipe()
 
 
 @dataclass(slots=True)
@@ -153,8 +156,11 @@ class Recorder:
         if self._closed:
             return
         self._settle_pending()
-        origin = self._origin()
-        operator = str(func).removesuffix(".default")
+        if self._log is None and self._takes_nothing(func, result):
+            self._note_origin(sys._getframe(1))
+            return
+        origin = self._origin(sys._getframe(1))
+        operator = _name_of(func)
         if self._log is None:
             self._observe(func, args, kwargs, result, operator, origin)
             return
@@ -174,6 +180,14 @@ class Recorder:
         if self._pending is not None:
             self._pending.call = len(self._log.calls)
         self._log.add(call, sys._getframe(1))
+
+    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
+        """Whether an operator returned a view, or its argument, and takes nothing beside it."""
+        if not isinstance(result, FakeTensor) or hidden.has_recipe(func):
+            return False
+        storage = result.untyped_storage()
+        index = self._ids.get(storage._cdata)
+        return index is not None and self.allocations[index].num_bytes == storage.nbytes()
 
     def _observe(  # noqa: PLR0917 - an operator's call and where it came from
         self,
@@ -203,10 +217,10 @@ class Recorder:
         """Records what a call took: its outputs, and what it took beside them."""
         scratch = hidden.recipe(func, args, kwargs)
         if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
-            scratch = hidden.Recipe()
+            scratch = _NOTHING_BESIDE
         held = self._take(scratch.before, operator, origin)
         calls = iter(convolutions(func, args, result))
-        for leaf in tree_leaves(result):
+        for leaf in (result,) if isinstance(result, FakeTensor) else tree_leaves(result):
             if not self._is_ours(leaf):
                 continue
             if self._allocate(leaf, operator, origin):
@@ -221,8 +235,10 @@ class Recorder:
         held += self._take(scratch.after, operator, origin)
         self._give_back(held)
 
-    def _take(self, stages: Iterable[hidden.Stage], operator: str, origin: Origin) -> list[int]:
+    def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
         """Allocates scratch memory; returns what is held until the operator ends."""
+        if not stages:
+            return []
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
         for stage in stages:
             for request in stage:
@@ -356,20 +372,38 @@ class Recorder:
         if self._log is not None and pending.call is not None:
             self._log.settle(pending.call, index)
 
-    def _origin(self) -> Origin:
-        node = torch._C._current_autograd_node() if self._in_backward else None
-        if node is not None:
-            number = node._sequence_nr()
-            if number != self._node:
-                self._node, self._node_start = number, len(self.allocations)
-            if not self._modules:  # else a checkpointed module is running again
-                return self._origins.get(number + 1, Origin())
-        frame = sys._getframe(2)
-        stack = () if self._stacks is None else self._stacks.of(frame)
-        origin = Origin(self._modules[-1] if self._modules else "", user_source(frame), stack)
+    def _origin(self, frame: FrameType) -> Origin:
+        """Where the operator that a frame passes on was called from."""
+        node = self._node_of_backward()
+        if node is not None and not self._modules:  # else a checkpointed module is running again
+            return self._origins.get(node + 1, Origin())
+        origin = self._here(frame)
         # A node takes its sequence number just before its operator runs.
-        self._origins.setdefault(torch.autograd._get_sequence_nr(), origin)  # type: ignore[attr-defined]
+        self._origins.setdefault(_sequence_number(), origin)
         return origin
+
+    def _note_origin(self, frame: FrameType) -> None:
+        """Notes where an operator was called from of which backward may have a node."""
+        node = self._node_of_backward()
+        if node is not None and not self._modules:
+            return
+        number = _sequence_number()
+        if number not in self._origins:
+            self._origins[number] = self._here(frame)
+
+    def _node_of_backward(self) -> int | None:
+        """The sequence number of the node that backward is at; None outside it."""
+        node = torch._C._current_autograd_node() if self._in_backward else None
+        if node is None:
+            return None
+        number: int = node._sequence_nr()
+        if number != self._node:
+            self._node, self._node_start = number, len(self.allocations)
+        return number
+
+    def _here(self, frame: FrameType) -> Origin:
+        stack = () if self._stacks is None else self._stacks.of(frame)
+        return Origin(self._modules[-1] if self._modules else "", user_source(frame), stack)
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
@@ -421,6 +455,9 @@ class Recorder:
                 handle.remove()
 
 
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+
 def _module_names(model: torch.nn.Module) -> dict[int, str]:
     return {id(module): name for name, module in model.named_modules()}
 
@@ -428,6 +465,16 @@ def _module_names(model: torch.nn.Module) -> dict[int, str]:
 def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
     successors = [successor for successor in node.next_functions if successor[0] is not None]
     return len(set(successors)) < len(successors)
+
+
+@functools.cache
+def _name_of(func: torch._ops.OpOverload) -> str:
+    return str(func).removesuffix(".default")
+
+
+@functools.cache
+def _name_of_type(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: Origin) -> Allocation:
@@ -438,7 +485,7 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
         module=origin.module,
         source=origin.source,
         stack=origin.stack,
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=_name_of_type(tensor.dtype),
         shape=tuple(tensor.shape),
     )
 

@@ -9,7 +9,7 @@ import pytest
 from workers.allocator import AllocatorSettings
 from workers.allocator import replay as allocator_replay
 from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve, TracedCurve
+from workers.predict.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
 from workers.predict.curve.peak_estimate import PeakEstimate
 from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.protocol import Verdict
@@ -125,6 +125,30 @@ def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
         PeakCurve(traces)
 
 
+TRAINED = {"precision": "bf16", "optimizer": "adamw"}
+
+
+@pytest.mark.no_cover  # seconds for each
+@pytest.mark.parametrize(
+    ("workload", "settings"),
+    [("small:batch_first", TRAINED), ("gpt2", {**TRAINED, "checkpointing": "blocks"})],
+)
+def test_a_step_that_differs_at_one_sample_has_the_peaks_of_whole_traces_at_every_size(
+    workload, settings, trace_of
+):
+    """Of one sample a slice is contiguous, and is not copied."""
+    several = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    single = trace_of(workload, 1, **settings)
+    assert not several.agrees_with(single)
+    assert several.agrees_with(trace_of(workload, 2, **settings))
+    curve = SingleSampleCurve(PeakCurve([single]), several)
+    assert not curve.needs_traces
+    for batch_size in (1, 2, 3, 12, 33):
+        whole = PeakCurve([trace_of(workload, batch_size, **settings)])
+        found, known = (each.on_card(batch_size, Conditions()) for each in (curve, whole))
+        assert told(found.estimate()) == told(known.estimate())
+
+
 def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
     trace = trace_of("small:perceptron", 4)
     curve = PeakCurve([trace])
@@ -189,6 +213,30 @@ def test_the_high_end_stops_counting_once_the_budget_is_exceeded(curve_of):
     stopped = on_card.reserved_bytes(stop_above_bytes=budget_bytes)
     assert budget_bytes < stopped <= exact
     assert on_card.reserved_bytes(stop_above_bytes=exact) == exact
+
+
+@pytest.mark.parametrize("conv_algo", POLICIES)
+def test_a_count_that_stops_decides_as_the_whole_one_does(conv_algo, curve_of):
+    """Also where what is alive decides before anything is replayed."""
+    for level in Level:
+        whole = curve_of("small:convolutional").on_card(300, Conditions(conv_algo=conv_algo))
+        planned, peak = whole.by_first_source, whole.reserved_bytes(level)
+        live = max(planned.live_bytes(planned.demanded(one)) for one in level.up_to)
+        assert live <= peak
+        for limit in {peak, peak - 1, live, live - 1, peak // 2}:
+            on_card = curve_of("small:convolutional").on_card(300, Conditions(conv_algo=conv_algo))
+            stopped = on_card.reserved_bytes(level, stop_above_bytes=limit)
+            assert (stopped > limit) == (peak > limit)
+            assert stopped <= peak
+
+
+def test_what_is_alive_settles_a_verdict_as_a_run_under_the_limit_does(curve_of):
+    step = curve_of("small:convolutional").on_card(300, Conditions())
+    live = step.step.lower_bound_bytes()
+    for budget_bytes in (live // 2, live - 1, live, 2 * live):
+        runs = step.runs_within(budget_bytes)
+        assert (step.verdict(budget_bytes) is Verdict.OOM) == (not runs)
+    assert step.verdict(live - 1) is Verdict.OOM
 
 
 def test_the_worst_is_no_less_than_the_high_end_and_least_where_benchmarking_gives_its_cache_back(curve_of):

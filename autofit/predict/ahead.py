@@ -1,0 +1,55 @@
+"""Traces that are made while whoever asked for them is still busy with others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
+
+from autofit.dispatch.base import Runner
+from workers.process.isolate import ended_by
+from workers.protocol import TrialOutcome, TrialSpec
+
+_AT_ONCE = 2  # `workers.run` decides whether they share a process
+
+
+class TracesAhead:
+    """Runs predict trials ahead, in the order in which they were asked for, until it is closed.
+
+    As a context manager it closes itself: what was not taken is given up, and what still runs is ended.
+
+    Args:
+        run: runs a predict trial; called by several threads.
+    """
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._stop = threading.Event()
+        self._executor = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="traces-ahead")
+        self._futures: dict[Hashable, Future[TrialOutcome]] = {}
+
+    def ask(self, key: Hashable, spec: TrialSpec) -> None:
+        """Puts a trial at the end of the queue, unless it is there already."""
+        if key not in self._futures:
+            self._futures[key] = self._executor.submit(self._outcome, spec)
+
+    def take(self, key: Hashable) -> TrialOutcome | None:
+        """The outcome of a trial, once it is there; None of one that was not asked for."""
+        future = self._futures.get(key)
+        return None if future is None else future.result()
+
+    def close(self) -> None:
+        """Ends what runs, and waits until it has ended."""
+        self._stop.set()
+        self._executor.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _outcome(self, spec: TrialSpec) -> TrialOutcome:
+        with ended_by(self._stop):
+            return self._run(spec)
