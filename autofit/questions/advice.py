@@ -75,6 +75,10 @@ class Advice:
     is_complete: bool
 
 
+# Knobs that change what the allocator and convolutions take around a step's tensors.
+_AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
+
+
 class Adviser:
     """Tries changes of a configuration that does not fit, alone and together, until the time is over.
 
@@ -182,10 +186,15 @@ class Adviser:
 
     def _first_alone(self, card: Card, limit_bytes: int) -> _Changes:
         """A change of the gentlest effect with which it fits; no harsher ones are tried."""
+        is_above = self._curves[()].on(card).lower_bound_bytes(self._batch_size) > limit_bytes
+        # What leaves the tensors as they are cannot suffice where these alone are too much.
+        tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]
         for effect in Effect:
-            for lever in self._effective(effect, card):
-                if self._fits((lever,), card, limit_bytes):
-                    return (lever,)
+            fitting = [
+                lever for lever in tried if lever.effect is effect and self._fits((lever,), card, limit_bytes)
+            ]
+            if fitting:
+                return (min(fitting, key=lambda lever: self._predicted_bytes((lever,), card)),)
         return ()
 
     def _without_needless(self, changes: _Changes, card: Card, limit_bytes: int) -> _Changes:

@@ -185,3 +185,16 @@ def test_a_command_to_copy_is_read_as_it_was_typed() -> None:
     assert words[:2] == ["autofit", "tune"]
     read = tune.make_context("tune", words[2:]).params
     assert {name: read[name] for name in (*typed, "quiet", "gpu")} == {**typed, "quiet": True, "gpu": None}
+
+
+def test_where_the_tensors_alone_are_too_much_no_time_goes_to_what_leaves_them_as_they_are(
+    advised: Advised, worker: Any
+) -> None:
+    """A trace takes a second; layouts and algorithms around the tensors would cost all that there is."""
+
+    def saved(options: set[str]) -> int:
+        return 700 if "--checkpointing blocks" in options else 0
+
+    advice = advised(600, saved, convolves=True, clock=lambda: float(len(worker.traced)), seconds=3.0)
+    assert chosen(advice) == {"--checkpointing blocks"}
+    assert not advice.is_complete
