@@ -41,8 +41,9 @@ class TracesAhead:
 
     def close(self) -> None:
         """Ends what runs, and waits until it has ended."""
+        self._executor.shutdown(wait=False, cancel_futures=True)  # before another one begins
         self._stop.set()
-        self._executor.shutdown(cancel_futures=True)
+        self._executor.shutdown()
 
     def __enter__(self) -> Self:
         return self
