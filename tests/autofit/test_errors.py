@@ -60,9 +60,10 @@ def test_kinds_are_distinct_words() -> None:
 
 @pytest.mark.parametrize("error", ALL_ERRORS, ids=lambda error: error.__name__)
 def test_an_error_becomes_a_document_of_schema_error_1(error: type[AutofitError]) -> None:
-    assert json.loads(error("say what to do").to_json()) == {
+    one = error("say what to do")
+    assert json.loads(one.to_json()) == {
         "schema": "autofit.error/1",
-        "kind": error.kind,
+        "kind": one.kind,
         "message": "say what to do",
         "exit_code": int(error.exit_code),
     }

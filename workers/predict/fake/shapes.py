@@ -113,6 +113,12 @@ class FakeTensors:
         first = FakeTensor(fake_mode, torch.empty((), device=_META), device)
         self._state = dict(vars(first))
         self._device = device
+        # As their class does: copies of parameters look at an address, which is 0.
+        self._guard_data = (
+            torch._C._set_warn_deprecated_on_mutable_data_ptr
+            if fake_mode._allow_unsafe_data_ptr_access
+            else torch._C._set_throw_on_mutable_data_ptr
+        )
 
     def __call__(self, elem: torch.Tensor) -> FakeTensor:
         """The fake tensor with the shape and the storage of a tensor on the device `meta`."""
@@ -123,7 +129,7 @@ class FakeTensors:
             dispatch_device=True,
             device_for_backend_keys=self._device,
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)
+        self._guard_data(made)
         vars(made).update(self._state)
         return made
 
