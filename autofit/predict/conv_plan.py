@@ -98,10 +98,16 @@ class _Pick:
     algorithm: str
     sizes: Mapping[Convolution, int]
     cost: float
+    plans: frozenset[Convolution]
 
     @property
     def workspace_bytes(self) -> int:
         return max(self.sizes.values())
+
+    @property
+    def plan_bytes(self) -> int:
+        """The largest of those that are cuDNN's choice, not known from shapes."""
+        return max((self.sizes[call] for call in self.plans), default=0)
 
 
 class ConvPlanner:
@@ -111,7 +117,7 @@ class ConvPlanner:
         on_card: the step on the card; its convolution algorithm does not matter.
         rates: what the card can do.
         level: of what is not certain.
-        on_top: what is added to a plan's peak for its largest workspace.
+        on_top: what is added to a peak for the largest workspace that is cuDNN's choice.
     """
 
     def __init__(
@@ -197,7 +203,7 @@ class ConvPlanner:
                 for module, layer in _in_order(modules)
             ),
             peak_reserved_bytes=self._on_card.reserved_with(sizes, self._level)
-            + self._on_top(max(sizes.values(), default=0)),
+            + self._on_top(max((pick.plan_bytes for pick in picked.values()), default=0)),
             relative_cost=total / default_cost,
         )
 
@@ -205,10 +211,11 @@ class ConvPlanner:
         """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
         cost = sum(seconds(call, option.algorithm, self._rates) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
-        yield _Pick(option.algorithm, first, cost)
+        plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)
+        yield _Pick(option.algorithm, first, cost, plans)
         smallest = {call: _smallest(span) for call, span in option.spans.items()}
         if smallest != first:
-            yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN)
+            yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN, plans)
 
 
 def _restricted(options: Sequence[Candidate], only: str | None) -> Sequence[Candidate]:

@@ -163,7 +163,7 @@ class PredictedCurve:
                 most_bytes,
                 calibration,
                 workspaces=self._workspaces_of(trace),
-                modules=on_card.largest_plan_modules(),
+                modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
         )
@@ -411,16 +411,17 @@ class PredictedCurve:
             allocated_high_bytes=peak.allocated_high_bytes + added,
         )
 
+    def _end_level(self, on_card: StepOnCard) -> Level:
+        """The level of the workspaces at the high end."""
+        return Level.HIGH if self._of_other_runs(on_card).spans else Level.LIKELY
+
     def _replayed_level(self, on_card: StepOnCard) -> Level:
         """The level of the workspaces that a peak at the curve's risk is replayed with."""
-        is_safe = self.risk is Risk.SAFE
-        return Level.LIKELY if is_safe and not self._of_other_runs(on_card).spans else self._level
+        return self._end_level(on_card) if self.risk is Risk.SAFE else self._level
 
     def _on_top_bytes(self, on_card: StepOnCard) -> int:
         """What the largest workspace may add to a replayed peak."""
-        calibration = self._of_other_runs(on_card)
-        level = Level.HIGH if calibration.spans else Level.LIKELY
-        return calibration.on_top(on_card.largest_plan_bytes(level))
+        return self._of_other_runs(on_card).on_top(on_card.largest_plan_bytes(self._end_level(on_card)))
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
         """The largest replayed peak that is within a limit, with what may be added and widened."""

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +51,15 @@ def run_self_test(run: Runner) -> SelfTest:
 
 
 def checked(run: Runner) -> Runner:
-    """The same, but its first trial waits for `require_prediction`."""
-    is_known = False
+    """The same, but its first trial, and others beside it, wait for `require_prediction`."""
+    is_known, lock = False, threading.Lock()
 
     def run_checked(spec: TrialSpec) -> TrialOutcome:
         nonlocal is_known
-        if not is_known:
-            require_prediction(run)
-            is_known = True
+        with lock:
+            if not is_known:
+                require_prediction(run)
+                is_known = True
         return run(spec)
 
     return run_checked

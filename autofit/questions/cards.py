@@ -59,7 +59,7 @@ class CardFit:
         likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`. This and what follows up
             to the largest batch is None where nothing is predicted.
         interval: the predicted reserved peak, in bytes.
-        device_peak_bytes: what nvidia-smi would likely show.
+        device_peak_bytes: what nvidia-smi, or amd-smi, would likely show.
         largest_batch: that fits with this setting, at the risk, while the next does not; `tune` may prove one
             that is a few samples larger. None where not even one sample fits, or each size would cost a
             trace.
@@ -188,7 +188,7 @@ def which_cards(
         knobs=estimate.knobs,
         risk=settings.risk,
         cards=tuple(advised[gpu] for gpu in ordered),
-        num_levers_untried=adviser.num_untried,
+        num_levers_untried=0 if settings.script is not None else adviser.num_untried,
         convolves=estimate.convolves,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
@@ -273,7 +273,7 @@ class _Kind:
 
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
     """The same with what makes the batch fit, where it does not."""
-    if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
+    if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0 or settings.script is not None:
         return fit
     advice = adviser.on(card_named(gpu.key, settings.setup.num_ranks), fit.usable_bytes)
     options = () if advice.combination is None else advice.combination.options

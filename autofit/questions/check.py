@@ -65,7 +65,7 @@ class CheckResult:
             end runs out of memory) or `unsure`.
         budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
         interval: the predicted reserved peak, in bytes.
-        device_peak_bytes: what nvidia-smi would likely show: the likely reserved peak and the CUDA context.
+        device_peak_bytes: what nvidia-smi (or amd-smi) would likely show: likely reserved peak and context.
         device: the card.
         evidence: `predicted`.
         likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import workers
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
-from autofit.errors import AutofitError, UnpredictableCardError, UsageError
+from autofit.errors import AutofitError, StorageError, UnpredictableCardError, UsageError
 from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.identity import versions
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from autofit.study.study import TuningStudy
     from autofit.tuning.frontier import Frontier
 
+_log = logging.getLogger(__name__)
 
 # A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
 _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
@@ -90,7 +92,7 @@ def run(
     """
     if workload.script is None and settings.device != "cpu":
         with suppress(OSError):  # the first prediction says it in words
-            start_predictor()  # and is not missed where an earlier answer is found
+            start_predictor()  # its import of torch takes as long as the look for an earlier answer
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         asked = earlier_answers.question(
             settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
@@ -292,7 +294,10 @@ def _try(settings: TuneSettings, predicted: _Predicted, measuring: Measuring, em
             caps=predicted.caps,
         ).run()
         recommended = frontier.recommended(default_algo(settings, target))
-        study.recommend(None if recommended is None else (recommended.knobs, recommended.batch_size))
+        try:
+            study.recommend(None if recommended is None else (recommended.knobs, recommended.batch_size))
+        except StorageError as error:  # dashboards alone read it: the answer stands
+            _log.warning("what is recommended could not be stored: %s", error)
         emit(
             RecommendationMade(
                 study=study.name,

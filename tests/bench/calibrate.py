@@ -13,7 +13,7 @@ A row is a real run with its prediction. Columns that are read:
     real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
     else_low_bytes, …                    the same of what may have run instead; the nearer one counts
-    workspace_likely_bytes               the largest workspace of any one convolution
+    workspace_likely_bytes               the largest workspace of any one convolution, cuDNN's in these tables
     failure                              why there is no prediction; such rows are left out and counted
 
 Each end of the interval is moved by a quantile of what real runs lie beyond it, as a share of that end
@@ -289,6 +289,12 @@ def entries_of(text: str, classes: Iterable[ModelClass]) -> list[list[str]]:
     return [part for part in parts if any(line in part for line in lines)]
 
 
+def note_of(text: str) -> str:
+    """The note that a data file has; empty without one."""
+    first = text.removeprefix(_HEADER).splitlines()[0]
+    return first.removeprefix("# ") if first.startswith("# ") else ""
+
+
 def document(entries: Iterable[list[str]], *, note: str) -> str:
     """The data file."""
     said = f"# {note}\n" if note else ""
@@ -309,7 +315,7 @@ def main() -> int:
         action="append",
         help="only this class of models; the entries of the others stay. Repeatable",
     )
-    parser.add_argument("--note", default="", help="a line to say in the file, such as which rows these are")
+    parser.add_argument("--note", default="", help="a line to say in the file; else the one there")
     options = parser.parse_args()
     rows, num_failed = read_rows(options.rows)
     print(f"{len(rows)} rows compare, {num_failed} are left out")
@@ -318,9 +324,9 @@ def main() -> int:
     print("\n".join(line for line, _ in answered))
     if options.write:
         others = [model_class for model_class in ModelClass if model_class not in classes]
-        kept = entries_of(DATA_FILE.read_text(encoding="utf-8"), others)
-        entries = [*kept, *(entry for _, entry in answered)]
-        DATA_FILE.write_text(document(entries, note=options.note), encoding="utf-8")
+        present = DATA_FILE.read_text(encoding="utf-8")
+        entries = [*entries_of(present, others), *(entry for _, entry in answered)]
+        DATA_FILE.write_text(document(entries, note=options.note or note_of(present)), encoding="utf-8")
     return 0
 
 

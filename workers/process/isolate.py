@@ -27,7 +27,7 @@ from workers import conv
 from workers.knobs.allocator import allocator_conf
 from workers.process.child_process import ChildProcess
 from workers.process.outcomes import without_answer
-from workers.process.supervision import HungError, Supervision, TooMuchMemoryError
+from workers.process.supervision import HungError, StoppedError, Supervision, TooMuchMemoryError
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
@@ -152,6 +152,8 @@ class Child:
         self.close()
 
     def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
+        if (stop := _stop.get()) is not None and stop.is_set():
+            raise StoppedError  # before a process is started for it
         try:
             process = self._started()
         except OSError as error:

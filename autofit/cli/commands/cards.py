@@ -66,7 +66,7 @@ def cards(
     """Predict on which cards one configuration fits.
 
     Prints a row for each card, the smallest memory first: whether the batch fits, the largest that does, and
-    the change of one setting that makes it fit. No GPU is needed.
+    the gentlest changes of settings that make it fit. No GPU is needed.
 
     Exit codes: 0 it fits on some card; 3 on none; 2 wrong options; 4 the workload fails or cannot be
     predicted.

@@ -49,7 +49,7 @@ def models(as_json: bool) -> None:
 def gpus(backend: Backend, memory: str | None, as_json: bool) -> None:
     """List the cards and their memory.
 
-    The memory is the total that CUDA reports. The cards of this machine are marked.
+    The memory is the total that CUDA or HIP reports. The cards of this machine are marked.
     """
     cards = tuple(catalogue().values()) if memory is None else _sold_as(memory)
     local = _local(backend)

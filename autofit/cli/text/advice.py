@@ -18,6 +18,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from workers import conv
+from workers.architecture import Vendor
 
 _NUM_CARDS = 4
 _NUM_LEVERS = 6
@@ -138,7 +139,12 @@ def _trains(result: TuneResult, settings: TuneSettings) -> bool:
 def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
     need = f"{format_bytes(needed_bytes)} for the allocator"
     cards = sorted(
-        (g for g in catalogue().values() if not g.is_mig_slice and _holds(g, needed_bytes, settings)),
+        (
+            g
+            for g in catalogue().values()
+            # Not every step is predicted on AMD's.
+            if g.vendor is Vendor.NVIDIA and not g.is_mig_slice and _holds(g, needed_bytes, settings)
+        ),
         key=lambda gpu: gpu.total_bytes,
     )
     if not cards:

@@ -163,9 +163,9 @@ class StepOnCard:
         """The largest workspace of any one convolution's plan; those that shapes decide do not count."""
         return max((num_bytes for num_bytes, _ in self._typical.plans(level)), default=0)
 
-    def largest_plan_modules(self) -> tuple[str, ...]:
-        """The modules whose convolution has that workspace at the high end; none where none takes any."""
-        plans = self._typical.plans(Level.HIGH)
+    def largest_plan_modules(self, level: Level) -> tuple[str, ...]:
+        """The modules whose convolution has that workspace; none where none takes any."""
+        plans = self._typical.plans(level)
         num_bytes, call = max(plans, key=lambda plan: plan[0], default=(0, None))
         if call is None or not num_bytes:
             return ()

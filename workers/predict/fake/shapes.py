@@ -204,7 +204,11 @@ def _describe(
 ) -> tuple[type, list[_Fresh | None]] | None:
     container = type(result) if isinstance(result, (tuple, list)) else torch.Tensor
     results = [result] if container is torch.Tensor else list(result)
-    given = {arg.untyped_storage()._cdata for arg in args if isinstance(arg, FakeTensor)}
+    given = {
+        arg.untyped_storage()._cdata
+        for arg in args
+        if isinstance(arg, FakeTensor) and arg.layout is torch.strided
+    }
     if not all(r is None or _is_fresh(r, device, given) for r in results):
         return None
     fresh = [None if r is None else _Fresh(tuple(r.shape), r.stride(), r.dtype) for r in results]

@@ -183,7 +183,9 @@ class Recorder:
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
         """Whether an operator returned a view, or its argument, and takes nothing beside it."""
-        if not isinstance(result, FakeTensor) or hidden.has_recipe(func):
+        if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
+            return False  # what is sparse has no storage
+        if hidden.has_recipe(func):
             return False
         storage = result.untyped_storage()
         index = self._ids.get(storage._cdata)

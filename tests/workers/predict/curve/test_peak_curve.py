@@ -282,11 +282,11 @@ def test_the_modules_with_the_largest_workspace_are_named(curve_of):
     convolutions = on_card.step.convolutions
     largest = max(sizes[index] for index in convolutions)
     holders = {on_card.step.trace.allocations[i].module for i in convolutions if sizes[i] == largest}
-    assert holders & set(on_card.largest_plan_modules())
+    assert holders & set(on_card.largest_plan_modules(Level.HIGH))
     assert on_card.largest_plan_bytes(Level.HIGH) == largest
     native = curve_of("vgg16").on_card(40, Conditions(conv_algo="native"))
     assert native.estimate().workspace_high_bytes > 0  # columns, which shapes decide
-    assert (native.largest_plan_modules(), native.largest_plan_bytes(Level.HIGH)) == ((), 0)
+    assert (native.largest_plan_modules(Level.HIGH), native.largest_plan_bytes(Level.HIGH)) == ((), 0)
 
 
 def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
