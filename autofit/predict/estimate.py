@@ -126,7 +126,7 @@ class Estimate:
         mode: `train` or `infer`.
         peak_allocated_bytes: live blocks at their peak.
         peak_reserved_bytes: segments of PyTorch's allocator at their peak; the likely value of `interval`.
-        device_peak_bytes: what nvidia-smi (or amd-smi) would show of the process: reserved memory and context.
+        device_peak_bytes: what nvidia-smi (or amd-smi) would show of it: reserved memory and context.
         context_bytes: the CUDA context that was assumed; with several ranks, with NCCL.
         breakdown: what the allocated peak holds.
         interval: the reserved peak with what convolution workspaces may add, widened by the errors that
