@@ -15,7 +15,9 @@ set -uo pipefail
 read -ra options <<<"$CHECK"
 answer=$(autofit check "${options[@]}" --quiet 2>&1)
 code=$?
-tail -n 1 <<<"$answer" | sed 's/^/print autofit: /'
+# The answer is one line, and what may help follows it; where there is none, the last line says why.
+said=$(grep -m 1 -E '^(fits|does not fit|unsure)' <<<"$answer" || tail -n 1 <<<"$answer")
+echo "print autofit: $said"
 case $code in
   3) echo "print autofit: job ${SLURM_JOB_ID:-?} is stopped before it starts"; exit 1 ;;
   0 | 6) exit 0 ;;  # fits, or may fit

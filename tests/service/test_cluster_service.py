@@ -221,15 +221,20 @@ def test_prometheus_counts_the_trials_that_the_storage_holds(night: Night):
 
 
 def test_the_dashboards_queries_answer_with_the_numbers_of_the_results(night: Night):
-    batches, budgets, used = {}, {}, {}
+    batches, budgets, used, recommended = {}, {}, {}, []
+    by_algorithm: dict[Any, int] = collections.defaultdict(int)
     for job in night.records:
         target = ("workload", job.spec.workload), ("gpu", job.spec.gpu or "cpu")
         budgets[target] = job.document["budget"]["usable_bytes"]
         best = job.document["best"]
         peak = best["device_peak_bytes"] if job.spec.gpu is None else best["interval"]["high_bytes"]
         used[target] = peak / budgets[target]
+        recommended.append(job.document["recommended"]["batch_size"])
         for entry in job.document["frontier"]:
-            batches[*target, ("conv_algo", entry["knobs"]["conv_algo"])] = entry["largest_batch"]
+            algorithm = ("conv_algo", entry["knobs"]["conv_algo"])
+            batches[*target, algorithm] = entry["largest_batch"]
+            of_card = algorithm, target[1]
+            by_algorithm[of_card] = max(by_algorithm[of_card], entry["largest_batch"])
     shown = {
         "overview.json: Jobs": {(("state", "succeeded"),): NUM_JOBS},
         "overview.json: Running jobs": {},
@@ -239,7 +244,8 @@ def test_the_dashboards_queries_answer_with_the_numbers_of_the_results(night: Ni
         "overview.json: Trials in flight": {},
         "overview.json: Largest batches": batches,
         "overview.json: Used budget": used,
-        "job.json: Largest batch": {(): max(batches.values())},
+        "job.json: Recommended and largest batch": {(): max(recommended)},
+        "job.json: Largest batch": by_algorithm,
         "job.json: Largest batch as it was found": batches,
         "job.json: Budget": {(): max(budgets.values())},
         # From Ray's own exporter: the head, and the node that was left.
