@@ -60,12 +60,9 @@ def _of_the_same(line: Line) -> tuple[str | None, ...]:
 
 def _is_far_above_others(line: Line, same: Sequence[Line]) -> bool:
     batch_size, peak_bytes = int(line["batch_size"]), int(line["measured_bytes"])
-    peaks: dict[int, int] = {}
-    for other in same:
-        measured_bytes = int(other["measured_bytes"])
-        peaks[int(other["batch_size"])] = min(
-            measured_bytes, peaks.get(int(other["batch_size"]), measured_bytes)
-        )
+    # Of repeated runs the least counts: the largest are overwritten.
+    runs = sorted(((int(o["batch_size"]), int(o["measured_bytes"])) for o in same), reverse=True)
+    peaks = dict(runs)
     if any(peak_bytes > FAR_MORE * peaks[other] for other in peaks if other > batch_size):
         return True
     peaks.pop(batch_size)

@@ -253,7 +253,6 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         high_bytes = max(likely_bytes, min(high_bytes, row.limit_bytes))
     seconds = traced.seconds + time.perf_counter() - started
     calibration = _calibration(step, row)
-    level = Level.HIGH if calibration.spans else Level.LIKELY
     runs = _runs(any_size, row)
     return Prediction(
         model_class=calibration.model_class.value,
@@ -263,7 +262,7 @@ def _predict(traced: Traced, row: Row, *, ablate: bool) -> Prediction:
         high_bytes=high_bytes,
         safe_bytes=calibration.high_end(
             (high_bytes if calibration.spans else likely_bytes)
-            + calibration.on_top(on_card.largest_plan_bytes(level))
+            + calibration.on_top(on_card.largest_plan_bytes(_end_level(calibration)))
         ),
         worst_bytes=on_card.reserved_bytes(Level.WORST),
         allocated_bytes=estimate.allocated_bytes,
@@ -305,6 +304,11 @@ def _calibration(step: SizedStep, row: Row) -> Calibration:
     return shipped_residuals().of(classify(step.trace), row.architecture)
 
 
+def _end_level(calibration: Calibration) -> Level:
+    """The level of the workspaces at the high end, as of `autofit.predict.curve.PredictedCurve`."""
+    return Level.HIGH if calibration.spans else Level.LIKELY
+
+
 def _runs(any_size: StepCurve, row: Row) -> dict[int, dict[str, bool]]:
     """For the sizes of which the row says whether they ran: by level, whether they run under its limit."""
     if row.ran is None:
@@ -344,6 +348,6 @@ def _fits_safely(on_card: StepOnCard, row: Row) -> bool:
         return False
     calibration = _calibration(on_card.step, row)
     within_bytes = calibration.within_high_end(row.limit_bytes)
-    level = Level.HIGH if calibration.spans else Level.LIKELY
+    level = _end_level(calibration)
     within_bytes -= calibration.on_top(on_card.largest_plan_bytes(level))
     return on_card.reserved_bytes(level, stop_above_bytes=within_bytes) <= within_bytes
