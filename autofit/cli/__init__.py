@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from autofit.cli.interruption import interruptible
+
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
 
@@ -23,11 +25,18 @@ _NOT_WITH = frozenset({"-h", "--help", "--script", "--device", "--trace"})
 
 def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
     """Runs a command line; see `autofit.cli.app.main`."""
-    if arguments is None and sys.argv[1:2] and sys.argv[1] in _PREDICTING:
-        _start_to_predict(sys.argv[2:])
-    from autofit.cli.app import main as run
+    as_json = "--json" in (sys.argv if arguments is None else arguments)
+    with interruptible(as_json=as_json, to_the_end=arguments is None) as interruption:
+        try:
+            if arguments is None and sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+                _start_to_predict(sys.argv[2:])
+            from autofit.cli.app import main as run
 
-    return run(arguments, backend=backend)
+            return run(arguments, backend=backend)
+        except BaseException:  # whatever a library makes of the interruption
+            if not interruption.is_wanted:
+                raise
+            return interruption.end(as_json=as_json)
 
 
 def _start_to_predict(options: Sequence[str]) -> None:

@@ -22,7 +22,8 @@ from autofit.cli.commands.observe import observe
 from autofit.cli.commands.profile import profile
 from autofit.cli.commands.serve import serve
 from autofit.cli.commands.submit import submit
-from autofit.cli.commands.tune import SearchInterruptedError, tune
+from autofit.cli.commands.tune import tune
+from autofit.cli.interruption import current
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
 
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     except click.Abort as error:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
-        return _fail(SearchInterruptedError("interrupted"), arguments)
+        return _fail(current().error(), arguments)
     except AutofitError as error:
         return _fail(error, arguments)
 
@@ -91,6 +92,8 @@ def _usage_error(error: click.ClickException) -> UsageError:
 
 
 def _fail(error: AutofitError, arguments: Sequence[str]) -> int:
+    if current().is_wanted:
+        return current().end(as_json="--json" in arguments)
     if isinstance(error, WorkloadFailedError) and error.traceback:
         click.echo(error.traceback.rstrip(), err=True)
     if "--json" in arguments:

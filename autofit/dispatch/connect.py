@@ -1,13 +1,17 @@
 """The dispatcher that a search asked for; this machine alone, where Ray cannot start.
 
-ray       an address       that cluster; what fails there is an error
-          none             a cluster of this machine, started for the search
+ray       connected        the cluster that this process is connected to
+          an address       that cluster, by way of a process of its own; what fails there is an error
+          none             a cluster of this machine, started for the search and gone with it
                              └ it cannot start: inline, and the answer says so
 inline                     trials run one after another here, without Ray
 """
 
 from __future__ import annotations
 
+import sys
+
+from autofit.dispatch.apart import RayApart
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.dispatch.ray import RayDispatcher, RayStartError
@@ -33,8 +37,10 @@ def connect(
     """
     if dispatch == INLINE:
         return InlineDispatcher()
+    # A connection that this process has already is used.
+    make = RayDispatcher if _is_connected() else RayApart
     try:
-        return RayDispatcher(address, wishes=wishes, node_wait_seconds=node_wait_seconds, emit=emit)
+        return make(address, wishes=wishes, node_wait_seconds=node_wait_seconds, emit=emit)
     except RayStartError as error:
         if address is not None:
             raise
@@ -44,3 +50,9 @@ def connect(
                 "--dispatch inline says so from the start.",
             )
         )
+
+
+def _is_connected() -> bool:
+    """Whether this process is connected to Ray, which is not imported for that."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())

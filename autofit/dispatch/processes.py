@@ -32,14 +32,15 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float = 10.0) -> None:
     """Waits until the processes are dead, and kills those that live on."""
     give_up = time.monotonic() + within_seconds
-    while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < give_up:
+    while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < give_up:
         psutil.wait_procs(alive, timeout=_POLL_SECONDS)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process still runs; a dead one that nobody has reaped does not."""
     try:
         # Nobody reaps an orphan in a container whose first process is no init.
         return bool(process.status() != psutil.STATUS_ZOMBIE)

@@ -25,13 +25,15 @@ import functools
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,12 +62,15 @@ from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 # Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
 # the memory, would be missing from what trials can be given.
 _OBJECT_STORE_BYTES = 128 * 1024**2
-_EXIT_SECONDS = 10.0
+_EXIT_SECONDS = 4.0
 _CONNECT_SECONDS = 3.0
 _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
 # A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
 # before it can.
 _KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
+_SERVERS = ("gcs_server", "raylet")
+# A socket's path has at most 107 bytes (unix(7)), of which Ray's own part takes 67 below its folder.
+_LONGEST_PLACE = 20
 _RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
 
@@ -96,6 +101,12 @@ class RayDispatcher(Dispatcher):
             may add; 0 for not at all. Nothing is waited for on a cluster started here.
         emit: is told when a trial waits for a node.
         runner: what a worker calls instead of `workers.run`; it has to pickle by value.
+        folder: where a cluster that is started has its files, and whoever gives it removes it; a private
+            one, gone with the dispatcher, unless given.
+
+    Attributes:
+        is_closed: whether it was closed.
+        servers: the processes that a cluster started here cannot do without.
 
     Raises:
         RayStartError: Ray is not installed in order, or does not start here.
@@ -111,12 +122,19 @@ class RayDispatcher(Dispatcher):
         node_wait_seconds: float = 30.0,
         emit: EventSink = ignore,
         runner: Runner | None = None,
+        folder: Path | None = None,
     ) -> None:
         address = address or "local"
-        with process_state_kept():
+        self._own_folder: Path | None = None
+        with process_state_kept(), ExitStack() as on_failure:
             ray = _imported()
-            self._owns_connection = _connect(address)
+            if address == "local" and folder is None and not ray.is_initialized():
+                folder = self._own_folder = private_folder()
+                on_failure.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._owns_connection = _connect(address, folder)
+            on_failure.pop_all()
         self._owns_cluster = self._owns_connection and address == "local"
+        self.servers = _servers_of_ray() if self._owns_cluster else ()
         self._wishes = wishes
         self._node_wait_seconds = 0.0 if self._owns_cluster else node_wait_seconds
         self._emit = emit
@@ -175,6 +193,14 @@ class RayDispatcher(Dispatcher):
         request = self._wishes.request(probe, spec, nodes)
         return [(node, num_at_once(node, request)) for node in nodes]
 
+    def dead_servers(self) -> list[str]:
+        """Those of the cluster started here that have died, by name."""
+        return [server.name for server in self.servers if not processes.is_alive(server.process)]
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
     def close(self) -> None:
         import ray
 
@@ -187,6 +213,8 @@ class RayDispatcher(Dispatcher):
             started = _processes_of_ray()
             ray.shutdown()
             processes.see_them_end(started)
+            if self._own_folder is not None:
+                shutil.rmtree(self._own_folder, ignore_errors=True)
         elif self._owns_connection:
             ray.shutdown()
 
@@ -340,7 +368,35 @@ def _processes_of_ray() -> list[psutil.Process]:
     return started + [below for child in started for below in processes.descendants(child)]
 
 
-def _connect(address: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process of Ray's that a cluster cannot do without."""
+
+    name: str
+    process: psutil.Process
+
+
+def _servers_of_ray() -> tuple[Server, ...]:
+    servers = [Server(child.name(), child) for child in _processes_of_ray()]
+    return tuple(server for server in servers if server.name in _SERVERS)
+
+
+def private_folder() -> Path:
+    """Makes a folder for the files of a cluster that others of this machine cannot enter.
+
+    Raises:
+        RayStartError: it cannot be made.
+    """
+    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if len(place) > _LONGEST_PLACE and "RAY_TMPDIR" not in os.environ:
+        place = "/tmp"  # noqa: S108 - the folder in it is private
+    try:
+        return Path(tempfile.mkdtemp(prefix="autofit-", dir=place))
+    except OSError as error:
+        raise _no_start(_first_line(error)) from error
+
+
+def _connect(address: str, folder: Path | None) -> bool:
     """Connects this process to Ray, and returns whether that was needed."""
     import ray
 
@@ -358,6 +414,8 @@ def _connect(address: str) -> bool:
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_system_config": {_KILLS_CHILDREN: False},
+            # Ray opens the folder that it is given to everyone: this one lies in a private one.
+            "_temp_dir": str(folder / "ray") if folder is not None else None,
         }
         _protect_local_cluster()
         _require_connections()

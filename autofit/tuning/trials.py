@@ -12,6 +12,7 @@ study like any other, with the evidence `predicted`.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from autofit.tuning.curves import CurveSet, Need
 from autofit.units import format_bytes
 from workers import conv
 from workers.knobs import Knobs
+from workers.process.isolate import ended_by
 from workers.process.outcomes import without_answer
 from workers.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 
@@ -148,11 +150,13 @@ class Measuring:
         self._emit = emit
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="autofit-connect")
         self._connecting: Future[Dispatcher] | None = None
+        self._unwanted = threading.Event()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self._unwanted.set()  # a connection that is being made is given up
         self._pool.shutdown()
         if self._connecting is not None and self._connecting.exception() is None:
             self._connecting.result().close()
@@ -160,7 +164,11 @@ class Measuring:
     def begin_to_connect(self) -> None:
         """Connects in a thread; whoever needs the dispatcher first hears of a failure."""
         if self._connecting is None:
-            self._connecting = self._pool.submit(self._connect)
+            self._connecting = self._pool.submit(self._connect_while_wanted)
+
+    def _connect_while_wanted(self) -> Dispatcher:
+        with ended_by(self._unwanted):
+            return self._connect()
 
     def devices(self) -> Devices:
         return self._connected().devices()

@@ -31,7 +31,7 @@ ROOT = Path(workers.__path__[0]).parent
 
 DRIVER = """
 import signal, sys
-from autofit.dispatch import InlineDispatcher, RayDispatcher
+from autofit.dispatch import InlineDispatcher, RayApart, RayDispatcher
 from workers.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:

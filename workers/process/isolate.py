@@ -75,6 +75,12 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
         _stop.reset(token)
 
 
+def require_wanted() -> None:
+    """Raises `StoppedError` where what runs in this block of `ended_by` is to end."""
+    if (stop := _stop.get()) is not None and stop.is_set():
+        raise StoppedError
+
+
 def run_fresh(spec: TrialSpec) -> TrialOutcome:
     """Runs one trial in a process that did nothing before it and does nothing after it."""
     with Child(environment_of(spec)) as child:
@@ -152,8 +158,7 @@ class Child:
         self.close()
 
     def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
-        if (stop := _stop.get()) is not None and stop.is_set():
-            raise StoppedError  # before a process is started for it
+        require_wanted()  # before a process is started for it
         try:
             process = self._started()
         except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import (
     BATCH_SIZE,
     CONV_ALGO,
@@ -110,7 +111,7 @@ def answer_for_cards(
     with progress(quiet=quiet) as emit:
         answer = backend.cards(settings, workload, question, emit)
     if as_json:
-        click.echo(answer.to_json())
+        print_document(answer.to_json())
     else:
         from autofit.cli.text.cards import print_cards
 

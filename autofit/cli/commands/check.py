@@ -9,6 +9,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import (
     BATCH_SIZE,
     CONV_ALGO,
@@ -78,7 +79,10 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
 
     with progress(quiet=quiet) as emit:
         result = backend.check(settings, workload, batch_size, emit)
-    click.echo(result.to_json() if as_json else _line(result, options))
+    if as_json:
+        print_document(result.to_json())
+    else:
+        click.echo(_line(result, options))
     if result.advice is not None and not as_json:
         from autofit.cli.text.advice import print_advice
 

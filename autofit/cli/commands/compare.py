@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import BATCH_SIZE, GPU, JSON, QUIET, SAMPLE, complete_model
 from autofit.errors import UsageError
 from autofit.settings.resolve import resolve_settings
@@ -45,7 +46,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     with progress(quiet=quiet) as emit:
         comparison = backend.compare(settings, workloads, batch_size, emit)
     if as_json:
-        click.echo(comparison.to_json())
+        print_document(comparison.to_json())
         return
     from autofit.cli.text.compare import print_comparison
 

@@ -8,6 +8,7 @@ import json
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import ExitCode
 
@@ -27,7 +28,7 @@ def doctor(backend: Backend, as_json: bool) -> ExitCode:
     checks = backend.examine()
     if as_json:
         document = {"schema": DOCTOR_SCHEMA, "checks": [dataclasses.asdict(check) for check in checks]}
-        click.echo(json.dumps(document, indent=2))
+        print_document(json.dumps(document, indent=2))
     else:
         from autofit.cli.text.output import grid, stdout, styled
 

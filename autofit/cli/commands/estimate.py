@@ -12,6 +12,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import (
     BATCH_SIZE_OR_OWN,
     CONV_ALGO,
@@ -104,7 +105,7 @@ def estimate(
         else:
             answer = backend.estimate(settings, workload, batch_size, emit)
     if as_json:
-        click.echo(_document(answer, summary, levers))
+        print_document(_document(answer, summary, levers))
     else:
         _print(answer, summary, levers, settings, asked)
     if report is not None:

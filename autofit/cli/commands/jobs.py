@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, chosen, complete_job, only, open_queue, require_address
 from autofit.cli.options.shared import JSON, QUIET
 from autofit.errors import AutofitError, DispatchError, ExitCode, InfrastructureError
@@ -156,7 +157,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     if job.state is not JobState.SUCCEEDED:
         raise RecordedError(answer)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_document(json.dumps(answer, indent=2))
     else:
         _print_answer(job, answer)
     return _exit_code([job])
@@ -279,7 +280,7 @@ def _print_jobs(found: Sequence[JobRecord], *, as_json: bool) -> None:
     from autofit.cli.text.jobs import jobs_document, print_jobs
 
     if as_json:
-        click.echo(jobs_document(found))
+        print_document(jobs_document(found))
     else:
         print_jobs(found)
 
@@ -288,6 +289,6 @@ def _print_fleet(fleet: str, found: Sequence[JobRecord], *, as_json: bool) -> No
     from autofit.cli.text.jobs import fleet_document, print_fleet
 
     if as_json:
-        click.echo(fleet_document(fleet, found))
+        print_document(fleet_document(fleet, found))
     else:
         print_fleet(found)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import BATCH_SIZE_OR_OWN, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT
 from autofit.errors import UsageError
 from autofit.predict import observations
@@ -93,7 +94,7 @@ def observe(
     if not as_json:
         click.echo("\n".join(answer.in_words() for answer in answers))
     elif file is None:
-        click.echo(answers[0].to_json())
+        print_document(answers[0].to_json())
     else:
         _print_json([answer.to_dict() for answer in answers])
 

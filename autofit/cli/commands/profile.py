@@ -11,6 +11,7 @@ import click
 from autofit import paths
 from autofit.cli.backend import Backend
 from autofit.cli.commands.profile_views import EXPORTS, VIEWS
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, read_profile
@@ -120,7 +121,7 @@ def profile(
     for name, path in outputs.items():
         _write(path, EXPORTS[name].make(found, filters, path), quiet=quiet)
     if as_json:
-        click.echo(made.to_json())
+        print_document(made.to_json())
     else:
         kind.show(made, filters)
 

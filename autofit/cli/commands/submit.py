@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting
@@ -89,7 +90,7 @@ def submit(
         admit(queue, ray_jobs)
         jobs = [(queue.record(job.job_id) or job, is_new) for job, is_new in queued]
     if as_json:
-        click.echo(_document(fleet, jobs))
+        print_document(_document(fleet, jobs))
     else:
         click.echo(fleet or jobs[0][0].job_id)
         for job, is_new in jobs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import current, print_document
 from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import (
     GPU_MEM,
@@ -37,13 +37,6 @@ if TYPE_CHECKING:
 
 
 _Answer = TypeVar("_Answer")
-
-
-class SearchInterruptedError(AutofitError):
-    """Ctrl-C; the study keeps what had ended."""
-
-    kind = "interrupted"
-    exit_code = ExitCode.INTERRUPTED
 
 
 @click.command()
@@ -113,7 +106,7 @@ def tune(
     if conv_plan is not None:
         _write_plan(result, conv_plan)
     if as_json:
-        click.echo(result.to_json())
+        print_document(result.to_json())
     else:
         from autofit.cli.text.tune import print_result
 
@@ -134,7 +127,7 @@ def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: boo
     workload = refer(settings.model, settings)
     results = _search(lambda emit: backend.tune_each(on_cards, workload, emit), settings, quiet=quiet)
     if as_json:
-        click.echo(results.to_json())
+        print_document(results.to_json())
     else:
         from autofit.cli.text.cards import print_tuned_cards
 
@@ -213,14 +206,14 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Makes Ctrl-C, and SIGTERM as batch systems send it, end the search in order."""
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        """Says of an interruption what was kept, whatever it looks like once the search has ended."""
+        current().describe = self._message
         try:
             yield
-        except KeyboardInterrupt as interrupt:
-            raise SearchInterruptedError(self._message()) from interrupt
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        except (KeyboardInterrupt, AutofitError) as ended:
+            if isinstance(ended, AutofitError) and not current().is_wanted:
+                raise
+            raise current().error() from ended
 
     def _message(self) -> str:
         if self.study is None:

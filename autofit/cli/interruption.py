@@ -1,0 +1,149 @@
+"""Ctrl-C, and SIGTERM as batch systems send it: at any moment they end a command in order, with 130.
+
+    first signal ─▶ KeyboardInterrupt ─▶ trials end, then Ray ─▶ one document, exit 130
+          └──────▶ a thread, nine seconds later: the document if it is still due, exit 130
+
+Further signals change nothing, so that nobody's impatience leaves processes behind. What an exception
+cannot end in time, the thread does: a library may swallow a `KeyboardInterrupt`, or compute for longer.
+The processes of trials and of Ray see that this one is gone, and end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from autofit.errors import AutofitError, ExitCode
+
+_LONGEST_SECONDS = 9.0
+
+
+class SearchInterruptedError(AutofitError):
+    """Ctrl-C or SIGTERM; the study keeps what had ended."""
+
+    kind = "interrupted"
+    exit_code = ExitCode.INTERRUPTED
+
+
+class Interruption:
+    """The interruption of this process's command, which may never come.
+
+    Attributes:
+        is_wanted: whether a signal came.
+        is_answered: whether standard output has its document.
+        describe: says what was kept; a command that keeps something sets it.
+    """
+
+    def __init__(self) -> None:
+        self.is_wanted = self.is_answered = False
+        self.describe: Callable[[], str] = lambda: "interrupted"
+        self._is_printing = self._is_over = False
+        # Locks, as a handler may release one whatever its thread is at.
+        self._comes, self._goes = threading.Lock(), threading.Lock()
+
+    def error(self) -> SearchInterruptedError:
+        """What the command ends with."""
+        return SearchInterruptedError(self.describe())
+
+    def end(self, *, as_json: bool) -> int:
+        """Prints what is still due, and returns the exit code."""
+        if not as_json:
+            print(f"error: {self.error().message}", file=sys.stderr)  # noqa: T201 - click may not be imported yet
+        elif not self.is_answered:
+            print(self.error().to_json(), flush=True)  # noqa: T201
+            self.is_answered = True
+        return ExitCode.INTERRUPTED
+
+    @contextlib.contextmanager
+    def heeded(self, *, as_json: bool, to_the_end: bool) -> Iterator[None]:
+        """Takes the signals in the block; in the main thread alone, the only one that may.
+
+        Args:
+            as_json: whether standard output is to have a document.
+            to_the_end: whether this process ends after the block, which may hang too.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        taken = [signal.SIGTERM]
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+            taken.append(signal.SIGINT)
+        before = {number: signal.signal(number, self._come) for number in taken}
+        self._comes.acquire()
+        self._goes.acquire()
+        threading.Thread(target=self._end_in_time, args=(as_json,), daemon=True).start()
+        try:
+            yield
+        finally:
+            self._is_over = True
+            if not (self.is_wanted and to_the_end):
+                self._goes.release()
+                with contextlib.suppress(RuntimeError):  # a signal has done it
+                    self._comes.release()
+            if not to_the_end:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def printing(self) -> Iterator[None]:
+        """Lets a document be written whole, whatever comes meanwhile."""
+        self._is_printing = True
+        try:
+            yield
+            self.is_answered = True
+        finally:
+            self._is_printing = False
+        if self.is_wanted and not self._is_over:
+            raise KeyboardInterrupt
+
+    def _come(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_wanted or self._is_over:
+            return
+        self.is_wanted = True
+        self._comes.release()
+        if not self._is_printing:
+            raise KeyboardInterrupt
+
+    def _end_in_time(self, as_json: bool) -> None:
+        self._comes.acquire()
+        if self._goes.acquire(timeout=_LONGEST_SECONDS if self.is_wanted else 0):
+            return
+        if not self.is_wanted:
+            return
+        # The main thread may hold the locks of the streams.
+        if as_json and not self.is_answered:
+            os.write(1, f"{self.error().to_json()}\n".encode())
+        os._exit(ExitCode.INTERRUPTED)
+
+
+_current = Interruption()
+
+
+def current() -> Interruption:
+    """That of the command that this process runs now."""
+    return _current
+
+
+@contextlib.contextmanager
+def interruptible(*, as_json: bool, to_the_end: bool) -> Iterator[Interruption]:
+    """Makes signals interrupt the block; see `Interruption.heeded`."""
+    global _current  # noqa: PLW0603 - signals are the process's
+    outer, _current = _current, Interruption()
+    try:
+        with _current.heeded(as_json=as_json, to_the_end=to_the_end):
+            yield _current
+    finally:
+        _current = outer
+
+
+def print_document(text: str) -> None:
+    """Prints the one document of a command, whole."""
+    import click
+
+    with _current.printing():
+        click.echo(text)

@@ -1,0 +1,218 @@
+"""Ray in a process of its own, so that nothing it does to a process is done to this one; see `ray_host`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import workers
+from autofit.dispatch.base import Devices, Dispatcher, PendingTrials
+from autofit.dispatch.ray import RayStartError, private_folder
+from autofit.dispatch.ray_host import GRACE_SECONDS, error_from_dict
+from autofit.dispatch.requests import Wishes
+from autofit.errors import AutofitError, DispatchError
+from autofit.events import EventSink, Progress, ignore
+from workers.process.descendants import MARK, kill_marked
+from workers.process.isolate import require_wanted
+from workers.protocol import Probe, TrialOutcome, TrialSpec
+
+# Both packages by their path, as another of these names may be in front of them.
+_BOOTSTRAP = """
+import importlib, importlib.util, sys
+_, root, folder = sys.argv
+del sys.argv[1:]
+for name in ("workers", "autofit"):
+    spec = importlib.util.spec_from_file_location(
+        name, f"{root}/{name}/__init__.py", submodule_search_locations=[f"{root}/{name}"])
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+importlib.import_module("autofit.dispatch.ray_host").main(folder)
+"""
+_EXIT_SECONDS = GRACE_SECONDS + 1.5
+_POLL_SECONDS = 0.1
+
+
+class RayApart(Dispatcher):
+    """Hands trials to a Ray cluster by way of a process of its own, which ends with this one.
+
+    Args:
+        address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
+
+    Raises:
+        RayStartError, DispatchError, UsageError: see `RayDispatcher`.
+        StoppedError: nobody wants it any more; see `workers.process.isolate.ended_by`.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+        node_wait_seconds: float = 30.0,
+        emit: EventSink = ignore,
+    ) -> None:
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._calls: dict[int, Future[Any]] = {}
+        self._futures: dict[int, Future[TrialOutcome]] = {}
+        self._trials: PendingTrials[None] = PendingTrials()
+        self._lost: str | None = None
+        self._closed = threading.Event()
+        self._mark = uuid.uuid4().hex
+        self._folder = private_folder()
+        self._process = self._started()
+        threading.Thread(target=self._listen, name="autofit-ray", daemon=True).start()
+        try:
+            connected = self._send(
+                "connect",
+                address=address,
+                wishes=dataclasses.asdict(wishes),
+                node_wait_seconds=node_wait_seconds,
+            )
+            while not connected.done():
+                require_wanted()
+                wait([connected], timeout=_POLL_SECONDS)
+            connected.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
+        if self._closed.is_set():
+            raise RuntimeError("cannot submit a trial after the dispatcher was closed")
+        future = self._trials.add(None)
+        try:
+            self._send("submit", trial=future, spec=spec.to_json()).result()
+        except BaseException:
+            self._trials.complete(future, DispatchError("the trial was refused"))
+            raise
+        return future
+
+    def capacity(self, trial: Probe | TrialSpec) -> int:
+        told: dict[str, Any] = (
+            {"probe": trial.value} if isinstance(trial, Probe) else {"spec": trial.to_json()}
+        )
+        capacity: int = self._send("capacity", **told).result()
+        return capacity
+
+    def devices(self) -> Devices:
+        devices = self._send("devices").result()
+        return Devices(num_gpus=devices["num_gpus"], names=tuple(devices["names"]))
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._trials.cancel_all()
+        with self._lock, suppress(OSError):
+            os.close(self._requests)  # by which the host ends trials first, then Ray
+        try:
+            self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        kill_marked(self._mark)  # whatever becomes of those two
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        root = str(Path(workers.__path__[0]).parent)
+        requests, self._requests = os.pipe()
+        try:
+            with (self._folder / "log").open("wb") as log:
+                return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                    [sys.executable, "-P", "-c", _BOOTSTRAP, root, str(self._folder)],
+                    env={**os.environ, MARK: self._mark},
+                    stdin=requests,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is for this process, which ends trials first
+                )
+        except OSError as error:
+            os.close(self._requests)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise RayStartError(
+                f"no process could be started for Ray ({error}): free memory, or end processes",
+                reason=str(error),
+            ) from error
+        finally:
+            os.close(requests)
+
+    def _send(self, call: str, *, trial: Future[TrialOutcome] | None = None, **details: Any) -> Future[Any]:
+        """Asks the host for something; the future has its answer."""
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._lost is not None or self._closed.is_set():
+                raise self._loss()
+            number = next(self._numbers)
+            self._calls[number] = answer
+            if trial is not None:
+                self._futures[number] = trial
+            rest = memoryview(json.dumps({"id": number, "call": call, **details}).encode() + b"\n")
+            with suppress(BrokenPipeError):  # the end of the answers says why
+                while rest:
+                    rest = rest[os.write(self._requests, rest) :]
+        return answer
+
+    def _listen(self) -> None:
+        """Hands on what the host says, until it has nothing more to say."""
+        assert self._process.stdout is not None
+        with self._process.stdout as answers:
+            for line in answers:
+                self._hear(json.loads(line))
+        self._lose("the process that speaks with Ray ended")
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        if "progress" in said:
+            self._emit(Progress(**said["progress"]))
+        elif "lost" in said:
+            self._lose(said["lost"])
+        elif "trial" in said:
+            with self._lock:
+                trial = self._futures.pop(said["trial"])
+            self._trials.complete(
+                trial,
+                error_from_dict(said["error"])
+                if "error" in said
+                else TrialOutcome.from_json(said["outcome"]),
+            )
+        else:
+            with self._lock:
+                answer = self._calls.pop(said["id"])
+            if "error" in said:
+                answer.set_exception(error_from_dict(said["error"]))
+            else:
+                answer.set_result(said["result"])
+
+    def _lose(self, how: str) -> None:
+        """Fails everything that waits, and what is asked from now on."""
+        with self._lock:
+            if self._lost is None:
+                self._lost = how
+            calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.set_exception(self._loss())
+        for trial in self._trials.snapshot():
+            self._trials.complete(trial, self._loss())
+
+    def _loss(self) -> DispatchError:
+        return DispatchError(
+            f"{self._lost or 'the connection to Ray was closed'}: the same command continues the search"
+        )
+
+
+def _outcome(said: dict[str, Any]) -> TrialOutcome | AutofitError:
+    if "error" in said:
+        return error_from_dict(said["error"])
+    return TrialOutcome.from_json(said["outcome"])

@@ -1,0 +1,192 @@
+"""The process that speaks with Ray for a search, and the one above it that sees everything end.
+
+    coordinator              keeper                          host
+      requests, a line each ──────────────────────────────▶    RayDispatcher, ray.init
+      answers, a line each  ◀──────────────────────────────      └ GCS, raylet, agents, workers, trials
+      closes its pipe       ──▶ waits a while, then kills all below it and removes their folder
+
+Ray is not let into the coordinator's process because it takes SIGTERM there (`ray.init` in
+ray/_private/worker.py sets a handler that exits, and its core worker installs abseil's failure handler in
+C++, which aborts), ends it when the head is gone (gcs_rpc_client.h, after a minute), and prints on its
+streams. The keeper adopts orphans, so that what leaves its parent is found too: Ray's own agents look only
+now and then whether their raylet lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from autofit.dispatch.ray import RayDispatcher, RayStartError
+from autofit.dispatch.requests import Wishes
+from autofit.errors import AutofitError, DispatchError, UsageError
+from autofit.events import Event, Progress
+from workers.process.descendants import adopt_orphans, below, die_with_parent, kill_below
+from workers.protocol import Probe, TrialOutcome, TrialSpec
+
+# A search is to end within ten seconds, so Ray has this long to end by itself.
+GRACE_SECONDS = 6.0
+_LOOK_SECONDS = 0.1
+
+
+def main(folder: str) -> None:
+    """Keeps the host until it ends or its coordinator does; then ends what is left and removes the folder."""
+    coordinator = os.getppid()
+    adopt_orphans()
+    host = os.fork()
+    if host == 0:
+        die_with_parent()
+        _speak(Path(folder))
+    os.close(1)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
+        signal.signal(number, signal.SIG_IGN)
+    _wait(host, coordinator)
+    kill_below(os.getpid())
+    while below(os.getpid()):
+        time.sleep(_LOOK_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(host: int, coordinator: int) -> None:
+    """Waits for the host's end, or some seconds longer than its coordinator lives."""
+    requests = select.poll()
+    requests.register(0, 0)  # the pipe's end alone, which its reader may see too
+    give_up: float | None = None
+    while os.waitpid(-1, os.WNOHANG)[0] != host:  # orphans that end are reaped too
+        if give_up is None:
+            # Whoever the coordinator forked may hold the pipe open.
+            if requests.poll(_LOOK_SECONDS * 1000) or os.getppid() != coordinator:
+                give_up = time.monotonic() + GRACE_SECONDS
+            continue
+        time.sleep(_LOOK_SECONDS)
+        if time.monotonic() > give_up:
+            return
+
+
+def _speak(folder: Path) -> None:
+    """Is the host, and never returns."""
+    # Whatever Ray prints on standard output goes to the log.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    status = 1
+    try:
+        _Host(answers, folder).serve()
+        status = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class _Host:
+    """Answers requests from standard input by a `RayDispatcher`.
+
+    Args:
+        answers: takes the answers.
+        folder: where a cluster that is started may have its files.
+    """
+
+    def __init__(self, answers: TextIO, folder: Path) -> None:
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._folder = folder
+        self._dispatcher: RayDispatcher | None = None
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer = self._answer(**request)
+            except AutofitError as error:
+                answer = {"error": error_to_dict(error)}
+            self._say({"id": request["id"], **answer})
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+
+    def _answer(self, id: int, call: str, **details: Any) -> dict[str, Any]:  # noqa: A002 - JSON's name
+        if call == "connect":
+            self._connect(**details)
+            return {"result": None}
+        assert self._dispatcher is not None
+        if call == "devices":
+            return {"result": dataclasses.asdict(self._dispatcher.devices())}
+        if call == "capacity":
+            trial = Probe(details["probe"]) if "probe" in details else TrialSpec.from_json(details["spec"])
+            return {"result": self._dispatcher.capacity(trial)}
+        assert call == "submit"
+        trial_ended = self._dispatcher.submit(TrialSpec.from_json(details["spec"]))
+        trial_ended.add_done_callback(lambda future: self._tell(id, future))
+        return {"result": None}
+
+    def _connect(self, address: str | None, wishes: dict[str, Any], node_wait_seconds: float) -> None:
+        self._dispatcher = RayDispatcher(
+            address,
+            wishes=Wishes(
+                resources=wishes["resources"], accelerator_types=tuple(wishes["accelerator_types"])
+            ),
+            node_wait_seconds=node_wait_seconds,
+            emit=self._emit,
+            folder=self._folder,
+        )
+        if self._dispatcher.servers:
+            threading.Thread(target=self._watch_servers, daemon=True).start()
+
+    def _watch_servers(self) -> None:
+        """Says so when a server of the cluster dies, and ends this process: Ray would wait for a minute."""
+        assert self._dispatcher is not None
+        while not (dead := self._dispatcher.dead_servers()):
+            time.sleep(_LOOK_SECONDS)
+        if not self._dispatcher.is_closed:
+            self._say({"lost": f"{dead[0]} of the Ray cluster on this machine died"})
+            os._exit(1)
+
+    def _tell(self, trial: int, future: Future[TrialOutcome]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._say({"trial": trial, "outcome": future.result().to_json()})
+        elif isinstance(error, AutofitError):
+            self._say({"trial": trial, "error": error_to_dict(error)})
+        else:
+            raise error
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._say({"progress": dataclasses.asdict(event)})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with self._lock, suppress(BrokenPipeError):  # the end of the requests tells of it too
+            self._answers.write(json.dumps(message) + "\n")
+            self._answers.flush()
+
+
+def error_to_dict(error: AutofitError) -> dict[str, str]:
+    """An error as a message holds it; `error_from_dict` makes it again."""
+    kind = next(name for name, made in _ERRORS.items() if isinstance(error, made))
+    return {"kind": kind, "message": error.message, "reason": getattr(error, "reason", "")}
+
+
+def error_from_dict(error: Mapping[str, str]) -> AutofitError:
+    """The error that the host met."""
+    if error["kind"] == "start":
+        return RayStartError(error["message"], reason=error["reason"])
+    return _ERRORS[error["kind"]](error["message"])
+
+
+_ERRORS: dict[str, type[AutofitError]] = {
+    "start": RayStartError,  # before what it is one of
+    "usage": UsageError,
+    "dispatch": DispatchError,
+}

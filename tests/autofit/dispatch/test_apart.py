@@ -1,0 +1,99 @@
+"""The Ray dispatcher in a process of its own, by conformance and by the deaths of what it consists of."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autofit.dispatch import RayApart
+from autofit.errors import DispatchError
+from tests.conformance.dispatcher import DispatcherConformance, TrialFolder, marked_processes, survivors
+from tests.marks import marking
+from workers.process.isolate import ended_by
+from workers.process.supervision import StoppedError
+from workers.protocol import Probe
+
+pytestmark = pytest.mark.process
+
+
+def folders() -> set[Path]:
+    """The private folders of clusters that there are."""
+    return set(Path(tempfile.gettempdir()).glob("autofit-*"))
+
+
+@pytest.fixture(scope="module")
+def dispatcher(mark: str) -> Iterator[RayApart]:
+    environment, before = dict(os.environ), folders()
+    with RayApart() as dispatcher:
+        assert dict(os.environ) == environment
+        (folder,) = folders() - before
+        assert folder.stat().st_mode & 0o777 == 0o700
+        yield dispatcher
+    assert marked_processes(mark) == []
+    assert not folder.exists()
+
+
+@pytest.fixture
+def open_dispatcher(dispatcher: RayApart) -> Callable[[], RayApart]:
+    return RayApart
+
+
+@pytest.fixture
+def constructor() -> str:
+    return "RayApart()"
+
+
+class TestConformance(DispatcherConformance):
+    pass
+
+
+def test_a_search_through_it_never_imports_ray(dispatcher: RayApart):
+    assert dispatcher.capacity(Probe.CPU) >= 1
+    code = "import sys; from autofit.dispatch import RayApart\n"
+    code += "with RayApart() as ray_apart: sys.exit('ray' in sys.modules)"
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-P", "-c", code]) == 0
+
+
+@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_nothing(
+    tmp_path: Path, server: str
+):
+    trials, before = TrialFolder(tmp_path), folders()
+    with marking() as mark:
+        with RayApart() as dispatcher:
+            running = dispatcher.submit(trials.spec("hangs"))
+            trial = [psutil.Process(pid) for pid in trials.wait_until_it_hangs()]
+            (victim,) = (process for process in marked_processes(mark) if process.name() == server)
+            victim.kill()
+            died = f"{server} of the Ray cluster on this machine died"
+            with pytest.raises(DispatchError, match=died):
+                running.result(timeout=30)
+            with pytest.raises(DispatchError, match=died):
+                dispatcher.capacity(Probe.CPU)
+        assert survivors([*trial, *marked_processes(mark)]) == []
+    assert folders() <= before
+
+
+def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str):
+    unwanted = threading.Event()
+
+    def connect() -> RayApart:
+        with ended_by(unwanted):
+            return RayApart()
+
+    with marking() as own, ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect)
+        while not marked_processes(own):
+            assert not connecting.done()
+        unwanted.set()
+        with pytest.raises(StoppedError):
+            connecting.result(timeout=30)
+        assert survivors(marked_processes(own)) == []
