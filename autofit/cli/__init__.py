@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from autofit.cli.streams import open_missing
+
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
 
@@ -23,8 +25,10 @@ _NOT_WITH = frozenset({"-h", "--help", "--script", "--device", "--trace"})
 
 def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = None) -> int:
     """Runs a command line; see `autofit.cli.app.main`."""
-    if arguments is None and sys.argv[1:2] and sys.argv[1] in _PREDICTING:
-        _start_to_predict(sys.argv[2:])
+    if arguments is None:
+        open_missing()
+        if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+            _start_to_predict(sys.argv[2:])
     from autofit.cli.app import main as run
 
     return run(arguments, backend=backend)
