@@ -9,10 +9,13 @@
     │   └── StudyMismatchError     2   the study was begun with other settings
     ├── WorkloadFailedError        4   the user's own code fails at every batch size
     │   └── UnpredictableCardError 4   nothing is predicted of it on that card
-    └── InfrastructureError        5   storage, cluster, driver or this machine fail
-        ├── StorageError           5   the study, a trace or a report cannot be read or written
-        ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
-        └── DriverError            5   the NVIDIA driver does not answer
+    ├── InfrastructureError        5   storage, cluster, driver or this machine fail
+    │   ├── StorageError           5   the study, a trace or a report cannot be read or written
+    │   ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
+    │   ├── DriverError            5   the NVIDIA driver does not answer
+    │   └── OutputError            5   stdout cannot be written
+    ├── ReaderGoneError          141   whoever read stdout went away
+    └── InternalError              1   autofit itself is wrong
 
 When nothing fits there is a result and no exception: `tune` and `check` exit with 3. A check that is
 unsure exits with 6, an interrupted search with 130.
@@ -25,6 +28,8 @@ import json
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
+from workers.shown import shown
+
 ERROR_SCHEMA = "autofit.error/1"
 
 
@@ -32,12 +37,14 @@ class ExitCode(IntEnum):
     """The exit codes of the commands."""
 
     FOUND = 0
+    INTERNAL = 1
     USAGE = 2
     NOTHING_FITS = 3
     WORKLOAD_FAILED = 4
     INFRASTRUCTURE = 5
     UNSURE = 6
     INTERRUPTED = 130
+    READER_GONE = 141
 
 
 _NUM_NEAR, _NUM_NAMED = 4, 5  # names in a message
@@ -50,7 +57,7 @@ class AutofitError(Exception):
         message: one sentence for the user, with the next step in it.
 
     Attributes:
-        message: that sentence.
+        message: that sentence, without secrets and what a terminal would obey.
         kind: a stable word for programs that read the error.
         exit_code: the exit code of a command that fails with this error.
     """
@@ -59,8 +66,8 @@ class AutofitError(Exception):
     exit_code: ExitCode = ExitCode.INFRASTRUCTURE
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shown(message)
+        super().__init__(self.message)
 
     def to_json(self) -> str:
         """The error as a document of schema `autofit.error/1`."""
@@ -124,7 +131,7 @@ class WorkloadFailedError(AutofitError):
     def __init__(self, message: str, *, kind: str = "workload", traceback: str = "") -> None:
         super().__init__(message)
         self.kind = kind
-        self.traceback = traceback
+        self.traceback = shown(traceback)
 
 
 class UnpredictableCardError(WorkloadFailedError):
@@ -157,6 +164,29 @@ class DriverError(InfrastructureError):
     """The NVIDIA driver is installed but does not answer."""
 
     kind = "driver"
+
+
+class OutputError(InfrastructureError):
+    """Standard output is closed, full or fails otherwise."""
+
+    kind = "output"
+
+
+class ReaderGoneError(AutofitError):
+    """Whoever read stdout went away, as `head` does; the shell's code of a command that SIGPIPE ended."""
+
+    kind = "reader-gone"
+    exit_code = ExitCode.READER_GONE
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads stdout any more")
+
+
+class InternalError(AutofitError):
+    """Autofit itself is wrong."""
+
+    kind = "internal"
+    exit_code = ExitCode.INTERNAL
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── studies/              Optuna journals, one a study
 ├── traces/               traces of predictions, by digest
 ├── observations/         observed peaks, one a file
+├── errors/               what happened where autofit itself was wrong, one a file
 └── cache/                what can be made again
 """
 
@@ -59,6 +60,11 @@ def observations_path() -> Path:
 def observations_dir() -> Path:
     """The folder of observed peaks, created where it is missing; raises `StorageError` likewise."""
     return _writable(observations_path())
+
+
+def errors_dir() -> Path:
+    """The folder of internal errors, created where it is missing; raises `StorageError` likewise."""
+    return _writable(state_dir() / "errors")
 
 
 def cache_dir() -> Path:

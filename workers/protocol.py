@@ -16,6 +16,7 @@ from typing import Any, Self
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.setup import Setup
+from workers.shown import shown
 
 PROTOCOL_VERSION = 8
 # Outcomes are kept in studies, so that those of earlier versions are read too.
@@ -338,11 +339,17 @@ class TrialError:
         kind: `user`, `data-dependent`, `unsupported`, `environment` or `protocol`.
         message: one sentence, with the next step in it.
         traceback: the user's traceback, where there is one.
+
+    Both texts are kept without secrets and what a terminal would obey.
     """
 
     kind: str
     message: str
     traceback: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shown(self.message))
+        object.__setattr__(self, "traceback", shown(self.traceback))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

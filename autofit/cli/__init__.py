@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from autofit.cli.interruption import interruptible
+from autofit.cli.streams import open_missing
 
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
@@ -28,8 +29,10 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     as_json = "--json" in (sys.argv if arguments is None else arguments)
     with interruptible(as_json=as_json, to_the_end=arguments is None) as interruption:
         try:
-            if arguments is None and sys.argv[1:2] and sys.argv[1] in _PREDICTING:
-                _start_to_predict(sys.argv[2:])
+            if arguments is None:
+                open_missing()
+                if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+                    _start_to_predict(sys.argv[2:])
             from autofit.cli.app import main as run
 
             return run(arguments, backend=backend)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 
@@ -23,8 +22,17 @@ from autofit.cli.commands.profile import profile
 from autofit.cli.commands.serve import serve
 from autofit.cli.commands.submit import submit
 from autofit.cli.commands.tune import tune
+from autofit.cli.internal_error import internal_error
 from autofit.cli.interruption import current
-from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
+from autofit.cli.streams import guarded
+from autofit.errors import (
+    AutofitError,
+    ExitCode,
+    OutputError,
+    ReaderGoneError,
+    UsageError,
+    WorkloadFailedError,
+)
 
 
 class _InOrder(click.Group):
@@ -64,24 +72,41 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
         The exit code, an `ExitCode` where autofit decides it.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
-            stream.reconfigure(errors="replace")
-    try:
-        return int(
-            autofit.main(arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()) or 0
-        )
-    except click.exceptions.NoArgsIsHelpError as error:
+    with guarded():
+        try:
+            try:
+                code = autofit.main(
+                    arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
+                )
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
+                code = _end(error, arguments)
+            sys.stdout.flush()
+        except (OutputError, ReaderGoneError) as error:  # of the last flush, or while another was told
+            return _fail(error, arguments)
+    return int(code or 0)
+
+
+def _end(error: BaseException, arguments: Sequence[str]) -> int:
+    """Tells how a command failed; its exit code.
+
+    Raises:
+        OutputError, ReaderGoneError: that was it.
+    """
+    if isinstance(error, OutputError | ReaderGoneError):
+        raise error
+    if isinstance(error, SystemExit):
+        if not isinstance(error.__context__, OSError):
+            raise error
+        error = error.__context__  # of a pipe inside, which click takes for the reader of stdout
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return ExitCode.USAGE
-    except click.ClickException as error:
-        return _fail(_usage_error(error), arguments)
-    except click.Abort as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            raise
-        return _fail(current().error(), arguments)
-    except AutofitError as error:
-        return _fail(error, arguments)
+    if isinstance(error, click.ClickException):
+        error = _usage_error(error)
+    elif isinstance(error, click.Abort):
+        is_interrupt = isinstance(error.__cause__, KeyboardInterrupt)
+        error = current().error() if is_interrupt else error.__cause__ or error
+    return _fail(error if isinstance(error, AutofitError) else internal_error(error, arguments), arguments)
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
@@ -92,11 +117,13 @@ def _usage_error(error: click.ClickException) -> UsageError:
 
 
 def _fail(error: AutofitError, arguments: Sequence[str]) -> int:
-    if current().is_wanted:
+    if isinstance(error, ReaderGoneError):
+        return error.exit_code
+    if current().is_wanted and not isinstance(error, OutputError):
         return current().end(as_json="--json" in arguments)
     if isinstance(error, WorkloadFailedError) and error.traceback:
         click.echo(error.traceback.rstrip(), err=True)
-    if "--json" in arguments:
+    if "--json" in arguments and not isinstance(error, OutputError):
         click.echo(error.to_json())
     else:
         click.echo(f"error: {error.message}", err=True)

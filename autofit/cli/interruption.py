@@ -115,10 +115,11 @@ class Interruption:
             return
         if not self.is_wanted:
             return
-        # The main thread may hold the locks of the streams.
-        if as_json and not self.is_answered:
-            os.write(1, f"{self.error().to_json()}\n".encode())
-        os._exit(ExitCode.INTERRUPTED)
+        try:
+            if as_json and not self.is_answered:  # the main thread may hold the locks of the streams
+                os.write(1, f"{self.error().to_json()}\n".encode())
+        finally:
+            os._exit(ExitCode.INTERRUPTED)
 
 
 _current = Interruption()

@@ -14,6 +14,7 @@ from workers.errors import InvalidTrialError, WorkerError
 from workers.process.descendants import MARK, kill_marked
 from workers.process.sources import is_installed
 from workers.protocol import TrialError
+from workers.shown import brief
 from workers.workload.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
@@ -58,7 +59,7 @@ def told(error: BaseException) -> TrialError:
 def user_error(error: BaseException) -> TrialError:
     """Tells a workload's exception in one sentence, with the line of the user's own file."""
     name, text = type(error).__name__, str(error).strip()
-    message = f"{name}: {text.splitlines()[0]}" if text else name
+    message = f"{name}: {brief(text.splitlines()[0])}" if text else name
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_users(frame.filename):
             message += f" ({frame.filename}:{frame.lineno}, in {frame.name})"

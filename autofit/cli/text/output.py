@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from autofit.cli.streams import Guarded
 from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.predict.estimate import Breakdown, Estimate
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
+from workers.shown import visible
 
 Justify = Literal["left", "right"]
 
@@ -23,16 +27,32 @@ _NUM_HOLDERS = 6
 # What a list takes whose reader is a program or a file: nothing is cut or wrapped there.
 _PIPED_WIDTH = 200
 _WIDEST = 10_000
+_NARROWEST = 20
+
+
+class _Console(Console):
+    """Shows what a terminal would obey in others' texts, and obeys rich alone."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def stdout() -> Console:
     """Results. Colour on terminals only, and not where NO_COLOR is set: rich sees to that."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
     """Progress."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    own: Any = stream.own if isinstance(stream, Guarded) else stream
+    console = _Console(file=own, highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, _NARROWEST)  # COLUMNS=0, where rich would print nothing
+    return console
 
 
 def listing() -> Console:

@@ -1,4 +1,4 @@
-"""The console entry: what it imports, how usage errors end, completion, a reader that goes away."""
+"""The console entry: what it imports, how usage errors end, completion."""
 
 from __future__ import annotations
 
@@ -80,45 +80,12 @@ def test_a_usage_error_is_a_document_with_json(autofit):
     assert message.startswith("Missing option '--batch-size'")
 
 
-def test_an_unexpected_exception_is_not_dressed_up(autofit):
-    def broken():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        autofit("doctor", examine=broken)
-
-
-def test_the_end_of_a_pipe_inside_is_not_taken_for_ctrl_c(autofit):
-    def broken():
-        raise EOFError("a worker's pipe")
-
-    with pytest.raises(Exception) as raised:
-        autofit("doctor", examine=broken)
-    assert "a worker's pipe" in str(raised.value.__cause__ or raised.value)
-
-
 def test_ctrl_c_outside_a_search_exits_with_130(autofit):
     def interrupted():
         raise KeyboardInterrupt
 
     assert autofit("doctor", "--json", examine=interrupted).document["kind"] == "interrupted"
     assert autofit("doctor", examine=interrupted).code == 130
-
-
-@pytest.mark.parametrize("arguments", [("gpus",), ("gpus", "--json")])
-def test_a_reader_that_goes_away_ends_the_command_quietly(arguments: tuple[str, ...]):
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    try:
-        finished = subprocess.run(
-            [sys.executable, "-m", "autofit.cli", *arguments],
-            stdout=write_end,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    finally:
-        os.close(write_end)
-    assert (finished.returncode, finished.stderr) == (1, b"")
 
 
 def test_a_terminal_without_the_signs_still_gets_the_answer():

@@ -1,0 +1,52 @@
+"""What is told, and kept, where autofit itself is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import shlex
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from autofit.errors import InternalError, StorageError
+from autofit.paths import errors_dir, write_atomically
+from workers.shown import brief, shown
+
+_PACKAGES = ("autofit", "torch", "ray", "optuna")
+
+
+def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalError:
+    """Keeps the traceback of an unexpected exception in the state directory, and says where.
+
+    The same failure of the same command is one file, however often it happens. Where nothing can
+    be written the traceback is printed.
+    """
+    text = shown("".join(traceback.format_exception(error)))
+    command = shlex.join(["autofit", *map(shown, arguments)])
+    details = f"{command}\n{_versions()}\n\n{text}"
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        path = errors_dir() / f"{hashlib.sha256(details.encode()).hexdigest()[:12]}.txt"
+        write_atomically(path, details)
+    except StorageError:
+        click.echo(text.rstrip(), err=True)
+        where = "the traceback above"
+    else:
+        where = str(path)
+    return InternalError(
+        f"autofit itself failed ({brief(what)}), which is a mistake in it: report it, with {where}, to "
+        "whoever maintains your autofit"
+    )
+
+
+def _versions() -> str:
+    found = [f"Python {platform.python_version()}", platform.platform()]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"no {package}")
+    return ", ".join(found)

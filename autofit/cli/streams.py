@@ -1,0 +1,181 @@
+"""stdout and stderr of a command: what is written there is safe to show, and how they fail is defined.
+
+    click.echo, print, logging, Ray ──▶ sys.stdout ─┬─ redacted, controls escaped ─▶ the stream
+    rich, of which every text was escaped ──▶ .own ─┴─ redacted ───────────────────▶
+
+- stdout whose reader went away ends the command with 141, any other failure of it with 5.
+- stderr that fails is silent from then on: a dead terminal never ends a search.
+- Descriptors 0 to 2 that are closed are opened on the null device, before a database or a socket
+  takes their number and is written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from autofit.errors import AutofitError, OutputError, ReaderGoneError
+from workers.shown import redacted, visible
+
+
+def open_missing() -> None:
+    """Opens closed descriptors 0 to 2; writing to such a stdout fails as it would have."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = _Closed()
+
+
+class _Closed(io.TextIOBase):
+    def write(self, _text: str, /) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+class _NotOurs(io.IOBase):
+    def close(self) -> None:
+        """Leaves the stream open that is written to."""
+
+
+class Guarded(_NotOurs, io.TextIOBase):
+    """A stream that shows what others wrote as it may be shown.
+
+    Args:
+        stream: where to.
+        ends: whether the command ends with the stream; else what cannot be written is dropped.
+
+    Attributes:
+        own: the same stream for rich, which escapes what it is given to show.
+        buffer: the same stream for bytes, which click writes where the encoding is ASCII.
+    """
+
+    def __init__(self, stream: TextIO, *, ends: bool) -> None:
+        super().__init__()
+        self._stream = stream
+        self._ends = ends
+        self._failure: AutofitError | None = None
+        self.own = _Own(self)
+        self.buffer = _Bytes(self)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding or "utf-8"
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._stream.errors
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self.put(visible(redacted(text)))
+        return len(text)
+
+    def put(self, text: str) -> None:
+        """Writes what is safe to show."""
+        with self._failing():
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._failing():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Raises a failure at every later call too: click swallows what its trying of streams raises."""
+        try:
+            yield
+        except OSError as error:
+            _silence(self._stream)
+            if not self._ends:
+                return
+            self._failure = ReaderGoneError() if error.errno == errno.EPIPE else _cannot_be_written(error)
+        if self._failure is not None:
+            raise self._failure
+
+
+def _cannot_be_written(error: OSError) -> OutputError:
+    return OutputError(
+        f"stdout cannot be written ({error.strerror or error}): the answer is lost there; free space, or let "
+        "stdout lead elsewhere, and run the same command again"
+    )
+
+
+class _Own(_NotOurs, io.TextIOBase):
+    """Redacts alone."""
+
+    def __init__(self, stream: Guarded) -> None:
+        super().__init__()
+        self._stream = stream
+        self.isatty, self.fileno, self.flush = stream.isatty, stream.fileno, stream.flush  # type: ignore[method-assign]
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._stream.put(redacted(text))
+        return len(text)
+
+
+class _Bytes(_NotOurs, io.RawIOBase):
+    def __init__(self, stream: Guarded) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any, /) -> int:
+        self._stream.write(bytes(content).decode(errors="replace"))
+        return len(content)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _silence(stream: TextIO) -> None:
+    """Lets what is written from now on vanish, Python's own flush at the end of the process included."""
+    with contextlib.suppress(OSError):  # a stream in memory has no descriptor
+        descriptor = stream.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Guards both streams in the block."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
+            stream.reconfigure(errors="replace")
+    sys.stdout = Guarded(before[0], ends=True)
+    sys.stderr = Guarded(before[1], ends=False)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
