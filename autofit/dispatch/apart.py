@@ -102,8 +102,8 @@ class RayApart(Dispatcher):
         future = self._trials.add(None)
         try:
             self._send("submit", trial=future, spec=spec.to_json()).result()
-        except BaseException:
-            self._trials.complete(future, DispatchError("the trial was refused"))
+        except BaseException as error:
+            self._trials.complete(future, error)  # which nobody has yet
             raise
         return future
 
@@ -177,10 +177,12 @@ class RayApart(Dispatcher):
     def _listen(self) -> None:
         """Hands on what the host says, until it has nothing more to say."""
         assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                self._hear(json.loads(line))
-        self._lose("the process that speaks with Ray ended")
+        try:
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._hear(json.loads(line))
+        finally:
+            self._lose("the process that speaks with Ray ended")
 
     def _hear(self, said: dict[str, Any]) -> None:
         if "progress" in said:
