@@ -76,6 +76,13 @@ class Postgres:
         # Until somebody asks for its exit status, the next server would take it for one that runs.
         (self._data / "postmaster.pid").unlink()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal: SIGTERM lets its clients end first, SIGINT does not, SIGKILL is a crash."""
+        if number is signal.SIGKILL:
+            self.kill()
+        else:
+            os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), number)
+
     def is_running(self) -> bool:
         return self._try("pg_ctl", "-D", self._data, "status").returncode == 0
 

@@ -15,6 +15,7 @@ from functools import partial
 
 from workers.errors import InvalidTrialError
 from workers.knobs import Knobs
+from workers.process.descendants import kill_below
 from workers.process.garbage import importing
 from workers.process.heart import Heart, LastWord, Report, unheard
 from workers.process.messages import received, told
@@ -44,7 +45,8 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
 
 
 def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
-    """Answers while a script still runs, and ends the process with it."""
+    """Answers while a script still runs, and ends the process with it, and whoever it left running."""
+    kill_below(os.getpid())
     heart.answer(outcome.to_json())
     os._exit(0)
 

@@ -368,7 +368,7 @@ class TrialOutcome:
         conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
         environment: what the trial ran under: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction (see `workers.trace`), where it was asked for.
-        log_tail: the last lines that the trial's process printed.
+        log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
         sources: of a prediction, the user's own files that its process had used, path → digest; see
             `workers.process.sources`.
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 import workers
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials
-from autofit.dispatch.ray import RayStartError, private_folder
+from autofit.dispatch.ray import RayStartError, no_start, private_folder
 from autofit.dispatch.ray_host import GRACE_SECONDS, error_from_dict
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError
@@ -69,6 +69,7 @@ class RayApart(Dispatcher):
         self._futures: dict[int, Future[TrialOutcome]] = {}
         self._trials: PendingTrials[None] = PendingTrials()
         self._lost: str | None = None
+        self._is_connected = False
         self._closed = threading.Event()
         self._mark = uuid.uuid4().hex
         self._folder = private_folder()
@@ -84,7 +85,13 @@ class RayApart(Dispatcher):
             while not connected.done():
                 require_wanted()
                 wait([connected], timeout=_POLL_SECONDS)
-            connected.result()
+            try:
+                connected.result()
+            except DispatchError:
+                if self._lost is None or address not in (None, "local"):
+                    raise
+                raise no_start(self._lost) from None
+            self._is_connected = True
         except BaseException:
             self.close()
             raise
@@ -95,8 +102,8 @@ class RayApart(Dispatcher):
         future = self._trials.add(None)
         try:
             self._send("submit", trial=future, spec=spec.to_json()).result()
-        except BaseException:
-            self._trials.complete(future, DispatchError("the trial was refused"))
+        except BaseException as error:
+            self._trials.complete(future, error)  # which nobody has yet
             raise
         return future
 
@@ -118,6 +125,8 @@ class RayApart(Dispatcher):
         self._trials.cancel_all()
         with self._lock, suppress(OSError):
             os.close(self._requests)  # by which the host ends trials first, then Ray
+        if not self._is_connected:  # it hears nothing yet
+            self._process.kill()
         try:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -168,10 +177,12 @@ class RayApart(Dispatcher):
     def _listen(self) -> None:
         """Hands on what the host says, until it has nothing more to say."""
         assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                self._hear(json.loads(line))
-        self._lose("the process that speaks with Ray ended")
+        try:
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._hear(json.loads(line))
+        finally:
+            self._lose("the process that speaks with Ray ended")
 
     def _hear(self, said: dict[str, Any]) -> None:
         if "progress" in said:

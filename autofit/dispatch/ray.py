@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,10 @@ _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the mos
 # A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
 # before it can.
 _KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
-_SERVERS = ("gcs_server", "raylet")
-# A socket's path has at most 107 bytes (unix(7)), of which Ray's own part takes 67 below its folder.
-_LONGEST_PLACE = 20
+SERVERS = ("gcs_server", "raylet")  # without which a cluster of one node is none
+# A socket's path has at most 107 bytes (unix(7)). Ray's part of it, after our folder and `/r`, is
+# /session_2026-11-25_01-13-19_673863_4194304/sockets/plasma_store.
+_LONGEST_FOLDER_BYTES = 107 - 2 - 64
 _RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
 
@@ -104,10 +105,6 @@ class RayDispatcher(Dispatcher):
         folder: where a cluster that is started has its files, and whoever gives it removes it; a private
             one, gone with the dispatcher, unless given.
 
-    Attributes:
-        is_closed: whether it was closed.
-        servers: the processes that a cluster started here cannot do without.
-
     Raises:
         RayStartError: Ray is not installed in order, or does not start here.
         DispatchError: nobody answers at the address.
@@ -134,7 +131,6 @@ class RayDispatcher(Dispatcher):
             self._owns_connection = _connect(address, folder)
             on_failure.pop_all()
         self._owns_cluster = self._owns_connection and address == "local"
-        self.servers = _servers_of_ray() if self._owns_cluster else ()
         self._wishes = wishes
         self._node_wait_seconds = 0.0 if self._owns_cluster else node_wait_seconds
         self._emit = emit
@@ -192,14 +188,6 @@ class RayDispatcher(Dispatcher):
         nodes = _nodes()
         request = self._wishes.request(probe, spec, nodes)
         return [(node, num_at_once(node, request)) for node in nodes]
-
-    def dead_servers(self) -> list[str]:
-        """Those of the cluster started here that have died, by name."""
-        return [server.name for server in self.servers if not processes.is_alive(server.process)]
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed.is_set()
 
     def close(self) -> None:
         import ray
@@ -368,17 +356,14 @@ def _processes_of_ray() -> list[psutil.Process]:
     return started + [below for child in started for below in processes.descendants(child)]
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A process of Ray's that a cluster cannot do without."""
-
-    name: str
-    process: psutil.Process
-
-
-def _servers_of_ray() -> tuple[Server, ...]:
-    servers = [Server(child.name(), child) for child in _processes_of_ray()]
-    return tuple(server for server in servers if server.name in _SERVERS)
+def servers_of_ray() -> dict[str, psutil.Process]:
+    """The servers of a cluster that this process started, by name; those that run."""
+    found = {}
+    for process in _processes_of_ray():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() in SERVERS:
+                found[process.name()] = process
+    return found
 
 
 def private_folder() -> Path:
@@ -387,13 +372,16 @@ def private_folder() -> Path:
     Raises:
         RayStartError: it cannot be made.
     """
-    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    if len(place) > _LONGEST_PLACE and "RAY_TMPDIR" not in os.environ:
-        place = "/tmp"  # noqa: S108 - the folder in it is private
-    try:
-        return Path(tempfile.mkdtemp(prefix="autofit-", dir=place))
-    except OSError as error:
-        raise _no_start(_first_line(error)) from error
+    places = [os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"]  # noqa: S108
+    for place in places:
+        try:
+            folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # which nobody else can enter
+        except OSError as error:
+            raise no_start(_first_line(error)) from error
+        if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
+            break
+        os.rmdir(folder)  # noqa: PTH106 - as it was made
+    return Path(folder)
 
 
 def _connect(address: str, folder: Path | None) -> bool:
@@ -415,7 +403,7 @@ def _connect(address: str, folder: Path | None) -> bool:
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_system_config": {_KILLS_CHILDREN: False},
             # Ray opens the folder that it is given to everyone: this one lies in a private one.
-            "_temp_dir": str(folder / "ray") if folder is not None else None,
+            "_temp_dir": str(folder / "r") if folder is not None else None,
         }
         _protect_local_cluster()
         _require_connections()
@@ -431,7 +419,7 @@ def _connect(address: str, folder: Path | None) -> bool:
             raise
         if address == "local":
             processes.see_them_end(_processes_of_ray(), within_seconds=0.0)  # what of it did start
-            raise _no_start(_first_line(error)) from error
+            raise no_start(_first_line(error)) from error
         raise DispatchError(
             f"Ray cannot connect to {address} ({_first_line(error)}): use the cluster's version of Ray, "
             "and its token in RAY_AUTH_TOKEN if it has one"
@@ -439,7 +427,8 @@ def _connect(address: str, folder: Path | None) -> bool:
     return True
 
 
-def _no_start(reason: str) -> RayStartError:
+def no_start(reason: str) -> RayStartError:
+    """Says that Ray cannot start here, and why."""
     return RayStartError(
         f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
         "(--dispatch inline)",
@@ -460,7 +449,7 @@ def _require_connections() -> None:
         with socket.create_server((here, 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS).close()
     except OSError as error:
-        raise _no_start(f"its processes cannot connect to each other, {_first_line(error)}") from error
+        raise no_start(f"its processes cannot connect to each other, {_first_line(error)}") from error
 
 
 def cluster_of_this_machine() -> str | None:

@@ -29,7 +29,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from autofit.dispatch.ray import RayDispatcher, RayStartError
+import psutil
+
+from autofit.dispatch.processes import is_alive
+from autofit.dispatch.ray import SERVERS, RayDispatcher, RayStartError, servers_of_ray
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
 from autofit.events import Event, Progress
@@ -102,6 +105,7 @@ class _Host:
         self._lock = threading.Lock()
         self._folder = folder
         self._dispatcher: RayDispatcher | None = None
+        self._is_closing = False
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -111,6 +115,8 @@ class _Host:
             except AutofitError as error:
                 answer = {"error": error_to_dict(error)}
             self._say({"id": request["id"], **answer})
+        with self._lock:
+            self._is_closing = True
         if self._dispatcher is not None:
             self._dispatcher.close()
 
@@ -130,6 +136,8 @@ class _Host:
         return {"result": None}
 
     def _connect(self, address: str | None, wishes: dict[str, Any], node_wait_seconds: float) -> None:
+        if address in (None, "local"):
+            threading.Thread(target=self._watch_servers, daemon=True).start()
         self._dispatcher = RayDispatcher(
             address,
             wishes=Wishes(
@@ -139,17 +147,18 @@ class _Host:
             emit=self._emit,
             folder=self._folder,
         )
-        if self._dispatcher.servers:
-            threading.Thread(target=self._watch_servers, daemon=True).start()
 
     def _watch_servers(self) -> None:
         """Says so when a server of the cluster dies, and ends this process: Ray would wait for a minute."""
-        assert self._dispatcher is not None
-        while not (dead := self._dispatcher.dead_servers()):
+        servers: dict[str, psutil.Process] = {}
+        while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
-        if not self._dispatcher.is_closed:
-            self._say({"lost": f"{dead[0]} of the Ray cluster on this machine died"})
-            os._exit(1)
+            if len(servers) < len(SERVERS):  # it starts them one after the other
+                servers = servers_of_ray() | servers
+        with self._lock:
+            if not self._is_closing:
+                self._write({"lost": f"{dead[0]} of the Ray cluster on this machine died"})
+                os._exit(1)
 
     def _tell(self, trial: int, future: Future[TrialOutcome]) -> None:
         if future.cancelled():
@@ -167,7 +176,11 @@ class _Host:
             self._say({"progress": dataclasses.asdict(event)})
 
     def _say(self, message: dict[str, Any]) -> None:
-        with self._lock, suppress(BrokenPipeError):  # the end of the requests tells of it too
+        with self._lock:
+            self._write(message)
+
+    def _write(self, message: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the end of the requests tells of it too
             self._answers.write(json.dumps(message) + "\n")
             self._answers.flush()
 

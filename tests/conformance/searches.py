@@ -6,6 +6,7 @@ least `SEARCHES`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -19,14 +20,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
+from autofit.study.storage import open_storage
 from tests import commands
 from tests.conformance.dispatcher import ROOT, survivors, trial_processes
 from workers.protocol import TrialOutcome, Verdict
@@ -116,16 +116,28 @@ class Search:
         given = [(f"--{name.replace('_', '-')}", value) for name, value in self.options.items()]
         return ["tune", "--json", *(text for pair in given for text in pair)]
 
-    def start(self, *, main: str = _MAIN, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        self,
+        *,
+        main: str = _MAIN,
+        within: tuple[str, ...] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> subprocess.Popen[str]:
         """Starts the command, or another that is given the command as its last arguments.
 
         Args:
             main: the program, in place of the console entry.
+            environment: variables over this process's own.
         """
         return subprocess.Popen(
             [*within, sys.executable, "-P", "-c", main, *self.arguments],
             cwd=self.path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STATE_DIR": str(self.state)},
+            env={
+                **os.environ,
+                **environment,
+                "PYTHONPATH": str(ROOT),
+                "AUTOFIT_STATE_DIR": str(self.state),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -156,8 +168,8 @@ class Search:
 
     def trials(self) -> list[FrozenTrial]:
         """What the study holds, however its trials ended."""
-        backend = JournalStorage(JournalFileBackend(self.options["storage"]))
-        return optuna.load_study(study_name=_STUDY, storage=backend).trials
+        with contextlib.closing(open_storage(self.options["storage"], _STUDY)) as storage:
+            return optuna.load_study(study_name=_STUDY, storage=storage.backend).trials
 
     def outcomes(self) -> list[TrialOutcome]:
         """The outcomes in the study, in the order in which they were asked for."""

@@ -118,6 +118,57 @@ def forks_memory():
     return _workload(loss=loss)
 
 
+def _escape(then):
+    """Runs something in a process that leaves group, session, parent and environment, and hears of it."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.dup2(writer, 1)
+            os.execve(sys.executable, [sys.executable, "-S", "-c", then], {})
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as escaped:
+        return escaped.readline()
+
+
+def leaves_a_daemon():
+    """Fits, and leaves a process behind that hides in every way, whose number is in FAULTY_PID_FILE."""
+    begun = []
+
+    def loss(model, batch):
+        if not begun:
+            begun.append(_escape("import os, signal; print(os.getpid(), flush=True); signal.pause()"))
+            pathlib.Path(os.environ["FAULTY_PID_FILE"]).write_text(begun[0])
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def hoards_in_daemons():
+    """Has such processes that each stay below the limit and together do not."""
+
+    def loss(model, batch):
+        for _ in range(_MOST_MIB // 256):
+            _escape(f"import signal; held = b'1' * {128 * MIB}; print(flush=True); signal.pause()")
+        signal.pause()
+
+    return _workload(loss=loss)
+
+
+def floods():
+    """Prints a gigabyte between two words."""
+
+    def loss(model, batch):
+        sys.stdout.write("alpha\n")
+        for _ in range(1024):
+            sys.stdout.write("x" * MIB)
+        sys.stdout.write("\nomega\n")
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
 def killed():
     def loss(model, batch):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +43,8 @@ TRIALS = {
     "slow": spec_of("slow", heartbeat_seconds=HEARTBEAT_SECONDS),
     "leaks shared memory": spec_of("leaks_shared_memory", budget_bytes=BUDGET_BYTES),
     "forks memory": spec_of("forks_memory", budget_bytes=BUDGET_BYTES),
+    "hoards in daemons": spec_of("hoards_in_daemons", budget_bytes=BUDGET_BYTES),
+    "floods": spec_of("floods"),
     "unnamed error always": spec_of("unnamed_error_always", budget_bytes=BUDGET_BYTES),
 }
 
@@ -151,7 +155,7 @@ def test_a_long_operator_is_no_hang(outcomes):
     assert outcomes["slow"].verdict is Verdict.FITS
 
 
-@pytest.mark.parametrize("name", ["leaks shared memory", "forks memory"])
+@pytest.mark.parametrize("name", ["leaks shared memory", "forks memory", "hoards in daemons"])
 def test_memory_that_the_limit_does_not_see_is_out_of_memory_too(outcomes, name):
     outcome = outcomes[name]
     assert outcome.verdict is Verdict.OOM
@@ -160,6 +164,26 @@ def test_memory_that_the_limit_does_not_see_is_out_of_memory_too(outcomes, name)
     assert "last heard of in warm-up step 1" in outcome.environment["out_of_memory"]
     assert outcome.phase == "warm-up step 1"
     assert outcome.num_ooms == 1
+
+
+def test_of_a_gigabyte_that_is_printed_both_ends_are_kept(outcomes):
+    outcome = outcomes["floods"]
+    assert outcome.verdict is Verdict.FITS
+    assert "alpha\nxxx" in outcome.log_tail
+    assert outcome.log_tail.endswith("xxx\nomega\n")
+    assert len(outcome.log_tail) < 10_000
+    left_out = re.search(r"\n\[([\d,]+) bytes left out\]\n", outcome.log_tail)
+    assert int(left_out[1].replace(",", "")) > 2**30
+
+
+def test_a_daemon_that_hides_ends_with_its_trial(tmp_path):
+    pid_file = tmp_path / "pid"
+    with Child({"FAULTY_PID_FILE": str(pid_file)}) as child:
+        assert child.run(spec_of("leaves_a_daemon")).verdict is Verdict.FITS
+        daemon = psutil.Process(int(pid_file.read_text()))
+        assert "TEST" not in "".join(daemon.environ())
+        assert os.getpgid(daemon.pid) != os.getpgid(child._process.group)
+    assert is_gone(daemon.pid)
 
 
 def test_running_out_of_memory_names_the_phase(outcomes):

@@ -81,7 +81,7 @@ def compare_outputs(
     except TimeoutError:
         raise ComparisonFailedError(f"the models did not finish within {deadline_seconds:g} s") from None
     except (EOFError, ValueError) as error:
-        log = process.log_tail(0).strip().splitlines()
+        log = process.log.text().strip().splitlines()
         raise ComparisonFailedError(
             f"their process died: {log[-1] if log else 'it printed nothing'}"
         ) from error

@@ -7,15 +7,15 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-from workers.process.descendants import MARK, kill_marked
+from workers.process.descendants import MARK, kill_below, kill_marked
+from workers.process.log import Log
 
 # `workers` is a common name, so the child takes this very package by its path, before any search
 # of the import path, and nothing is put in front of that path.
@@ -30,7 +30,6 @@ spec.loader.exec_module(package)
 importlib.import_module(module).main(int(requests), int(answers))
 """
 
-_LOG_TAIL_BYTES = 4096
 _POLL_SECONDS = 0.05
 _EXIT_GRACE_SECONDS = 5.0
 
@@ -68,7 +67,7 @@ class ChildProcess:
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
         self.begin = time.monotonic()
-        self.log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.log = Log()
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
         child_requests, self._requests = os.pipe()
         self._answers, child_answers = os.pipe()
@@ -78,8 +77,8 @@ class ChildProcess:
                 [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
                 env={**os.environ, **environment, MARK: self._mark},
                 stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
+                stdout=self.log.writer,
+                stderr=self.log.writer,
                 pass_fds=(child_requests, child_answers),
                 start_new_session=True,
             )
@@ -88,8 +87,8 @@ class ChildProcess:
             self.log.close()
             raise
         finally:
-            os.close(child_requests)
-            os.close(child_answers)
+            for fd in (child_requests, child_answers, self.log.writer):
+                os.close(fd)
 
     def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
         """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.
@@ -104,6 +103,7 @@ class ChildProcess:
         with selectors.DefaultSelector() as selector:
             selector.register(self._requests, selectors.EVENT_WRITE)
             selector.register(self._answers, selectors.EVENT_READ)
+            selector.register(self.log, selectors.EVENT_READ)
             while (answer := _answer_in(incoming, attendant)) is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -116,6 +116,8 @@ class ChildProcess:
                     outgoing = outgoing[self._write_some(outgoing) :]
                     if not outgoing:
                         selector.unregister(self._requests)
+                if self.log.fileno() in ready and not self.log.listen():
+                    selector.unregister(self.log)
                 if self._answers in ready:
                     chunk = os.read(self._answers, 1 << 20)
                     if not chunk:
@@ -149,10 +151,12 @@ class ChildProcess:
     def _wait_for_exit(self) -> None:
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
         while not self.has_exited() and time.monotonic() < give_up:
+            self.log.listen()  # what it prints at its end must not make it wait
             time.sleep(_POLL_SECONDS)
 
     def dismiss(self) -> None:
         """Lets the process end by itself, then kills whatever is left of its group."""
+        kill_below(self.group, spared_group=self.group)  # who left is nobody's once it has ended
         with suppress(BrokenPipeError):
             os.write(self._requests, b"\n")
         self._wait_for_exit()
@@ -161,6 +165,7 @@ class ChildProcess:
 
     def kill(self) -> str:
         """Kills the process group and who left it, reaps the process and returns how that one ended."""
+        kill_below(self._popen.pid)  # first, while it adopts their orphans
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         kill_marked(self._mark)
@@ -181,17 +186,6 @@ class ChildProcess:
     def _close_pipes(self) -> None:
         os.close(self._requests)
         os.close(self._answers)
-
-    @property
-    def log_bytes(self) -> int:
-        """How much the process has printed so far."""
-        return os.fstat(self.log.fileno()).st_size
-
-    def log_tail(self, start: int) -> str:
-        """The end of what it printed after `start`; `pread` leaves the child's offset alone."""
-        end = self.log_bytes
-        start = max(start, end - _LOG_TAIL_BYTES)
-        return os.pread(self.log.fileno(), end - start, start).decode(errors="replace")
 
 
 def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 MARK = "_AUTOFIT_TRIAL"
-_MOST_ROUNDS = 5  # for processes that are forked while others are killed
+# For processes that are forked while others are killed, and that take a while to die.
+_MOST_ROUNDS, _ROUND_SECONDS = 100, 0.01
 _PROC = Path("/proc")
-_STATE, _PARENT = 0, 1  # fields of /proc/PID/stat after the command's name
+_STATE, _PARENT, _GROUP = 0, 1, 2  # fields of /proc/PID/stat after the command's name
 _DEAD = ("Z", "X")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -42,22 +45,47 @@ def _prctl(option: int, value: int) -> None:
 
 def below(process: int) -> list[int]:
     """The living processes below one, whichever group or session they are in; not the process itself."""
-    children: dict[int, list[int]] = {}
+    return [each.number for each in _below(process)]
+
+
+def of_trial(leader: int) -> list[int]:
+    """The living processes of a group and whatever is below its leader."""
+    living = _living()
+    return [each.number for each in living if each.group == leader] + [
+        each.number for each in _below(leader, living) if each.group != leader
+    ]
+
+
+class _Process(NamedTuple):
+    number: int
+    parent: int
+    group: int
+
+
+def _living() -> list[_Process]:
+    living = []
     for entry in _PROC.glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
             # The command's name is in parentheses and may hold anything, parentheses too.
             fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[_STATE] not in _DEAD:
-                children.setdefault(int(fields[_PARENT]), []).append(int(entry.name))
+                living.append(_Process(int(entry.name), int(fields[_PARENT]), int(fields[_GROUP])))
+    return living
+
+
+def _below(process: int, living: Sequence[_Process] | None = None) -> list[_Process]:
+    children: dict[int, list[_Process]] = {}
+    for each in _living() if living is None else living:
+        children.setdefault(each.parent, []).append(each)
     found = list(children.get(process, ()))
     for each in found:  # which grows
-        found += children.get(each, ())
+        found += children.get(each.number, ())
     return found
 
 
-def kill_below(process: int) -> None:
-    """Kills all processes below one; that of this function's caller is spared."""
-    _kill_all(lambda: below(process))
+def kill_below(process: int, *, spared_group: int | None = None) -> None:
+    """Kills all processes below one, save that of this function's caller and those of a group."""
+    _kill_all(lambda: [each.number for each in _below(process) if each.group != spared_group])
 
 
 def kill_marked(mark: str) -> None:
@@ -66,13 +94,15 @@ def kill_marked(mark: str) -> None:
 
 
 def _kill_all(find: Callable[[], Iterable[int]]) -> None:
+    """Kills what is found, again and again until nothing is."""
     for _ in range(_MOST_ROUNDS):
         found = [pid for pid in find() if pid != os.getpid()]
+        if not found:
+            return
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
+        time.sleep(_ROUND_SECONDS)
 
 
 def _marked(mark: str) -> Iterable[int]:

@@ -9,7 +9,6 @@ from pathlib import Path
 _KIB = 1024
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
-_PARENT, _GROUP = 1, 2  # fields of /proc/PID/stat after the command's name, from 0
 
 
 def status_bytes(*names: str, process: int | str = "self") -> int | None:
@@ -40,19 +39,6 @@ def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
         if name in names:
             total_bytes += int(value.split()[0]) * _KIB
     return total_bytes
-
-
-def processes_of_group(group: int) -> list[int]:
-    """The processes of a process group, wherever in the tree of processes they are."""
-    found = []
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                # The command's name is in parentheses and may hold anything, parentheses too.
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if int(fields[_GROUP]) == group:
-                    found.append(int(entry.name))
-    return found
 
 
 def available_bytes() -> int | None:

@@ -4,12 +4,12 @@
       specs pipe     ── one JSON line per trial ──▶    a thread reads: end of file kills the group
       outcomes pipe  ◀── one JSON line per trial ──    the main thread runs trial after trial
                      ◀── heartbeats, one a line  ──    another thread repeats the last one
-      log file       ◀── stdout and stderr
+      log pipe       ◀── stdout and stderr          both ends are kept, and how much was between them
 
 The child never outlives its supervisor: when that dies, however it dies, the kernel closes the
 specs pipe. The supervisor never waits beyond the deadline, nor for a child that has gone silent or
 grows beyond its memory: it kills the child's whole process group (data loaders' processes are in
-it) and returns once the child is gone.
+it), whatever is below the child in other groups, and returns once the child is gone.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Child:
         except OSError as error:
             message = f"no process could be started for the trial ({error}): free memory, or end processes"
             return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
-        log_start = process.log_bytes
+        process.log.forget()
         supervision = Supervision(spec, process.group, stop=_stop.get())
         try:
             outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
@@ -176,7 +176,7 @@ class Child:
                 process.log.close()
                 raise
             outcome = _unfinished(spec, error, death, supervision)
-        outcome = dataclasses.replace(outcome, log_tail=process.log_tail(log_start))
+        outcome = dataclasses.replace(outcome, log_tail=process.log.text())
         if self._process is None:
             process.log.close()
         return outcome

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from workers.errors import InvalidTrialError, WorkerError
-from workers.process.descendants import MARK, kill_marked
+from workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
 from workers.process.sources import is_installed
 from workers.protocol import TrialError
 from workers.shown import brief
@@ -22,7 +22,11 @@ _MODELS = f"{_WORKERS}workload/models/"
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
-    """The lines that the supervisor sends, as they come; an empty one is the last."""
+    """The lines that the supervisor sends, as they come; an empty one is the last.
+
+    From now on the process adopts the orphans below it: its supervisor finds them by that.
+    """
+    adopt_orphans()
     for fd in (requests_fd, answers_fd):
         os.set_inheritable(fd, False)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -41,6 +45,7 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
             lines.put(line.strip())
             if not line.strip():
                 return
+    kill_below(os.getpid())
     kill_marked(os.environ.get(MARK, ""))
     os.killpg(0, signal.SIGKILL)
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workers.process import host_memory
+from workers.process import descendants, host_memory
 from workers.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
 
 # The kernel starts to kill when nothing is left, and whom it kills is its choice.
@@ -37,7 +37,7 @@ class Supervision:
 
     Args:
         spec: the trial.
-        group: the process group that its processes are in.
+        group: the process group that its processes are in, or below it.
         stop: once it is set, the trial is to end.
         available_bytes: asks the machine for the memory that it has left.
         num_kernel_kills: asks the kernel how many processes it has killed for memory.
@@ -135,7 +135,7 @@ class Supervision:
         spec = self._spec
         budget_bytes = spec.budget_bytes if spec.probe is Probe.CPU else None
         limits = [limit for limit in (budget_bytes, self._host_limit_bytes) if limit is not None]
-        processes = host_memory.processes_of_group(self._group) if limits else []
+        processes = descendants.of_trial(self._group) if limits else []
         if sum(map(host_memory.resident_bytes, processes)) <= min(limits, default=0):
             return None
         used_bytes = sum(map(host_memory.proportional_bytes, processes))  # shared pages once

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
+import psutil
 import pytest
+
+from autofit.cli.interruption import interruptible, print_document
+from tests.conformance.dispatcher import ROOT, marked_processes, survivors
+from tests.conformance.searches import Search, finished
+from tests.marks import MARK
 
 WORKLOAD = """
 import os, threading
@@ -37,18 +45,45 @@ from autofit.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main())
 """
+# The console entry, with a search that takes no interruption for an answer.
+STUBBORN = """
+import sys, threading
+from autofit.cli import main
+from autofit.cli.backend import Backend
+
+
+def tune(settings, workload, emit):
+    print("here", file=sys.stderr, flush=True)
+    while True:
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            pass
+
+
+sys.exit(main(backend=Backend(tune=tune)))
+"""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.mark.process
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_or_a_batch_systems_signal_during_a_trial_ends_the_command_with_130(
-    tmp_path: pathlib.Path, sent: signal.Signals
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["tune", "--gpu-mem", "2G"], signal.SIGINT),
+        (["tune", "--gpu-mem", "2G"], signal.SIGTERM),
+        (["estimate", "--batch-size", "4"], signal.SIGTERM),
+        (["check", "--batch-size", "4", "--gpu-mem", "2G"], signal.SIGTERM),
+    ],
+)
+def test_ctrl_c_or_a_batch_systems_signal_during_a_prediction_ends_the_command_with_130(
+    tmp_path: pathlib.Path, arguments: list[str], sent: signal.Signals
 ):
     file, fifo = tmp_path / "stuck.py", tmp_path / "fifo"
     file.write_text(WORKLOAD)
     os.mkfifo(fifo)
-    command = [sys.executable, "-c", MAIN, "tune", "--model", f"{file}:net", "--gpu-mem", "2G", "--json"]
+    command = [sys.executable, "-c", MAIN, *arguments, "--model", f"{file}:net", "--json"]
     environment = {**os.environ, "STUCK_FIFO": str(fifo)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -60,3 +95,93 @@ def test_ctrl_c_or_a_batch_systems_signal_during_a_trial_ends_the_command_with_1
     assert process.returncode == 130
     assert json.loads(out)["kind"] == "interrupted"
     assert "Traceback" not in err
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_a_search_on_ray_ends_trials_and_ray_and_says_what_it_kept(
+    tmp_path: pathlib.Path, mark: str, sent: signal.Signals
+):
+    search = Search(tmp_path, "hangs_at_its_second_trial")
+    search.will_hang()
+    coordinator = search.start(environment={MARK: f"{mark}-{sent}"})
+    trial = [psutil.Process(pid) for pid in search.wait_until_it_hangs()]
+    coordinator.send_signal(sent)
+    coordinator.send_signal(signal.SIGTERM)  # more of them change nothing
+    end = finished(coordinator)
+    assert (end.code, end.document["kind"]) == (130, "interrupted")
+    assert "kept in study mine: the same command continues it" in end.document["message"]
+    assert "Traceback" not in end.err
+    assert survivors([*trial, *marked_processes(f"{mark}-{sent}")]) == []
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_while_ray_starts_a_signal_is_heard_too(tmp_path: pathlib.Path, mark: str, sent: signal.Signals):
+    search = Search(tmp_path, "healthy")
+    mark = f"{mark}-{sent}"
+    coordinator = search.start(environment={MARK: mark})
+    while not any(process.name() == "gcs_server" for process in marked_processes(mark)):
+        assert coordinator.poll() is None
+    coordinator.send_signal(sent)
+    end = finished(coordinator)
+    assert (end.code, end.document["kind"]) == (130, "interrupted")
+    assert survivors(marked_processes(mark)) == []
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_a_command_that_an_exception_does_not_end_is_ended_nevertheless():
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        STUBBORN,
+        "tune",
+        "--model",
+        "davenet",
+        "--gpu-mem",
+        "2G",
+        "--json",
+    ]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr.readline() == "here\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert json.loads(out)["kind"] == "interrupted"
+    assert "Traceback" not in err
+
+
+def test_a_document_is_written_whole_whatever_comes_meanwhile():
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().write(text)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    out = Interrupted()
+    with interruptible(as_json=True, to_the_end=False) as interruption:
+        with pytest.raises(KeyboardInterrupt), redirect_stdout(out):
+            print_document("{}")
+        assert interruption.is_answered
+        with redirect_stdout(out):
+            assert interruption.end(as_json=True) == 130  # with the one document
+    assert out.getvalue() == "{}\n"
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_command_that_ends_by_itself_leaves_the_signals_as_they_were():
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    with interruptible(as_json=False, to_the_end=False) as interruption:
+        assert [signal.getsignal(number) for number in SIGNALS] != handlers
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert not interruption.is_wanted

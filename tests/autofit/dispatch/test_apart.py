@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 def folders() -> set[Path]:
     """The private folders of clusters that there are."""
-    return set(Path(tempfile.gettempdir()).glob("autofit-*"))
+    return set(Path(tempfile.gettempdir()).glob("autofit-????????"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from workers.process import host_memory, isolate
+from workers.process import descendants, host_memory, isolate
 from workers.process.supervision import Supervision, TooMuchMemoryError
 from workers.protocol import ALLOCATOR_PEAK, Device, Heartbeat, Probe, TrialSpec, Verdict, WorkloadRef
 
@@ -59,14 +59,14 @@ def watched(spec: TrialSpec, group: int, **doors) -> Supervision:
 
 
 def test_memory_of_a_group_counts_once_where_it_is_shared(group):
-    processes = host_memory.processes_of_group(group)
+    processes = descendants.of_trial(group)
     assert len(processes) == 2
     assert sum(map(host_memory.resident_bytes, processes)) > 256 * MIB
     assert 192 * MIB < sum(map(host_memory.proportional_bytes, processes)) < 240 * MIB
 
 
 def test_a_process_that_is_gone_holds_nothing():
-    assert host_memory.processes_of_group(2**22 + 1) == []
+    assert descendants.of_trial(2**22 + 1) == []
     assert host_memory.resident_bytes(2**22 + 1) == 0
     assert host_memory.proportional_bytes(2**22 + 1) == 0
 

@@ -137,7 +137,7 @@ class _PlanServer:
             except BaseException as error:
                 self._process = None
                 death = process.kill()
-                log = process.log_tail(0).strip().splitlines()
+                log = process.log.text().strip().splitlines()
                 process.log.close()
                 if not isinstance(error, (TimeoutError, EOFError, ValueError)):
                     raise

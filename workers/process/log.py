@@ -1,0 +1,70 @@
+"""What a process prints: both ends of it, however much it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+
+END_BYTES = 4096  # of the beginning, and of the end
+_CHUNK_BYTES = 1 << 16
+# What a process may print while nobody listens; more waits until somebody does.
+_PIPE_BYTES = 1 << 20
+_MOST_CHUNKS = 256  # at once, of a process that prints faster than it is listened to
+
+
+class Log:
+    """Keeps the first and the last bytes that come out of a pipe, and counts the others.
+
+    Attributes:
+        writer: the end of the pipe that the process is given; whoever gave it closes it.
+    """
+
+    def __init__(self) -> None:
+        self._pipe, self.writer = os.pipe()
+        os.set_blocking(self._pipe, False)
+        with suppress(AttributeError, OSError):  # Linux alone, and there up to a limit
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self.forget()
+
+    def fileno(self) -> int:
+        """The pipe, for a selector."""
+        return self._pipe
+
+    def listen(self) -> bool:
+        """Takes what can be read now without waiting; False once nothing more can ever come."""
+        for _ in range(_MOST_CHUNKS):
+            try:
+                chunk = os.read(self._pipe, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._add(chunk)
+        return True
+
+    def forget(self) -> None:
+        """Begins anew, after what was printed so far."""
+        self._begin = self._end = b""
+        self._num_bytes = 0
+        self.listen()
+        self._begin = self._end = b""
+        self._num_bytes = 0
+
+    def text(self) -> str:
+        """Both ends of what was printed, with a line between them on what is left out."""
+        self.listen()
+        left_out = self._num_bytes - len(self._begin) - len(self._end)
+        between = f"\n[{left_out:,} bytes left out]\n" if left_out else ""
+        parts = (self._begin, between.encode(), self._end)
+        return b"".join(parts).decode(errors="replace")
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        os.close(self._pipe)
+
+    def _add(self, chunk: bytes) -> None:
+        self._num_bytes += len(chunk)
+        room = END_BYTES - len(self._begin)
+        self._begin += chunk[:room]
+        self._end = (self._end + chunk[room:])[-END_BYTES:]
