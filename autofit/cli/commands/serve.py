@@ -8,7 +8,7 @@ import sys
 import click
 
 from autofit.cli.options.jobs import job_storage
-from autofit.cli.options.shared import setting
+from autofit.cli.options.shared import setting, without_secret
 from autofit.errors import ExitCode
 from autofit.jobs.submission import STORAGE_VARIABLE
 
@@ -44,7 +44,9 @@ _SWITCH_SECONDS = 0.0005
 )
 @click.option(
     "--address",
+    envvar="AUTOFIT_ADDRESS",
     metavar="URL",
+    callback=without_secret("AUTOFIT_ADDRESS"),
     help="Also start queued jobs, on the cluster with this dashboard, such as http://head:8265.",
 )
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
