@@ -62,7 +62,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
 
     Ends with 0 on SIGTERM or Ctrl-C, 2 for wrong options, 5 when the port is in use.
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, disable_created_metrics
 
     from autofit.serve.background import Background
     from autofit.serve.metrics import Metrics
@@ -70,6 +70,8 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     from autofit.serve.server import serve_metrics
     from autofit.serve.watch import StorageWatch
 
+    # Of each count, when this process began to keep it.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     storage = job_storage(storage)
     sys.setswitchinterval(_SWITCH_SECONDS)
     served, counted = CollectorRegistry(), CollectorRegistry()
