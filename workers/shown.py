@@ -18,12 +18,12 @@ _RUN = re.compile(r'(?:\\.|[^\s"\\]|\\|"(?![\s,:}\]]|$))+')
 # Where the user's name begins in `scheme://`, also with slashes that are one too few or lean over.
 _AUTHORITY = re.compile(r":[/\\]+|[/\\]{2,}")
 _COLON = re.compile(r":|%3A", re.IGNORECASE)
-_USER = re.compile(r"[^\w]*[\w.+-]+(?::|%3A)", re.IGNORECASE)
+_USER = re.compile(r"[\w.+-](?::|%3A)", re.IGNORECASE)
 _WEB = re.compile(r"(?:https?|git|ftp)$", re.IGNORECASE)
-_ENCODED = re.compile(r"(%3A%2F%2F[^%@]*%3A)(.*)(%40)", re.IGNORECASE)
+_ENCODED = re.compile(r"(%3A)(.*)(%40)", re.IGNORECASE)
 _PORT = re.compile(r"(?:\d*|port)(?:[^\w].*)?", re.IGNORECASE | re.DOTALL)
 _MODELS = ("hf", "timm", "torchvision")  # hf:NAME@REVISION has no password
-_PARAMETER = re.compile(r"(^|[?&;#])([\w%.+-]*)=([^&]*)")
+_PARAMETER = re.compile(r"(^|[?&;#])([\w%.+-]*)=")
 _OF_URLS = re.compile(r"pass|pwd|token|secret|sig|cred|auth|api.?key|access.?key|^key$", re.IGNORECASE)
 _OF_TEXTS = re.compile(
     r"(?:passwor(?:d|t)|passwd|passphrase|secret|(?:secret|access|api).?key|(?:access|auth|api).?token)$",
@@ -50,7 +50,7 @@ _OBEYED = re.compile(
 
 def shown(text: str) -> str:
     """Without secrets and controls."""
-    return visible(redacted(text))
+    return redacted(visible(text))
 
 
 def brief(text: str) -> str:
@@ -80,9 +80,14 @@ def redacted(text: str) -> str:
     return _BEARER.sub(rf"\1{MASK}", text)
 
 
-def has_secret(text: str) -> bool:
-    """Whether `redacted` changes it."""
-    return redacted(text) != text
+def redacted_place(place: str) -> str:
+    """The same of one whole value that is to be an address, whose secret may have white space in it."""
+    return _redacted_run(place)
+
+
+def has_secret(place: str) -> bool:
+    """Whether such a value holds a secret."""
+    return redacted_place(place) != place
 
 
 def _redacted_run(run: str) -> str:
@@ -90,7 +95,7 @@ def _redacted_run(run: str) -> str:
         run = _without_login(run)
     if "%40" in run:
         run = _ENCODED.sub(rf"\1{MASK}\3", run)
-    return _PARAMETER.sub(_without_value, run) if "=" in run else run
+    return _without_values(run) if "=" in run else run
 
 
 def _without_login(run: str) -> str:
@@ -98,17 +103,17 @@ def _without_login(run: str) -> str:
     authority = _AUTHORITY.search(run)
     at = run.rfind("@")
     if authority is None:
-        user = _USER.match(run, 0, max(at, 0))
-        if user is None or user[0][:-1].endswith(_MODELS):
+        user = _USER.search(run, 0, max(at, 0))
+        if user is None or run[: user.start() + 1].endswith(_MODELS):
             return run
-        return user[0] + MASK + run[at:]
+        return run[: user.end()] + MASK + run[at:]
     begin = authority.end()
     if at < begin:
         return _without_misplaced(run, begin)
+    if _WEB.search(run, 0, authority.start()):  # where the name may be a token
+        return run[:begin] + MASK + run[at:]
     colon = _COLON.search(run, begin, at)
-    if colon is not None:
-        return run[: colon.end()] + MASK + run[at:]
-    return run[:begin] + MASK + run[at:] if _WEB.search(run, 0, authority.start()) else run
+    return run if colon is None else run[: colon.end()] + MASK + run[at:]
 
 
 def _without_misplaced(run: str, begin: int) -> str:
@@ -122,9 +127,16 @@ def _without_misplaced(run: str, begin: int) -> str:
     return run[: colon + 1] + MASK + run[end:]
 
 
-def _without_value(found: re.Match[str]) -> str:
-    before, name, value = found.groups()
-    names = _OF_URLS if before else _OF_TEXTS
-    if not value or not names.search(unquote(name)):
-        return found[0]
-    return f"{before}{name}={MASK}"
+def _without_values(run: str) -> str:
+    """`?name=***`, to the next `&`."""
+    kept, done = [], 0
+    for found in _PARAMETER.finditer(run):
+        names = _OF_URLS if found[1] else _OF_TEXTS
+        if found.start() < done or not names.search(unquote(found[2])):
+            continue
+        end = run.find("&", found.end())
+        end = len(run) if end < 0 else end
+        if end > found.end():
+            kept += [run[done : found.end()], MASK]
+            done = end
+    return "".join([*kept, run[done:]])

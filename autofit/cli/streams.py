@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from autofit.errors import AutofitError, OutputError, ReaderGoneError
-from workers.shown import redacted, visible
+from workers.shown import redacted, shown
 
 
 def open_missing() -> None:
@@ -88,7 +88,7 @@ class Guarded(_NotOurs, io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        self.put(visible(redacted(text)))
+        self.put(shown(text))
         return len(text)
 
     def put(self, text: str) -> None:

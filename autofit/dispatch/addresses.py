@@ -8,6 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from autofit.errors import DispatchError, UsageError
+from workers.shown import redacted_place
 
 _ANSWER_SECONDS = 3.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -54,7 +55,9 @@ def _endpoint(address: str) -> tuple[str, int]:
             return parts.hostname, parts.port
     except ValueError:  # a port that is no number
         pass
-    raise UsageError(f"{address!r} is not a Ray address: write local, auto, host:port or ray://host:port")
+    raise UsageError(
+        f"{redacted_place(address)!r} is not a Ray address: write local, auto, host:port or ray://host:port"
+    )
 
 
 def _found(address: str | None) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from autofit.errors import UsageError
 from autofit.identity import fingerprint
@@ -18,6 +17,7 @@ from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from workers.protocol import WorkloadRef
+from workers.shown import has_secret
 from workers.workload.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
@@ -220,38 +220,12 @@ def _is_switch(option: str) -> bool:
     return option in OPTIONS and OPTIONS[option].is_switch
 
 
-# ── secrets ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL carries a secret: a password, or a token in the place of one."""
-    try:
-        parts = urlsplit(url)
-        query = parse_qs(parts.query)
-        return bool(parts.password) or any(
-            word in name.lower()
-            for name in query
-            for word in ("password", "passwd", "token", "secret", "signature")
-        )
-    except ValueError:  # no URL at all: its reader says so
-        return False
-
-
-def refuse_secret_storage(url: str | None) -> None:
-    """Raises `UsageError` for a storage on the command line that has a password in it."""
-    if url is not None and has_password(url):
-        raise UsageError(
-            "the storage URL contains a password, which every user of this machine could read: set "
-            "AUTOFIT_STORAGE in the environment, here and on the cluster, instead of --storage"
-        )
-
-
 def storage_for_driver(storage: str | None) -> str | None:
     """What the driver can be given of the storage: nothing where it has a password.
 
     A file is named from the root, because the driver starts in another folder.
     """
-    if storage is None or has_password(storage):
+    if storage is None or has_secret(storage):
         return None
     if "://" not in storage:
         return str(Path(storage).expanduser().absolute())

@@ -28,6 +28,7 @@ from autofit.events import (
 from autofit.jobs.records import JobState
 from workers.knobs import Knobs
 from workers.protocol import Peaks, Probe, Verdict
+from workers.shown import brief
 
 OTHER = "other"
 
@@ -297,7 +298,8 @@ def _capped(num: int) -> Callable[[str], str]:
     """Gives the first `num` different values back, and `other` for all that come later."""
     known: set[str] = set()
 
-    def label(value: str) -> str:
+    def label(name: str) -> str:
+        value = brief(name)
         if value not in known and len(known) >= num:
             return OTHER
         known.add(value)

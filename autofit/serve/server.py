@@ -1,23 +1,36 @@
-"""A small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever keeps it running."""
+"""A small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever keeps it running.
+
+aiohttp's, in a thread with an event loop of its own: a connection costs no thread, and the system's
+refusal of more of them is waited out. What is added here bounds what others may take:
+
+- a connection lives for one request, and `request_seconds` at most, however slowly it is sent
+- where there are more connections than the process may open files for, the oldest gives way
+- what goes wrong with them is a line a minute at most
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import resource
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 
 from autofit.errors import InfrastructureError
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from aiohttp import web
 
-_SILENT_CLIENT_SECONDS = 30.0
+_BACKLOG = 128
+_MOST_CONNECTIONS = 4096
+_OTHER_FILES = 128  # that the process may open: its storage, Ray's client, libraries
+_LINE_SECONDS = 60.0
 
 Check = Callable[[], str | None]
 """Why something is not as it should be; None where it is."""
@@ -32,13 +45,12 @@ class MetricsServer:
     """
 
     port: int
-    _server: WSGIServer
+    _loop: asyncio.AbstractEventLoop
     _thread: threading.Thread
 
     def close(self) -> None:
         """Stops listening and frees the port."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
 
@@ -48,73 +60,129 @@ def serve_metrics(
     host: str = "127.0.0.1",
     *,
     checks: Mapping[str, Check] | None = None,
+    max_connections: int | None = None,
+    request_seconds: float = 10.0,
 ) -> MetricsServer:
     """Serves `registry` over HTTP until the returned server is closed.
 
     Args:
         checks: by path: answered with 200, or with 503 and the reason. `/healthz` is there anyway.
+        max_connections: by default as many as the process may open files for, less what it needs itself.
+        request_seconds: how long a client may take to send a request and to read the answer.
 
     Raises:
         InfrastructureError: when the address cannot be listened on, such as a port in use.
     """
-    app = _application(registry, {"/healthz": lambda: None, **(checks or {})})
     try:
-        server = _listening(host, port)
+        listening = _listening(host, port)
     except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # which address it was is said anyway
         raise InfrastructureError(
-            f"metrics cannot be served on {host}:{port} ({error.strerror}): choose a free port, or 0 for any"
+            f"metrics cannot be served on {host}:{port} ({reason}): choose a free port, or 0 for any"
         ) from error
-    server.set_app(app)
-    thread = threading.Thread(target=server.serve_forever, name="autofit-metrics", daemon=True)
+    loop = asyncio.new_event_loop()
+    answer = _answering(registry, {"/healthz": lambda: None, **(checks or {})})
+    server = _bounded(answer, loop, max_connections or _num_connections(), request_seconds)
+    loop.run_until_complete(loop.create_server(server, sock=listening, backlog=_BACKLOG))
+    thread = threading.Thread(
+        target=_run, args=(loop, server, listening), name="autofit-metrics", daemon=True
+    )
     thread.start()
-    return MetricsServer(server.server_port, server, thread)
+    return MetricsServer(listening.getsockname()[1], loop, thread)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    """One thread a request, so that a client that says nothing keeps nobody waiting."""
-
-    daemon_threads = True
-
-    def __init__(self, family: socket.AddressFamily, address: Any) -> None:
-        self.address_family = family
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Without the look-up of the host's full name, which may take seconds and is not needed."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-        self.setup_environ()
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _SILENT_CLIENT_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Scrapes are no news."""
-
-
-def _listening(host: str, port: int) -> _Server:
+def _listening(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    return _Server(family, address)
+    return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
 
 
-def _application(registry: CollectorRegistry, checks: Mapping[str, Check]) -> WSGIApplication:
-    metrics = make_wsgi_app(registry)
+def _num_connections() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(_MOST_CONNECTIONS, allowed - _OTHER_FILES))
 
-    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
+
+def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listening: socket.socket) -> None:
+    loop.run_forever()
+    listening.close()
+    loop.run_until_complete(server.shutdown(0))
+    loop.close()
+
+
+class _Seldom(logging.Filter):
+    """Lets a line a minute pass, without a traceback: what clients do wrong is no news."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told_at = -_LINE_SECONDS
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self._told_at < _LINE_SECONDS:
+            return False
+        self._told_at = now
+        if record.exc_info:
+            record.msg, record.args = f"{record.getMessage()}: {record.exc_info[1]!r}", ()
+            record.exc_info = None
+        return True
+
+
+def _bounded(
+    answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    loop: asyncio.AbstractEventLoop,
+    max_connections: int,
+    request_seconds: float,
+) -> web.Server:
+    from aiohttp import web
+
+    log = logging.getLogger(f"{__name__}.connections")
+    log.filters[:] = [_Seldom()]
+    loop.set_exception_handler(
+        lambda _loop, context: log.warning("%s: %r", context["message"], context.get("exception"))
+    )
+
+    class Bounded(web.Server):
+        """Holds connections to a number and a time."""
+
+        def __init__(self) -> None:
+            super().__init__(answer, loop=loop, logger=log, access_log=None)
+            self._open: dict[Any, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+
+        def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+            super().connection_made(handler, transport)
+            if len(self._open) >= max_connections:
+                next(iter(self._open.values()))[0].abort()
+            self._open[handler] = transport, loop.call_later(request_seconds, transport.abort)
+
+        def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+            super().connection_lost(handler, exc)
+            self._open.pop(handler)[1].cancel()
+
+    return Bounded()
+
+
+def _answering(
+    registry: CollectorRegistry, checks: Mapping[str, Check]
+) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+    from aiohttp import web
+    from prometheus_client.aiohttp import make_aiohttp_handler
+
+    metrics = make_aiohttp_handler(registry)
+
+    async def answer(request: Any) -> web.StreamResponse:
+        path = request.path
         if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, start_response)
-            return answer
-        if path in checks:
+            response = await metrics(request)
+        elif path in checks:
             wrong = checks[path]()
-            status, text = ("200 OK", "ok") if wrong is None else ("503 Service Unavailable", wrong)
+            response = (
+                web.Response(text="ok\n") if wrong is None else web.Response(status=503, text=f"{wrong}\n")
+            )
         else:
             known = ", ".join(["/metrics", *checks])
-            status, text = "404 Not Found", f"not found; try {known}"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{text}\n".encode()]
+            response = web.Response(status=404, text=f"not found; try {known}\n")
+        response.force_close()
+        return response
 
-    return application
+    return answer

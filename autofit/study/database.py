@@ -22,10 +22,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import NullPool
 
 from autofit.errors import StorageError, UsageError
+from workers.shown import redacted_place
 
 ERRORS = (OSError, OptunaError, SQLAlchemyError)
 
-_SECRETS = ("password", "sslpassword", "passfile")  # what a URL may say behind its question mark
 _PSYCOPG = "postgresql+psycopg"
 _DRIVERS = {"postgresql": _PSYCOPG, "postgres": _PSYCOPG}
 _EXTRAS = {"psycopg": "pip install -c constraints.txt '.[postgres]', in autofit's checkout"}
@@ -61,18 +61,24 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        raise UsageError(
-            "the storage is not a valid database URL: give one such as sqlite:///studies.db or "
-            "postgresql://user@host:5432/studies"
-        ) from error
+        raise _no_url() from error
+    # Of a password, the end of which would be told as the name of a host or a database.
+    if "@" in f"{parsed.host or ''}{parsed.database or ''}":
+        raise _no_url()
     return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def _no_url() -> UsageError:
+    return UsageError(
+        "the storage is not a valid database URL: give one such as sqlite:///studies.db or "
+        "postgresql://user@host:5432/studies, with %40 for an @ in a password"
+    )
 
 
 def shown(url: URL) -> str:
     """A URL as messages show it: without a password, and as users write it."""
-    query = {name: value for name, value in url.query.items() if name not in _SECRETS}
-    visible = url.set(query=query, drivername=url.drivername.removesuffix("+psycopg"))
-    return visible.render_as_string(hide_password=True)
+    visible = url.set(drivername=url.drivername.removesuffix("+psycopg"))
+    return redacted_place(visible.render_as_string(hide_password=False))
 
 
 def open_database(url: URL) -> RDBStorage:

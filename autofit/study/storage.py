@@ -16,6 +16,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from autofit.errors import StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
 from autofit.study.journal import JOURNAL_SUFFIX, open_journal
+from workers.shown import brief, redacted_place
 
 WAIT_SECONDS = 60.0
 
@@ -180,8 +181,9 @@ def journal_path(storage: str | None, study_name: str) -> Path:
         return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):
         return Path(storage).expanduser()
+    where = redacted_place(storage)
     raise UsageError(
-        f"a study cannot be kept in {storage!r}: give a database URL such as sqlite:///studies.db or "
+        f"a study cannot be kept in {where!r}: give a database URL such as sqlite:///studies.db or "
         f"postgresql://user@host:5432/studies, or a file whose name ends in {JOURNAL_SUFFIX}"
     )
 
@@ -235,7 +237,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return brief((str(error).splitlines() or [type(error).__name__])[0])
 
 
 @contextlib.contextmanager

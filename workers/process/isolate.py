@@ -29,6 +29,7 @@ from workers.process.child_process import ChildProcess
 from workers.process.outcomes import without_answer
 from workers.process.supervision import HungError, StoppedError, Supervision, TooMuchMemoryError
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from workers.shown import shown
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
 # A script's data are small here, and threads that wait for each other cost more than they save.
@@ -176,7 +177,7 @@ class Child:
                 process.log.close()
                 raise
             outcome = _unfinished(spec, error, death, supervision)
-        outcome = dataclasses.replace(outcome, log_tail=process.log.text())
+        outcome = dataclasses.replace(outcome, log_tail=shown(process.log.text()))
         if self._process is None:
             process.log.close()
         return outcome

@@ -8,7 +8,7 @@ import sys
 import click
 
 from autofit.cli.options.jobs import job_storage
-from autofit.cli.options.shared import setting
+from autofit.cli.options.shared import setting, without_secret
 from autofit.errors import ExitCode
 from autofit.jobs.submission import STORAGE_VARIABLE
 
@@ -44,7 +44,9 @@ _SWITCH_SECONDS = 0.0005
 )
 @click.option(
     "--address",
+    envvar="AUTOFIT_ADDRESS",
     metavar="URL",
+    callback=without_secret("AUTOFIT_ADDRESS"),
     help="Also start queued jobs, on the cluster with this dashboard, such as http://head:8265.",
 )
 def serve(storage: str | None, host: str, port: int, interval: float, address: str | None) -> ExitCode:
@@ -60,7 +62,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
 
     Ends with 0 on SIGTERM or Ctrl-C, 2 for wrong options, 5 when the port is in use.
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, disable_created_metrics
 
     from autofit.serve.background import Background
     from autofit.serve.metrics import Metrics
@@ -68,6 +70,8 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     from autofit.serve.server import serve_metrics
     from autofit.serve.watch import StorageWatch
 
+    # Of each count, when this process began to keep it.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     storage = job_storage(storage)
     sys.setswitchinterval(_SWITCH_SECONDS)
     served, counted = CollectorRegistry(), CollectorRegistry()

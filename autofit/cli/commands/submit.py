@@ -15,11 +15,11 @@ import click
 from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
-from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting
+from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting, without_secret
 from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
-from autofit.jobs.submission import Code, fleet_id, has_password, job_id, job_options, locate, make_spec
+from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @click.option(
     "--working-dir",
     metavar="DIR",
+    callback=without_secret(None),
     help="Folder with the workload's code, copied to every node; or the URI of a zip file.",
 )
 @click.option("--again", is_flag=True, help="Make another job even if one of the same content exists.")
@@ -77,7 +78,6 @@ def submit(
     The answer is kept in the storage, which survives the cluster: `autofit wait JOB` waits for it,
     `autofit result JOB` prints it. Submitting the same content again gives the same job.
     """
-    _refuse_secret(working_dir)
     request = _Request.read(given, config, working_dir, max_drivers)
     url = job_storage(storage, default_is_reached=_is_this_machine(require_address(address)))
     from autofit.jobs.admission import admit
@@ -165,16 +165,11 @@ class _Request:
         return packages.store(queue.storage, packages.pack(folder, working_dir_files(folder)))
 
 
-def _refuse_secret(working_dir: str | None) -> None:
-    if working_dir is not None and has_password(working_dir):
-        raise UsageError(
-            "--working-dir contains a password or token, which Ray's dashboard would show: give the "
-            "cluster's nodes access to the URI instead"
-        )
-
-
 def _is_this_machine(address: str) -> bool:
-    return address == "auto" or urlsplit(address).hostname in _LOOPBACK
+    try:
+        return address == "auto" or urlsplit(address).hostname in _LOOPBACK
+    except ValueError:  # no address at all: its reader says so
+        return False
 
 
 def _document(fleet: str | None, jobs: list[tuple[JobRecord, bool]]) -> str:

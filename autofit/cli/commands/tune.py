@@ -227,11 +227,13 @@ class _Watch:
 
 @contextlib.contextmanager
 def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, disable_created_metrics
 
     from autofit.serve.metrics import Metrics
     from autofit.serve.server import serve_metrics
 
+    # Of each count, when this process began to keep it.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     server = serve_metrics(registry, port, settings.metrics_host)
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from autofit.cli.options.shared import setting
+from autofit.cli.options.shared import setting, without_secret
 from autofit.errors import AutofitError, UsageError
 from autofit.jobs.records import JobRecord, unknown_job
-from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE, refuse_secret_storage
+from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE
 
 if TYPE_CHECKING:
     from autofit.jobs.queue import JobQueue
@@ -27,6 +27,7 @@ ADDRESS = click.option(
     "--address",
     envvar=ADDRESS_VARIABLES,
     metavar="URL",
+    callback=without_secret(ADDRESS_VARIABLES[0]),
     help="The dashboard of the Ray cluster's head, such as http://head:8265.  "
     f"[default: {' or '.join(ADDRESS_VARIABLES)}]",
 )
@@ -47,9 +48,8 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
         default_is_reached: whether the state directory is the cluster's too.
 
     Raises:
-        UsageError: it has a password in it, or none is named where one is needed.
+        UsageError: none is named where one is needed.
     """
-    refuse_secret_storage(given)
     storage = given or os.environ.get(STORAGE_VARIABLE) or None
     if storage is None and not default_is_reached:
         raise UsageError(

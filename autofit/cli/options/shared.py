@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.settings.options import OPTIONS
 from autofit.settings.values import ALL_CARDS, SEARCHABLE
 from workers import conv
 from workers.knobs import KNOBS as ALL_KNOBS
+from workers.shown import has_secret
 from workers.workload.models import BUILTINS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Callback = Callable[[click.Context, click.Parameter, str | None], str | None]
+_URLS = ("storage", "address")
 _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -39,14 +44,40 @@ def setting(
     """
     option = OPTIONS[name]
     help_text = help_text or option.help_text
+    callback = without_secret(f"AUTOFIT_{name.upper()}") if name in _URLS else None
     if option.is_switch:
         return click.option(f"--{name}/--no-{name}", default=None, help=help_text)
     return click.option(
         f"--{name}",
         metavar=metavar or option.metavar or "|".join(option.choices),
         help=help_text,
+        callback=callback,
         shell_complete=complete or (_one_of(option.choices) if option.choices else None),
     )
+
+
+def without_secret(variable: str | None) -> _Callback:
+    """Makes a callback that refuses a URL with a secret, if it was given on the command line.
+
+    Args:
+        variable: of the environment, where such a URL belongs; None where it belongs nowhere.
+    """
+
+    def refuse(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
+        is_typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        if url is None or not is_typed or not has_secret(url):
+            return url
+        instead = (
+            "give the cluster's nodes access to the URI instead"
+            if variable is None
+            else f"set {variable} in the environment instead, here and where jobs run"
+        )
+        raise UsageError(
+            f"{param.opts[0]} contains a password or token, which every user of this machine could read in "
+            f"the list of processes: {instead}"
+        )
+
+    return refuse
 
 
 def settings(*names: str) -> Decorator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,7 +18,7 @@ from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.predict.estimate import Breakdown, Estimate
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from workers.shown import visible
+from workers.shown import shown
 
 Justify = Literal["left", "right"]
 
@@ -31,11 +31,14 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """Shows what a terminal would obey in others' texts, and obeys rich alone."""
+    """Shows others' texts as they may be shown; before they are laid out, which may break a URL in two."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, str):
+            renderable = shown(renderable)
+        elif isinstance(renderable, Text) and (plain := shown(renderable.plain)) != renderable.plain:
+            renderable = Text(plain, style=renderable.style)
+        return super().render(renderable, options)
 
 
 def stdout() -> Console:

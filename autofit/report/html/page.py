@@ -9,6 +9,7 @@ from importlib import resources
 
 from autofit.report.html import figures
 from autofit.report.html.content import Content, Table
+from workers import shown as others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,11 @@ def render(content: Content) -> str:
     from plotly.offline import get_plotlyjs
 
     parts = resources.files(__package__)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: others.shown(value) if type(value) is str else value,
+    )
     template = environment.from_string(parts.joinpath("page.html.j2").read_text(encoding="utf-8"))
     shown = tuple(sections(content))
     drawn = {section.name: section.figure for section in shown if section.figure is not None}
@@ -37,7 +42,7 @@ def render(content: Content) -> str:
         content=content,
         sections=shown,
         # Within a script element nothing may look like its end.
-        figures=json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c"),
+        figures=others.redacted(json.dumps(drawn, separators=(",", ":"))).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
         style=parts.joinpath("style.css").read_text(encoding="utf-8"),
         script=parts.joinpath("page.js").read_text(encoding="utf-8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from autofit.cli.streams import Guarded
+from autofit.cli.text.output import indented, stdout
 from autofit.errors import OutputError, ReaderGoneError
 
 AUTOFIT = [sys.executable, "-m", "autofit.cli"]
@@ -124,11 +127,24 @@ def test_only_the_stream_of_answers_ends_what_writes_to_it(error: OSError, expec
 )
 def test_what_is_written_is_shown_without_controls_and_secrets(write: Callable[[Guarded, str], object]):
     shown = io.StringIO()
-    write(Guarded(shown, ends=True), "\x1b]0;title\x07 of http://me:pw@head\r\nnext\x9b2J")
-    assert shown.getvalue() == "\\u001b]0;title\\u0007 of http://me:***@head\nnext\\u009b2J"
+    write(Guarded(shown, ends=True), "\x1b]0;title\x07 of ray://me:pw@head\r\nnext\x9b2J")
+    assert shown.getvalue() == "\\u001b]0;title\\u0007 of ray://me:***@head\nnext\\u009b2J"
 
 
 def test_the_sequences_of_rich_itself_pass():
     shown = io.StringIO()
     Guarded(shown, ends=True).own.write("\x1b[1mbold\x1b[0m")
     assert shown.getvalue() == "\x1b[1mbold\x1b[0m"
+
+
+def test_what_is_laid_out_is_safe_before_its_lines_are_broken():
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(Guarded(shown, ends=True)):
+        console = stdout()
+        console.width = 30
+        console.print(indented(Text("at postgresql://me:a-password-of-some-length@db/x\x1b[2J", style="dim")))
+        console.print("a name with \x1b]0;a title\x9c")
+    assert (
+        "".join(shown.getvalue().split())
+        == "atpostgresql://me:***@db/x\\u001b[2Janamewith\\u001b]0;atitle\\u009c"
+    )

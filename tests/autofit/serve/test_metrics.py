@@ -366,9 +366,9 @@ def test_events_that_say_nothing_measurable_change_nothing(metrics: Metrics, scr
 
 
 def test_a_label_of_a_user_cannot_break_the_exposition(metrics: Metrics, scrape: Scrape):
-    feed(metrics, started('my "model"\\\n.py:net', study="mine"), moved(7, study="mine"))
+    feed(metrics, started('my "model"\\\n\x1b[2J.py:net', study="mine"), moved(7, study="mine"))
     (labels,) = named(scrape(), "autofit_best_batch_size")
-    assert labels == 'conv_algo=cudnn,gpu=t4,workload=my "model"\\\n.py:net'
+    assert labels == 'conv_algo=cudnn,gpu=t4,workload=my "model"\\ \\u001b[2J.py:net'
 
 
 def test_promtool_finds_nothing_to_complain_about(metrics: Metrics, url: str):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import select
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -105,3 +109,84 @@ def test_a_port_in_use_is_a_clear_error(registry: CollectorRegistry):
             serve_metrics(registry, port)
     assert raised.value.exit_code is ExitCode.INFRASTRUCTURE
     assert "choose a free port" in raised.value.message
+
+
+def test_a_slow_sender_is_cut_off_while_others_are_answered(registry: CollectorRegistry):
+    server = serve_metrics(registry, 0, request_seconds=0.5)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        assert get(server, "/metrics")[0] == 200
+        with contextlib.suppress(ConnectionError):
+            while not select.select([slow], [], [], 0.1)[0]:
+                slow.sendall(b"X-Header: 1\r\n")
+            assert slow.recv(1) == b""
+    server.close()
+
+
+def test_the_oldest_connection_gives_way_where_there_are_too_many(registry: CollectorRegistry):
+    server = serve_metrics(registry, 0, max_connections=3)
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
+    assert get(server, "/metrics")[0] == 200
+    assert silent[0].recv(1) == b""
+    silent[2].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert silent[2].recv(15) == b"HTTP/1.0 200 OK"
+    for each in silent:
+        each.close()
+    server.close()
+
+
+def test_nonsense_of_clients_is_a_line_a_minute_without_traceback(
+    server: MetricsServer, caplog: pytest.LogCaptureFixture
+):
+    for nonsense in (
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"G" * 100_000,
+        b"\x00\xff\r\n\r\n",
+    ):
+        for _ in range(5):
+            client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            with client, contextlib.suppress(ConnectionError):
+                client.sendall(nonsense)
+                client.shutdown(socket.SHUT_WR)
+                client.recv(100)
+    assert get(server, "/metrics")[0] == 200
+    assert len(caplog.records) <= 1
+    assert "Traceback" not in caplog.text
+
+
+def test_no_file_left_to_open_is_waited_out_without_a_spin():
+    """In a process of its own, whose limit is then its own too."""
+    finished = subprocess.run(
+        [sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert len(finished.stderr.splitlines()) <= 1
+
+
+EXHAUSTED = """
+import os, resource, socket, time, urllib.request
+from prometheus_client import CollectorRegistry
+from autofit.serve.server import serve_metrics
+
+server = serve_metrics(CollectorRegistry(), 0)
+urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz").read()
+waiting = socket.socket()
+lowest = os.dup(0)
+os.close(lowest)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+waiting.connect(("127.0.0.1", server.port))
+waiting.sendall(b"GET /healthz HTTP/1.0\\r\\n\\r\\n")
+waiting.settimeout(0.8)
+before = time.process_time()
+try:
+    answer = waiting.recv(15)
+except TimeoutError:
+    answer = b""
+assert answer == b"", answer
+assert time.process_time() - before < 0.4, "it spins"
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+waiting.settimeout(60)
+assert waiting.recv(15) == b"HTTP/1.0 200 OK"
+server.close()
+"""

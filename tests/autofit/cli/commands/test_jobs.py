@@ -15,7 +15,7 @@ import pytest
 
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobSpec
-from autofit.jobs.submission import entrypoint, has_password, job_options, storage_for_driver
+from autofit.jobs.submission import entrypoint, job_options, storage_for_driver
 from tests.commands import Finished
 
 Autofit = Callable[..., Finished]
@@ -272,7 +272,6 @@ def test_a_driver_is_told_all_but_secrets(queue: JobQueue, tmp_path: Path) -> No
     assert storage_for_driver("postgresql://me@db/x") == "postgresql://me@db/x"
     assert storage_for_driver("jobs.journal") == str(Path.cwd() / "jobs.journal")
     assert storage_for_driver("sqlite:///jobs.db") == f"sqlite:///{Path.cwd() / 'jobs.db'}"
-    assert not has_password("sqlite:///jobs.db")
 
 
 def test_a_job_that_no_storage_has_is_not_driven(autofit: Autofit) -> None:

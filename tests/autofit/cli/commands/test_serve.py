@@ -120,7 +120,7 @@ def test_ctrl_c_ends_it_and_a_restart_shows_the_same_counts(start: Callable[...,
 
 
 def is_from_the_storage(line: str) -> bool:
-    return not line.startswith(("#", "autofit_storage_")) and "_created" not in line
+    return not line.startswith(("#", "autofit_storage_"))
 
 
 def test_what_cannot_begin_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
