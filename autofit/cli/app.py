@@ -24,6 +24,7 @@ from autofit.cli.commands.serve import serve
 from autofit.cli.commands.submit import submit
 from autofit.cli.commands.tune import SearchInterruptedError, tune
 from autofit.errors import AutofitError, ExitCode, UsageError, WorkloadFailedError
+from autofit.jobs.signing import key_out_of_environment
 
 
 class _InOrder(click.Group):
@@ -67,9 +68,11 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
         if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
             stream.reconfigure(errors="replace")
     try:
-        return int(
-            autofit.main(arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()) or 0
-        )
+        with key_out_of_environment():
+            code = autofit.main(
+                arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
+            )
+        return int(code or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return ExitCode.USAGE
