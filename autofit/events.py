@@ -144,6 +144,19 @@ class JobsCounted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableCounted:
+    """The records of a storage that cannot be read, and are left aside.
+
+    Attributes:
+        source: the storage.
+        by_kind: how many there are of each kind, see `autofit.study.damage.Kind`; none may be left out.
+    """
+
+    source: str
+    by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a stage of the search has come, in words for a person.
 
@@ -188,6 +201,7 @@ Event = (
     | RecommendationMade
     | WorkersChanged
     | JobsCounted
+    | UnreadableCounted
     | Progress
     | Noted
     | TuneFinished

@@ -22,6 +22,8 @@ from autofit.errors import StorageError
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 # Set to 1, predictions are made with a release that was not tried, if the self-test passes.
 UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
+# Signs jobs, see autofit.jobs.signing.
+KEY_VARIABLE = "AUTOFIT_STORAGE_KEY"
 
 
 def state_dir() -> Path:

@@ -19,8 +19,10 @@ from workers.setup import Setup
 from workers.shown import shown
 
 PROTOCOL_VERSION = 8
+OUTCOME_SCHEMA = "autofit.trial-outcome"
 # Outcomes are kept in studies, so that those of earlier versions are read too.
-_READABLE = {"autofit.trial-outcome": (7, 8)}
+READABLE_OUTCOMES = (7, 8)
+_READABLE = {OUTCOME_SCHEMA: READABLE_OUTCOMES}
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -426,11 +428,11 @@ class TrialOutcome:
         return self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:
-        return _dump("autofit.trial-outcome", dataclasses.asdict(self))
+        return _dump(OUTCOME_SCHEMA, dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        data = _load("autofit.trial-outcome", text)
+        data = _load(OUTCOME_SCHEMA, text)
         error = data["error"]
         return cls(
             **{

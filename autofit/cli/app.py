@@ -33,6 +33,7 @@ from autofit.errors import (
     UsageError,
     WorkloadFailedError,
 )
+from autofit.jobs.signing import key_out_of_environment
 
 
 class _InOrder(click.Group):
@@ -75,9 +76,10 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     with guarded():
         try:
             try:
-                code = autofit.main(
-                    arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
-                )
+                with key_out_of_environment():
+                    code = autofit.main(
+                        arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
+                    )
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
                 code = _end(error, arguments)
             sys.stdout.flush()

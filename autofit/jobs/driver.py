@@ -13,6 +13,7 @@ from autofit.events import Event, TuneStarted
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord
 from autofit.jobs.submission import STORAGE_VARIABLE
+from autofit.paths import KEY_VARIABLE
 from autofit.tuning.result import TuneResult
 
 _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
@@ -65,9 +66,9 @@ def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) ->
                     queue.finish(job, json.loads(error.to_json()))
                 raise
             queue.finish(job, json.loads(error.to_json()))
-            _admit_next(queue, warn)
+            _admit_next(queue, job, warn)
             raise
-        _admit_next(queue, warn)
+        _admit_next(queue, job, warn)
 
 
 def _was_stopped(queue: JobQueue, job: JobRecord) -> bool:
@@ -75,9 +76,12 @@ def _was_stopped(queue: JobQueue, job: JobRecord) -> bool:
     return now is not None and now.stop_requested
 
 
-def _admit_next(queue: JobQueue, warn: Callable[[str], None]) -> None:
+def _admit_next(queue: JobQueue, job: JobRecord, warn: Callable[[str], None]) -> None:
     address = os.environ.get(_CLUSTER_VARIABLE)
     if address is None:  # started by hand, outside of a cluster
+        return
+    if job.is_signed and not queue.has_key:  # it could not tell a signed job from a forged one
+        warn(f"no other job was started: jobs are signed and a driver has no {KEY_VARIABLE}, see SECURITY.md")
         return
     from autofit.jobs.admission import admit
     from autofit.jobs.ray_jobs import RayJobs

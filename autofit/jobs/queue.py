@@ -11,10 +11,14 @@ however many processes admit jobs at once.
 
 Everything else about a job is a user attribute of its trial, and the state comes last: a job that
 is over has its result. This module alone knows the attributes' names.
+
+Each job is read by itself: one that is damaged, of a newer version or not signed as the storage's key
+asks is left aside, where it is, and neither shown nor started.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import uuid
@@ -26,8 +30,20 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.errors import StorageError
 from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
+from autofit.jobs.signing import Key, storage_key
 from autofit.paths import studies_dir
+from autofit.plain import from_plain
+from autofit.study.damage import (
+    UNREADABLE,
+    DamagedError,
+    Kind,
+    Unreadable,
+    UnreadableError,
+    require_schema,
+    require_whole,
+)
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
 
@@ -45,6 +61,8 @@ _STUDY = "study"
 _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
 _MARK = "enqueued_by"
+
+_SCHEMA = 1  # of a job, and of an attempt
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -69,23 +87,34 @@ class JobQueue:
 
     Every method raises `StorageError` when the storage cannot be read or written.
 
+    Args:
+        key: signs the jobs that are enqueued; others are not read. Without it jobs need no signature.
+
     Attributes:
         url: where the storage is, with whatever secret is in it.
+        unreadable: the records that were left aside when the jobs were last read.
     """
 
-    def __init__(self, storage: Storage, *, url: str) -> None:
+    def __init__(self, storage: Storage, *, url: str, key: Key | None = None) -> None:
         self._storage = storage
         self.url = url
+        self._key = key
+        self.unreadable: tuple[Unreadable, ...] = ()
         self._known_study: optuna.Study | None = None
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
-        """Opens a storage, see `open_storage`; None is a journal in the state directory."""
+        """Opens a storage, see `open_storage`; None is a journal in the state directory.
+
+        Raises:
+            UsageError: the storage's key in the environment is too short to be one.
+        """
+        key = storage_key()
         if storage is None:
             studies_dir()  # which makes it
         url = storage or str(journal_path(None, JOBS_STUDY))
         with quiet_optuna():
-            return cls(open_storage(url, JOBS_STUDY), url=url)
+            return cls(open_storage(url, JOBS_STUDY), url=url, key=key)
 
     @property
     def storage(self) -> Storage:
@@ -105,13 +134,22 @@ class JobQueue:
     @_tried_again
     def records(self) -> list[JobRecord]:
         """All jobs, in the order in which they were enqueued."""
-        return [_record(trial) for trial in self._trials().values()]
+        return list(self._jobs().values())
 
     @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
-        """The job of that id."""
+        """The job of that id.
+
+        Raises:
+            StorageError: it is there and cannot be read.
+        """
         trial = self._trials().get(job_id)
-        return None if trial is None else _record(trial)
+        return None if trial is None else self._required(trial)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether only signed jobs are read."""
+        return self._key is not None
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
         """Adds a job at the end of the queue.
@@ -131,16 +169,16 @@ class JobQueue:
             known = self._trials(create=True)
             for trial in known.values():
                 if trial.user_attrs.get(_MARK) == mark:  # written before the connection was lost
-                    return _record(trial), True
+                    return self._required(trial), True
             if job_id in known and not again:
-                return _record(known[job_id]), False
+                return self._required(known[job_id]), False
             free_id, number = job_id, 2
             while free_id in known:
                 free_id, number = f"{job_id}-{number}", number + 1
             created = self._create(free_id, spec, mark)
             first = self._trials()[free_id]
             if first.number == created.number:
-                return _record(first), True
+                return self._required(first), True
             # Another process was quicker with the same id.
             self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
             self._set_state(created, TrialState.FAIL)
@@ -156,27 +194,28 @@ class JobQueue:
             None where no job waits, or so many run already.
         """
         while True:
-            trials = list(self._trials().values())
-            num_running = sum(trial.state == TrialState.RUNNING for trial in trials)
-            oldest = next((trial for trial in trials if trial.state == TrialState.WAITING), None)
+            jobs = self._jobs().values()
+            num_running = sum(job.state is JobState.RUNNING for job in jobs)
+            oldest = next((job for job in jobs if job.state is JobState.QUEUED), None)
             if oldest is None:
                 return None
-            own_limit = _spec(oldest).max_drivers
+            own_limit = oldest.spec.max_drivers
             if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
                 return None
             # Whoever loses this looks again before it takes the next: see the module's text.
-            if self._set_state(oldest, TrialState.RUNNING):
-                return _record(self._refreshed(oldest))
+            trial = self._known(oldest)
+            if self._set_state(trial, TrialState.RUNNING):
+                return self._required(self._refreshed(trial))
 
     @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
         """Notes that a driver was started under that submission id; a second time changes nothing."""
         trial = self._known(job)
         attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
-        if all(attempt["submission_id"] != submission_id for attempt in attempts):
-            attempts.append({"submission_id": submission_id, "started_seconds": time.time()})
-            self._set_attribute(trial, _ATTEMPTS, attempts)
-        return _record(self._refreshed(trial))
+        if all(attempt.submission_id != submission_id for attempt in self._required(trial).attempts):
+            new = {"schema": _SCHEMA, "submission_id": submission_id, "started_seconds": time.time()}
+            self._set_attribute(trial, _ATTEMPTS, [*attempts, new])
+        return self._required(self._refreshed(trial))
 
     @_tried_again
     def explain(self, job: JobRecord, reason: str) -> None:
@@ -244,9 +283,73 @@ class JobQueue:
         study = self._study(create=create)
         trials: dict[str, FrozenTrial] = {}
         for trial in () if study is None else study.get_trials(deepcopy=False):
-            if _JOB_ID in trial.user_attrs:
-                trials.setdefault(trial.user_attrs[_JOB_ID], trial)
+            job_id = trial.user_attrs.get(_JOB_ID)
+            trials.setdefault(job_id if isinstance(job_id, str) else f"number {trial.number}", trial)
         return trials
+
+    def _jobs(self) -> dict[str, JobRecord]:
+        """The jobs that can be read; notes those that cannot."""
+        jobs: dict[str, JobRecord] = {}
+        left_aside: list[Unreadable] = []
+        for job_id, trial in self._trials().items():
+            try:
+                jobs[job_id] = self._record(trial, left_aside.append)
+            except UnreadableError as error:
+                left_aside.append(Unreadable.of(Kind.JOB, f"job {job_id}", error))
+        self.unreadable = tuple(left_aside)
+        return jobs
+
+    def _required(self, trial: FrozenTrial) -> JobRecord:
+        try:
+            return self._record(trial, _ignored)
+        except UnreadableError as error:
+            name = trial.user_attrs.get(_JOB_ID, f"number {trial.number}")
+            raise StorageError(
+                f"{Unreadable.of(Kind.JOB, f'job {name}', error)}: submit it with --again to make another"
+            ) from error
+
+    def _record(self, trial: FrozenTrial, note: Callable[[Unreadable], None]) -> JobRecord:
+        """The job of a trial.
+
+        Args:
+            note: is told of attempts that cannot be read. Their names and times are made up for: a
+                driver is called after its job and its number.
+
+        Raises:
+            UnreadableError: it is damaged, of a newer version, or not signed with the queue's key.
+        """
+        attributes = trial.user_attrs
+        require_whole(attributes)
+        try:
+            job = attributes[_JOB]
+            require_schema(job, _SCHEMA)
+            if self._key is not None:
+                self._key.require_signed(attributes[_JOB_ID], job)
+            claimed = None if trial.datetime_start is None else trial.datetime_start.timestamp()
+            record = from_plain(
+                JobRecord,
+                {
+                    "number": trial.number,
+                    "job_id": attributes[_JOB_ID],
+                    "state": _state(trial),
+                    "spec": job,
+                    "submitted_seconds": job["submitted_seconds"],
+                    "stop_requested": attributes.get(_STOPPED, False),
+                    "state_reason": attributes.get(_STATE_REASON),
+                    "packed_document": attributes.get(_PACKED_RESULT),
+                    "study": attributes.get(_STUDY),
+                    "ended_seconds": attributes.get(_ENDED),
+                    "claimed_seconds": claimed,
+                    "is_signed": Key.has_signed(job),
+                },
+            )
+            attempts = from_plain(tuple[Any, ...], attributes.get(_ATTEMPTS, []))
+        except UnreadableError:
+            raise
+        except UNREADABLE as error:
+            raise DamagedError(error) from error
+        found = tuple(_attempt(record, number, each, note) for number, each in enumerate(attempts, 1))
+        return dataclasses.replace(record, attempts=found)
 
     def _known(self, job: JobRecord) -> FrozenTrial:
         return self._trials()[job.job_id]
@@ -261,9 +364,12 @@ class JobQueue:
         study_id = backend.get_study_id_from_name(study.study_name)
         template = create_trial(
             state=TrialState.WAITING,
-            user_attrs={_JOB_ID: job_id, _JOB: _spec_to_dict(spec), _MARK: mark},
+            user_attrs={_JOB_ID: job_id, _JOB: self._signed(job_id, _spec_to_dict(spec)), _MARK: mark},
         )
         return backend.get_trial(backend.create_new_trial(study_id, template))
+
+    def _signed(self, job_id: str, job: dict[str, Any]) -> dict[str, Any]:
+        return job if self._key is None else self._key.signed(job_id, job)
 
     def _set_attribute(self, trial: FrozenTrial, name: str, value: Any) -> None:
         """Sets an attribute; not of a job that another process has ended meanwhile."""
@@ -288,6 +394,7 @@ def _trial_id(trial: FrozenTrial) -> int:
 def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
     folder = spec.working_dir
     return {
+        "schema": _SCHEMA,
         "options": dict(spec.options),
         "workload": spec.workload,
         "gpu": spec.gpu,
@@ -298,35 +405,21 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _spec(trial: FrozenTrial) -> JobSpec:
-    job = trial.user_attrs[_JOB]
-    folder = job["working_dir"]
-    return JobSpec(
-        options=job["options"],
-        workload=job["workload"],
-        gpu=job["gpu"],
-        working_dir=None if folder is None else WorkingDir(**folder),
-        fleet=job["fleet"],
-        max_drivers=job["max_drivers"],
-    )
+def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
+    """An attempt, in the place of one that cannot be read what it must have been."""
+    try:
+        require_schema(stored, _SCHEMA)
+        return from_plain(Attempt, stored)
+    except UNREADABLE as error:
+        note(Unreadable.of(Kind.ATTEMPT, f"attempt {number} of job {job.job_id}", error))
+        return Attempt(
+            submission_id=f"{job.job_id}.{number}",
+            started_seconds=job.claimed_seconds or job.submitted_seconds,
+        )
 
 
-def _record(trial: FrozenTrial) -> JobRecord:
-    attributes = trial.user_attrs
-    return JobRecord(
-        number=trial.number,
-        job_id=attributes[_JOB_ID],
-        state=_state(trial),
-        spec=_spec(trial),
-        submitted_seconds=attributes[_JOB]["submitted_seconds"],
-        attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
-        stop_requested=attributes.get(_STOPPED, False),
-        state_reason=attributes.get(_STATE_REASON),
-        packed_document=attributes.get(_PACKED_RESULT),
-        study=attributes.get(_STUDY),
-        ended_seconds=attributes.get(_ENDED),
-        claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),
-    )
+def _ignored(_left_aside: Unreadable) -> None:
+    """For whom a record is read by itself."""
 
 
 def _state(trial: FrozenTrial) -> JobState:

@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.plain import from_plain
+from autofit.study.damage import UNREADABLE, DamagedError, UnreadableError
 from autofit.tuning.result import TUNE_SCHEMA
 
 DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head
@@ -102,6 +104,7 @@ class JobRecord:
         study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
         claimed_seconds: when a process took it to start its first driver; epoch.
+        is_signed: whether it has a signature, which whoever has the storage's key has verified.
     """
 
     number: int
@@ -116,6 +119,7 @@ class JobRecord:
     study: str | None = None
     ended_seconds: float | None = None
     claimed_seconds: float | None = None
+    is_signed: bool = False
 
     @property
     def started_seconds(self) -> float | None:
@@ -124,8 +128,33 @@ class JobRecord:
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """What its driver answered; unpacked anew every time."""
-        return None if self.packed_document is None else unpacked(self.packed_document)
+        """What its driver answered; unpacked anew every time. In place of what is none an error says so."""
+        try:
+            return self._read_document()
+        except UnreadableError as error:
+            return {
+                "schema": ERROR_SCHEMA,
+                "kind": "storage",
+                "message": f"the answer of job {self.job_id} {error}: submit the job with --again",
+                "exit_code": int(ExitCode.INFRASTRUCTURE),
+            }
+
+    @property
+    def damage(self) -> UnreadableError | None:
+        """Why its answer cannot be read."""
+        try:
+            self._read_document()
+        except UnreadableError as error:
+            return error
+        return None
+
+    def _read_document(self) -> dict[str, Any] | None:
+        if self.packed_document is None:
+            return None
+        try:
+            return _required_answer(unpacked(self.packed_document))
+        except (*UNREADABLE, zlib.error) as error:
+            raise DamagedError(error) from error
 
     @property
     def answer(self) -> dict[str, Any] | None:
@@ -149,6 +178,18 @@ class JobRecord:
         if answer.get("schema") == TUNE_SCHEMA:
             return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
         return int(answer["exit_code"])
+
+
+def _required_answer(document: Any) -> dict[str, Any]:
+    """Raises what `UNREADABLE` has for a document without what is asked of every answer."""
+    if document["schema"] == TUNE_SCHEMA:
+        for entry in (document["best"], document.get("recommended")):
+            if entry is not None:
+                from_plain(int, entry["batch_size"])
+    else:
+        ExitCode(document["exit_code"])
+        document["kind"], document["message"]
+    return from_plain(dict[str, Any], document)
 
 
 def unknown_job(name: str, records: Iterable[JobRecord]) -> str:

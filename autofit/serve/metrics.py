@@ -6,9 +6,10 @@ stay for ever. Names and units follow https://prometheus.io/docs/practices/namin
 
 from __future__ import annotations
 
+import collections
 import importlib.metadata
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -23,9 +24,11 @@ from autofit.events import (
     TrialFinished,
     TrialStarted,
     TuneStarted,
+    UnreadableCounted,
     WorkersChanged,
 )
 from autofit.jobs.records import JobState
+from autofit.study.damage import Kind
 from workers.knobs import Knobs
 from workers.protocol import Peaks, Probe, Verdict
 from workers.shown import brief
@@ -71,6 +74,7 @@ class Metrics:
         self._searches: dict[str, _Search] = {}
         self._in_flight: dict[tuple[str, int], tuple[Probe, float]] = {}
         self._workers: dict[str, WorkersChanged] = {}
+        self._unreadable: dict[str, Mapping[str, int]] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -94,6 +98,11 @@ class Metrics:
             case JobsCounted(by_state=by_state):
                 for state in JobState:
                     self._series.jobs.labels(state).set(by_state.get(state, 0))
+            case UnreadableCounted(source=source, by_kind=by_kind):
+                self._unreadable[source] = by_kind
+                total = sum(map(collections.Counter, self._unreadable.values()), collections.Counter[str]())
+                for kind in Kind:
+                    self._series.unreadable.labels(kind).set(total[kind])
 
     def _start(self, event: TuneStarted) -> None:
         """Makes a search the one that its labels stand for, unless a later one does already."""
@@ -230,6 +239,13 @@ class _Series:
             registry=registry,
         )
         self.jobs = Gauge("autofit_jobs", "Submitted jobs, by state.", ["state"], registry=registry)
+        self.unreadable = Gauge(
+            "autofit_unreadable_records",
+            "Records that are damaged, of a newer version or not signed with the storage's key, and are left "
+            "aside, by kind.",
+            ["kind"],
+            registry=registry,
+        )
         self.best_batch = Gauge(
             "autofit_best_batch_size",
             "Largest batch found to fit with this convolution algorithm; 0 when none fits.",
@@ -288,6 +304,8 @@ class _Series:
             self.workers.labels(state)
         for job_state in JobState:
             self.jobs.labels(job_state)
+        for kind in Kind:
+            self.unreadable.labels(kind)
 
 
 def _batch(found: BoundaryMoved) -> int:

@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autofit.errors import StorageError
-from autofit.events import EventSink, JobsCounted
+from autofit.events import EventSink, JobsCounted, UnreadableCounted
 from autofit.jobs.queue import JOBS_STUDY, JobQueue
 from autofit.paths import studies_dir
 from autofit.serve.background import Log
-from autofit.serve.study_reader import UNREADABLE, StudyReader
+from autofit.serve.study_reader import StudyReader
+from autofit.study.damage import DAMAGED, Kind, Unreadable, UnreadableError
 from autofit.study.journal import JOURNAL_SUFFIX
 from autofit.study.search_record import OPENED, SearchRecord
 from autofit.study.storage import Storage, open_storage, quiet_optuna
+from autofit.tuning import earlier_answers
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 _IDLE_SECONDS = 120.0
 _NUM_TURNS = 20
+_NUM_ANSWERS = 50  # are looked at in one read, each once: it takes milliseconds
 
 
 class StorageReader:
@@ -56,7 +59,13 @@ class StorageReader:
         self._jobs: JobQueue | None = None
         self._studies: dict[str, StudyReader] = {}
         self._changed_at: dict[str, float] = {}
-        self._opened_as: dict[str, dict[str, Any]] = {}
+        self._opened_as: dict[str, tuple[Any, ...]] = {}
+        self._unreadable: dict[str, Unreadable] = {}  # studies, and answers in studies, by name
+        self._unreadable_jobs: tuple[Unreadable, ...] = ()
+        self._looked_at: set[tuple[str, int | None]] = set()  # answers of studies, and of jobs
+        self._answers_left_aside: set[str] = set()
+        self._said: set[str] = set()
+        self._counted: collections.Counter[str] = collections.Counter()
         self._read_state: tuple[int, ...] | None = None
         self._num_reads = 0
 
@@ -75,6 +84,7 @@ class StorageReader:
             self._read_state = state
         for study in self._studies.values():
             study.announce()
+        self._count_unreadable()
 
     def close(self) -> None:
         """Releases the storage and what it keeps in memory; a later read opens it again."""
@@ -87,6 +97,8 @@ class StorageReader:
         self.close()
         for name in list(self._studies):
             self._forget(name)
+        self._unreadable, self._unreadable_jobs = {}, ()
+        self._count_unreadable()
 
     @property
     def has_unfinished(self) -> bool:
@@ -119,12 +131,13 @@ class StorageReader:
     def _read(self, storage: Storage) -> None:
         backend = storage.backend
         with storage.guard():
-            attributes = self._list(backend, storage.where)
+            attributes, answers = self._list(backend, storage.where)
             for name in self._opened_as.keys() - attributes.keys():
                 self._forget(name)
             for name, found in attributes.items():
-                if name != JOBS_STUDY and self._opened_as.get(name) != found[OPENED]:
-                    self._opened_as[name] = found[OPENED]
+                opened_as = (found.get(OPENED), DAMAGED in found)
+                if name != JOBS_STUDY and self._opened_as.get(name) != opened_as:
+                    self._opened_as[name] = opened_as
                     self._open_study(backend, name, found)
                 if name in self._studies:
                     self._studies[name].hear(found)
@@ -132,27 +145,35 @@ class StorageReader:
                 self._read_study(backend, name)
             if JOBS_STUDY in attributes:
                 self._read_jobs()
+            self._look_at_answers(backend, answers)
         self._num_reads += 1
 
-    def _list(self, backend: BaseStorage, where: str) -> dict[str, dict[str, Any]]:
-        """The attributes of the studies that searches or jobs are kept in."""
+    def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+        """The attributes of the studies that searches or jobs are kept in, and the ids of answers'."""
         try:
             studies = backend.get_all_studies()
         except ValueError as error:
             raise StorageError(f"{where} is damaged: {error}") from error
-        return {
+        answers = {
+            study.study_name: study._study_id  # noqa: SLF001 - Optuna's storages are addressed by it
+            for study in studies
+            if earlier_answers.is_answer(study.study_name, study.user_attrs)
+        }
+        attributes = {
             study.study_name: study.user_attrs
             for study in studies
             if study.study_name == JOBS_STUDY or SearchRecord.is_search(study.user_attrs)
         }
+        return {name: found for name, found in attributes.items() if name not in answers}, answers
 
     def _open_study(self, backend: BaseStorage, name: str, attributes: dict[str, Any]) -> None:
         """Makes a reader for a study that is new, begun anew or taken up again."""
         try:
             record = SearchRecord.of(attributes)
-        except UNREADABLE as error:
-            self._log(f"study {name} is not counted: another version of autofit wrote it ({error!r})")
+        except UnreadableError as error:
+            self._leave_aside(name, Unreadable.of(Kind.STUDY, f"study {name}", error))
             return
+        self._unreadable.pop(name, None)
         study_id = backend.get_study_id_from_name(name)
         study = self._studies.get(name)
         if study is not None and not study.is_same(backend, study_id):
@@ -186,14 +207,61 @@ class StorageReader:
 
     def _forget(self, name: str) -> None:
         self._opened_as.pop(name, None)
+        self._unreadable.pop(name, None)
         if name in self._studies:
             self._studies.pop(name).end()
             del self._changed_at[name]
 
     def _read_jobs(self) -> None:
         assert self._jobs is not None
-        states = collections.Counter(job.state.value for job in self._jobs.records())
-        self._emit(JobsCounted(by_state=states))
+        jobs = self._jobs.records()
+        self._emit(JobsCounted(by_state=collections.Counter(job.state.value for job in jobs)))
+        self._unreadable_jobs = self._jobs.unreadable
+        for left_aside in self._unreadable_jobs:
+            self._say(left_aside)
+        unknown = [job for job in jobs if job.state.is_over and (job.job_id, None) not in self._looked_at]
+        for job in unknown[:_NUM_ANSWERS]:
+            self._looked_at.add((job.job_id, None))
+            if (error := job.damage) is not None:
+                name = f"the answer of job {job.job_id}"
+                self._leave_aside(f"{job.job_id} (job)", Unreadable.of(Kind.ANSWER, name, error))
+
+    def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
+        """Finds the earlier answers that cannot be read, a few at a time."""
+        for name in self._answers_left_aside - answers.keys():  # asked again, and answered anew
+            self._answers_left_aside.discard(name)
+            self._unreadable.pop(name, None)
+        new = [found for found in answers.items() if found not in self._looked_at]
+        for name, study_id in new[:_NUM_ANSWERS]:
+            self._looked_at.add((name, study_id))
+            self._unreadable.pop(name, None)
+            try:
+                earlier_answers.require_readable(backend, study_id)
+            except UnreadableError as error:
+                self._answers_left_aside.add(name)
+                self._leave_aside(name, Unreadable.of(Kind.ANSWER, f"the answer in study {name}", error))
+            except KeyError:  # it was deleted since it was listed
+                continue
+
+    def _leave_aside(self, name: str, left_aside: Unreadable) -> None:
+        self._unreadable[name] = left_aside
+        self._say(left_aside)
+
+    def _say(self, left_aside: Unreadable) -> None:
+        """Says it once: some are found at every read."""
+        if str(left_aside) not in self._said:
+            self._said.add(str(left_aside))
+            self._log(str(left_aside))
+
+    def _count_unreadable(self) -> None:
+        counted = collections.Counter(
+            left.kind.value for left in (*self._unreadable.values(), *self._unreadable_jobs)
+        )
+        if trials := sum(study.num_unreadable for study in self._studies.values()):
+            counted[Kind.TRIAL.value] += trials
+        if counted != self._counted:
+            self._counted = counted
+            self._emit(UnreadableCounted(source=self._where, by_kind=counted))
 
 
 class DirectoryReader:
@@ -218,6 +286,7 @@ class DirectoryReader:
         paths = set(studies_dir().glob(f"*{JOURNAL_SUFFIX}"))
         for path in self._journals.keys() - paths:
             self._journals.pop(path).end()
+            self._mend(path)
         for path in sorted(paths):
             reader = self._journals.get(path)
             if reader is None:
@@ -236,10 +305,15 @@ class DirectoryReader:
             if self._unreadable.get(path) != error.message:
                 self._unreadable[path] = error.message
                 self._log(f"{error.message}; it is skipped")
+                self._emit(UnreadableCounted(source=f"{path} as a whole", by_kind={Kind.STUDY: 1}))
             return
-        self._unreadable.pop(path, None)
+        self._mend(path)
         if not reader.has_unfinished:
             reader.close()
+
+    def _mend(self, path: Path) -> None:
+        if self._unreadable.pop(path, None) is not None:
+            self._emit(UnreadableCounted(source=f"{path} as a whole", by_kind={}))
 
 
 def reader_of(storage: str | None, *, emit: EventSink, log: Log) -> StorageReader | DirectoryReader:

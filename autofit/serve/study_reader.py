@@ -22,6 +22,7 @@ from autofit.events import (
 from autofit.search.choice import Configuration
 from autofit.search.curves import Curve
 from autofit.serve.background import Log
+from autofit.study.damage import UNREADABLE, Kind, Unreadable, UnreadableError, require_whole
 from autofit.study.feed import TrialFeed
 from autofit.study.findings import Findings, comparison
 from autofit.study.ledger import Ledger
@@ -29,9 +30,6 @@ from autofit.study.owner import Owner
 from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
 from autofit.study.search_record import SearchRecord, recommendation_of
 from workers.knobs import Knobs
-
-UNREADABLE = (ValueError, LookupError, TypeError)
-"""What reading another version's record raises."""
 
 
 class StudyReader:
@@ -66,13 +64,18 @@ class StudyReader:
         self._first_start: dt.datetime | None = None
         self._in_flight: set[int] = set()
         self._workers = WorkersChanged(study=name, num_busy=0, num_idle=0)
-        self._has_unreadable = False
+        self._unreadable: set[int] = set()
         self._was_read = False
 
     @property
     def was_read(self) -> bool:
         """Whether its trials are known."""
         return self._was_read
+
+    @property
+    def num_unreadable(self) -> int:
+        """How many of its trials cannot be read."""
+        return len(self._unreadable)
 
     @property
     def has_unfinished(self) -> bool:
@@ -143,7 +146,7 @@ class StudyReader:
                 self._first_start = trial.datetime_start
             try:
                 self._take(trial)
-            except UNREADABLE as error:
+            except UnreadableError as error:
                 self._skip(trial, error)
         changed = {knobs: self._ledger.boundaries[knobs] for knobs in self._ledger.take_changed()}
         for moved in self._findings.moved(changed, self._ledger.known):
@@ -179,6 +182,7 @@ class StudyReader:
         self.announce()
 
     def _take(self, trial: FrozenTrial) -> None:
+        require_whole(trial.user_attrs)
         configuration = self._ledger.configuration(trial)
         if configuration is None:
             return
@@ -206,14 +210,12 @@ class StudyReader:
             self._in_flight.discard(number)
             self._emit(TrialAbandoned(study=self._name, trial=number))
 
-    def _skip(self, trial: FrozenTrial, error: Exception) -> None:
+    def _skip(self, trial: FrozenTrial, error: UnreadableError) -> None:
         self._ledger.running.pop(trial.number, None)
-        if not self._has_unreadable:
-            self._log(
-                f"trial {trial.number} of study {self._name} was written by another version of autofit "
-                f"({error}); such trials are not counted"
-            )
-        self._has_unreadable = True
+        if not self._unreadable:
+            name = f"trial {trial.number} of study {self._name}"
+            self._log(f"{Unreadable.of(Kind.TRIAL, name, error)}; others of the study are not told of")
+        self._unreadable.add(trial.number)
 
     def _announce_workers(self, owners: list[Owner]) -> None:
         """A coordinator says with every trial how many it can run at once; the latest word counts."""

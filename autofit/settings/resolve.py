@@ -21,7 +21,7 @@ from typing import Any
 from autofit.dispatch.connect import INLINE
 from autofit.errors import UsageError, did_you_mean
 from autofit.hardware.gpus import Gpu
-from autofit.paths import STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
+from autofit.paths import KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.settings import values
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
@@ -29,7 +29,7 @@ from workers.knobs import KNOBS, Knobs
 from workers.setup import Setup
 
 _VARIABLE_PREFIX = "AUTOFIT_"
-_OTHER_VARIABLES = (STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
+_OTHER_VARIABLES = (KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
 _NUM_NAMED = 5  # cards in a message
 _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cluster)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from optuna.exceptions import OptunaError
-from optuna.storages import RDBStorage
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
@@ -22,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import NullPool
 
 from autofit.errors import StorageError, UsageError
+from autofit.study.relations import Relations
 from workers.shown import redacted_place
 
 ERRORS = (OSError, OptunaError, SQLAlchemyError)
@@ -81,7 +81,7 @@ def shown(url: URL) -> str:
     return redacted_place(visible.render_as_string(hide_password=False))
 
 
-def open_database(url: URL) -> RDBStorage:
+def open_database(url: URL) -> Relations:
     """Connects to a database and makes Optuna's tables where they are missing.
 
     Raises:
@@ -115,16 +115,16 @@ def _alone(url: URL) -> Iterator[None]:
         yield
 
 
-def _opened(url: URL) -> RDBStorage:
+def _opened(url: URL) -> Relations:
     options = {**_POSTGRESQL} if url.drivername == _PSYCOPG else {}
     for _ in range(_NUM_TRIES - 1):
         try:
-            return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=options)
+            return Relations(url.render_as_string(hide_password=False), engine_kwargs=options)
         except SQLAlchemyError as error:
             if not _is_made_by_others(error):
                 raise
             time.sleep(random.uniform(0.05, 0.3))  # noqa: S311
-    return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=options)
+    return Relations(url.render_as_string(hide_password=False), engine_kwargs=options)
 
 
 def _is_made_by_others(error: SQLAlchemyError) -> bool:
@@ -147,7 +147,7 @@ def passes(error: BaseException | None) -> bool:
 
 def _is_passing(error: BaseException | None) -> bool:
     if isinstance(error, sqlite3.Error):
-        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     state = getattr(error, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_PASSING_STATES)

@@ -1,17 +1,53 @@
-"""Studies in a journal file, which survives a full disk and a machine that goes down."""
+"""Studies in a journal file, which survives a full disk, a machine that goes down, and damaged lines.
+
+A journal is replayed from its beginning, and records have their ids by the order in which they were
+created. So of a line that cannot be read as much is taken as says whose it was: the record is there,
+marked, and those after it keep their ids.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import re
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+from optuna.exceptions import OptunaError, StorageInternalError
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.study import StudyDirection
+from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
+from autofit.study.damage import DAMAGED, UNREADABLE, parsed
 
 JOURNAL_SUFFIX = ".journal"
+
+# Operations of Optuna's journals by the fields that each alone has, those that decide first.
+_CREATE_STUDY, _DELETE_STUDY, _MARK_STUDY, _CREATE_TRIAL, _MARK_TRIAL, _DISCARD = 0, 1, 2, 4, 8, 10
+_BY_FIELDS = (
+    ({"study_name"}, _CREATE_STUDY),
+    ({"study_id", "user_attr"}, _MARK_STUDY),
+    ({"study_id", "system_attr"}, 3),
+    ({"trial_id", "user_attr"}, _MARK_TRIAL),
+    ({"trial_id", "system_attr"}, 9),
+    ({"trial_id", "param_name"}, 5),
+    ({"trial_id", "intermediate_value"}, 7),
+    ({"trial_id", "state"}, 6),
+    ({"study_id", "datetime_start"}, _CREATE_TRIAL),
+    ({"trial_id"}, _MARK_TRIAL),
+    ({"study_id"}, _DELETE_STUDY),
+)
+_FIELD = re.compile(r'"(\w+)":(?:(\d{1,9})(?=[,}])|"([\w.-]{1,128})")?')
+_NOBODY = {"worker_id": ""}
+_MAXIMIZE = StudyDirection.MAXIMIZE.value
+_START = '{"op_code":'
+_DAMAGE = (*UNREADABLE, AssertionError)
+
+_log = logging.getLogger(__name__)
 
 
 def open_journal(path: Path) -> JournalStorage:
@@ -24,11 +60,103 @@ def open_journal(path: Path) -> JournalStorage:
     try:
         _require_journal(path)
         _drop_torn_line(path)
-        return JournalStorage(_JournalFile(path))
-    except (ValueError, LookupError, TypeError) as error:
+        return _Journal(_JournalFile(path))
+    except (ValueError, LookupError, TypeError, OptunaError) as error:
         raise StorageError(
             f"{path} is not a study journal, or it is damaged: move it away or choose another file"
         ) from error
+
+
+class _Journal(JournalStorage):
+    """A journal in which a damaged line costs the record that it is about, and nothing else."""
+
+    def _sync_with_backend(self) -> None:
+        replayed = self._replay_result
+        for operation in self._backend.read_logs(replayed.log_number_read):
+            number = replayed.log_number_read + 1
+            try:
+                _require_sound(operation)
+                replayed.apply_logs((operation,))
+            except _DAMAGE:
+                if isinstance(operation, dict) and operation.get("worker_id") == replayed.worker_id:
+                    raise  # this process asked for what cannot be
+                self._apply_remains(operation)
+                replayed.log_number_read = number
+
+    def _apply_remains(self, operation: Any) -> None:
+        """Marks the record that a damaged operation is about; one that was to be made is made."""
+        replayed = self._replay_result
+        fields = operation if isinstance(operation, dict) else _fields(str(operation))
+        code = _by_fields(fields)
+        study, trial = _id(fields.get("study_id")), _id(fields.get("trial_id"))
+        if code == _CREATE_STUDY:
+            name = fields.get("study_name")
+            if not isinstance(name, str):
+                raise StorageInternalError("the name of a study is damaged, and which it was cannot be told")
+            replayed.apply_logs(
+                ({"op_code": code, **_NOBODY, "study_name": name, "directions": [_MAXIMIZE]},)
+            )
+        elif code == _CREATE_TRIAL:
+            created = {**_created(fields), "study_id": study}
+            if study in replayed._study_id_to_trial_ids:  # noqa: SLF001 - which ids there are, nothing else tells
+                replayed.apply_logs((created,))
+            else:  # later trials keep their ids
+                number = len(replayed._trials)  # noqa: SLF001
+                replayed._trials[number] = create_trial(state=TrialState.FAIL, user_attrs={DAMAGED: True})  # noqa: SLF001
+        elif trial is not None:
+            mark = {"op_code": _MARK_TRIAL, **_NOBODY, "trial_id": trial, "user_attr": {DAMAGED: True}}
+            replayed.apply_logs((mark,))
+        elif study is not None:
+            mark = {"op_code": _MARK_STUDY, **_NOBODY, "study_id": study, "user_attr": {DAMAGED: True}}
+            replayed.apply_logs((mark,))
+        else:
+            _log.warning("a damaged line of a study journal is left out: whose it is cannot be told")
+
+
+def _require_sound(operation: Any) -> None:
+    """Raises `ValueError` for an operation that is not what its fields say it is."""
+    if not isinstance(operation, dict):
+        raise ValueError("it is no operation")  # noqa: TRY004 - the file's fault
+    attributes = (
+        operation.get(name, {}) for name in ("user_attr", "system_attr", "user_attrs", "system_attrs")
+    )
+    if not all(isinstance(given, dict) for given in attributes):
+        raise ValueError("its attributes are none")
+    code = operation["op_code"]
+    if code != _DISCARD and code != _by_fields(operation):
+        raise ValueError("it has the fields of another operation")
+
+
+def _by_fields(fields: Iterable[str]) -> int | None:
+    """The operation that has these fields."""
+    names = set(fields)
+    return next((code for needed, code in _BY_FIELDS if needed <= names), None)
+
+
+def _fields(line: str) -> dict[str, Any]:
+    """The fields that can still be found in a line, and those of their values that are a number or a name."""
+    found: dict[str, Any] = {}
+    for name, number, text in _FIELD.findall(line):
+        found.setdefault(name, int(number) if number else text or None)
+    return found
+
+
+def _created(fields: dict[str, Any]) -> dict[str, Any]:
+    """What is left of an operation that creates a trial; without its state the trial has failed."""
+    state = fields.get("state")
+    known = isinstance(state, int) and state in [each.value for each in TrialState]
+    attributes = fields.get("user_attrs")
+    return {
+        "op_code": _CREATE_TRIAL,
+        **_NOBODY,
+        "datetime_start": None,
+        "state": state if known else TrialState.FAIL.value,
+        "user_attrs": {**(attributes if isinstance(attributes, dict) else {}), DAMAGED: True},
+    }
+
+
+def _id(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class _JournalFile(JournalFileBackend):
@@ -37,6 +165,23 @@ class _JournalFile(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path
+        self._read_to = (0, 0)  # so many lines end at this byte
+
+    def read_logs(self, log_number_from: int) -> Generator[Any, None, None]:
+        """The operations from that number on; a line that is none as its text.
+
+        A line that others are still writing is read the next time.
+        """
+        number, place = self._read_to if self._read_to[0] == log_number_from else (0, 0)
+        with self._path.open("rb") as file:
+            file.seek(place)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                number, place = number + 1, place + len(line)
+                self._read_to = number, place
+                if number > log_number_from:
+                    yield _operation(line)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         try:
@@ -44,6 +189,19 @@ class _JournalFile(JournalFileBackend):
         except OSError:
             _drop_torn_line(self._path)
             raise
+
+
+def _operation(line: bytes) -> Any:
+    text = line.decode("utf-8", "replace")
+    try:
+        return parsed(line.decode())
+    except ValueError:
+        # Who was killed while it wrote left half an operation, which nobody has seen, before another's.
+        torn, start, whole = text.rpartition(_START)
+        if torn:
+            with contextlib.suppress(ValueError):
+                return parsed(start + whole)
+        return text
 
 
 def _require_journal(path: Path) -> None:

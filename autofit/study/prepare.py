@@ -10,7 +10,8 @@ from typing import Any
 import optuna
 from optuna.exceptions import ExperimentalWarning
 
-from autofit.errors import StudyMismatchError, UsageError
+from autofit.errors import StorageError, StudyMismatchError, UsageError
+from autofit.study.damage import DAMAGED
 from autofit.study.search_record import SETTINGS
 from autofit.study.storage import Storage
 
@@ -46,19 +47,27 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
 
     Raises:
         StudyMismatchError: it holds one with others, or one that is not autofit's.
+        StorageError: what it holds is damaged.
 
     It may be repeated after a lost connection.
     """
     backend = storage.backend
     if has_study(storage, name):
         earlier = optuna.load_study(study_name=name, storage=backend)
-        stored = earlier.user_attrs.get(SETTINGS)
-        if stored is None and earlier.get_trials(deepcopy=False):
+        attributes = backend.get_study_user_attrs(backend.get_study_id_from_name(name))
+        stored = attributes.get(SETTINGS)
+        is_damaged = DAMAGED in attributes or not isinstance(stored, dict | None)
+        if stored is None and not is_damaged and earlier.get_trials(deepcopy=False):
             raise StudyMismatchError(
                 f"study {name!r} in {storage.where} was not made by autofit: choose another name with --study"
             )
-        if stored is not None and fresh:
+        if (stored is not None or is_damaged) and fresh:
             optuna.delete_study(study_name=name, storage=backend)
+        elif is_damaged:
+            raise StorageError(
+                f"study {name!r} in {storage.where} is damaged: start it over with --fresh, or choose "
+                "another name with --study"
+            )
         elif stored == settings:
             return
         elif stored is not None:

@@ -26,8 +26,18 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.plain import from_plain
+from autofit.study.damage import (
+    UNREADABLE,
+    DamagedError,
+    NewerError,
+    OlderError,
+    UnreadableError,
+    parsed,
+    require_whole,
+)
 from autofit.study.owner import Owner
-from workers.protocol import TrialOutcome, Verdict
+from workers.protocol import OUTCOME_SCHEMA, PROTOCOL_VERSION, READABLE_OUTCOMES, TrialOutcome, Verdict
 
 OUTCOME = "outcome"
 TRACE_DIGEST = "trace_digest"
@@ -45,26 +55,56 @@ _UNNAMED_CONSTRAINTS = "constraints"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
-    """Who asked for a trial; None of one that autofit did not ask for."""
+    """Who asked for a trial; None of one that autofit did not ask for.
+
+    Raises:
+        UnreadableError: the record is damaged, or of another version.
+    """
+    require_whole(trial.user_attrs)
     stored = trial.user_attrs.get(_OWNER)
-    return None if stored is None else Owner(**stored)
+    try:
+        return None if stored is None else from_plain(Owner, stored)
+    except UNREADABLE as error:
+        raise DamagedError(error) from error
 
 
 def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
-    """What a trial returned, without its trace; None where that is not known."""
+    """What a trial returned, without its trace; None where that is not known.
+
+    Raises:
+        UnreadableError: the record is damaged, or of another version.
+    """
+    require_whole(trial.user_attrs)
     text = trial.user_attrs.get(OUTCOME)
-    return None if text is None else TrialOutcome.from_json(text)
+    if text is None:
+        return None
+    try:
+        return _outcome(parsed(text))
+    except UnreadableError:
+        raise
+    except UNREADABLE as error:
+        raise DamagedError(error) from error
+
+
+def _outcome(document: Mapping[str, Any]) -> TrialOutcome:
+    schema, _, version = document["schema"].rpartition("/")
+    if schema != OUTCOME_SCHEMA:
+        raise ValueError(f"schema {document['schema']}")
+    if int(version) not in READABLE_OUTCOMES:
+        raise NewerError if int(version) > PROTOCOL_VERSION else OlderError
+    return from_plain(TrialOutcome, document)
 
 
 def num_steps_of(trial: FrozenTrial) -> int:
     """How many steps a trial was to do after its warm-up."""
-    return int(trial.user_attrs.get(_NUM_STEPS, 0))
+    num_steps = trial.user_attrs.get(_NUM_STEPS, 0)
+    return num_steps if isinstance(num_steps, int) else 0
 
 
 def predicted_bytes_of(trial: FrozenTrial) -> int | None:
     """The likely peak that was predicted for a measured trial."""
-    predicted: int | None = trial.user_attrs.get(_PREDICTED)
-    return predicted
+    predicted = trial.user_attrs.get(_PREDICTED)
+    return predicted if isinstance(predicted, int) else None
 
 
 class TrialRecords:
@@ -129,7 +169,10 @@ class TrialRecords:
         trial = self._backend.get_trial(trial_id)
         if trial.state.is_finished():
             return
-        outcome = outcome_of(trial)
+        try:
+            outcome = outcome_of(trial)
+        except UnreadableError as error:
+            outcome, reason = None, f"{reason}; its outcome {error}"
         with contextlib.suppress(UpdateFinishedTrialError):  # somebody else has just ended it
             if outcome is not None:
                 self._finish(trial_id, outcome)

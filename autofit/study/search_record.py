@@ -12,10 +12,12 @@ from typing import Any, Self
 
 from optuna.storages import BaseStorage
 
+from autofit.plain import from_plain
 from autofit.search.choice import Configuration
 from autofit.search.space import SearchSpace
+from autofit.study.damage import DAMAGED, UNREADABLE, DamagedError, NewerError
 from workers.knobs import Knobs
-from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
 from workers.setup import DDP, LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
@@ -59,7 +61,7 @@ def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
     if plain is None:
         return None
     knobs, batch_size = plain
-    return Knobs(**knobs), batch_size
+    return from_plain(Knobs, knobs), from_plain(int, batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +80,37 @@ class SearchRecord:
 
     @staticmethod
     def is_search(attributes: dict[str, Any]) -> bool:
-        """Whether a study with these attributes is a search that was opened."""
-        return OPENED in attributes
+        """Whether a study with these attributes is a search that was opened, or may have been."""
+        return OPENED in attributes or DAMAGED in attributes
 
     @classmethod
     def of(cls, attributes: dict[str, Any]) -> Self:
         """The search with these attributes of its study.
 
         Raises:
-            ValueError, LookupError, TypeError: another version of autofit wrote them.
+            UnreadableError: they are damaged, or another version of autofit wrote them.
         """
-        settings = attributes[SETTINGS]
+        settings = attributes.get(SETTINGS)
+        if _is_newer(settings):
+            raise NewerError
+        try:
+            return cls._of(attributes[OPENED], settings)
+        except UNREADABLE as error:
+            raise DamagedError(repr(error)) from error
+
+    @classmethod
+    def _of(cls, opened: Any, settings: Any) -> Self:
+        budget_bytes = from_plain(int, settings["budget_bytes"])
         return cls(
-            opened=Opened(**attributes[OPENED]),
-            budget_bytes=settings["budget_bytes"],
+            opened=from_plain(Opened, opened),
+            budget_bytes=budget_bytes,
             space=SearchSpace.from_dict(settings),
             spec=TrialSpec(
                 workload=WorkloadRef.from_dict(settings["workload"]),
                 batch_size=1,
                 probe=Probe(settings["probe"]),
                 setup=_setup(settings),
-                budget_bytes=settings["budget_bytes"],
+                budget_bytes=budget_bytes,
                 num_threads=settings["num_threads"],
             ),
         )
@@ -106,6 +118,12 @@ class SearchRecord:
     def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
         """What a trial of this configuration runs, as far as the study keeps it."""
         return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)
+
+
+def _is_newer(settings: Any) -> bool:
+    """Whether trials of this study speak a newer protocol than this version does."""
+    version = settings.get("protocol_version", 0) if isinstance(settings, dict) else 0
+    return isinstance(version, int) and version > PROTOCOL_VERSION
 
 
 def _setup(settings: dict[str, Any]) -> Setup:

@@ -33,6 +33,7 @@ from autofit.search.pruning import PrunedSetting, Pruning
 from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.study import owner as owners
+from autofit.study.damage import Kind, Unreadable, UnreadableError
 from autofit.study.feed import TrialFeed
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
@@ -132,6 +133,7 @@ class TuningStudy:
         self._feed = TrialFeed(storage.backend, study_id)
         self._ledger = Ledger(space, budget_bytes=budget_bytes, curves=curves, pruning=pruning)
         self._asked: dict[int, _Asked] = {}
+        self._unreadable: set[int] = set()
 
     @classmethod
     def open(
@@ -338,7 +340,7 @@ class TuningStudy:
                 trace_digest=trial.user_attrs.get(TRACE_DIGEST),
             )
             for trial in trials
-            if (outcome := outcome_of(trial)) is not None
+            if (outcome := self._readable_outcome(trial)) is not None
         ]
 
     def verified(self) -> dict[Configuration, int]:
@@ -430,7 +432,10 @@ class TuningStudy:
         wanted = {**self._space.to_params(knobs), BATCH_SIZE: batch_size}
         for trial in trials:
             self._take_in(trial)
-        return any(trial.params == wanted and not _is_given_up(trial) for trial in trials)
+        return any(trial.params == wanted and not self._is_given_up(trial) for trial in trials)
+
+    def _is_given_up(self, trial: FrozenTrial) -> bool:
+        return trial.state == TrialState.FAIL and self._readable_outcome(trial) is None
 
     def _catch_up(self) -> None:
         """Takes in what other coordinators of the study did."""
@@ -443,12 +448,30 @@ class TuningStudy:
         A connection may be lost when a trial is written and its number is not known yet: the trial is
         there, this process's own, and nobody runs it.
         """
-        owner = owner_of(trial)
-        is_own = owner is not None and owner.coordinator == self._coordinator
-        if is_own and not trial.state.is_finished():
-            self._end(trial.number, "the connection was lost while the trial was created")
-        else:
-            self._ledger.take_in(trial)
+        try:
+            owner = owner_of(trial)
+            is_own = owner is not None and owner.coordinator == self._coordinator
+            if not is_own or trial.state.is_finished():
+                self._ledger.take_in(trial)
+                return
+        except UnreadableError as error:
+            self._leave_aside(trial, error)
+            return
+        self._end(trial.number, "the connection was lost while the trial was created")
+
+    def _readable_outcome(self, trial: FrozenTrial) -> TrialOutcome | None:
+        try:
+            return outcome_of(trial)
+        except UnreadableError as error:
+            self._leave_aside(trial, error)
+            return None
+
+    def _leave_aside(self, trial: FrozenTrial, error: UnreadableError) -> None:
+        """Says once that a trial cannot be read; its size may be proposed again."""
+        if trial.number not in self._unreadable:
+            self._unreadable.add(trial.number)
+            name = f"trial {trial.number} of study {self.name}"
+            _log.warning("%s", Unreadable.of(Kind.TRIAL, name, error))
 
     def _reconcile(self) -> None:
         self._catch_up()
@@ -467,7 +490,3 @@ class TuningStudy:
             f"trial {trial_number} of study {self.name} is over already: it was reported before, or another "
             "process of the same study gave it up; run the same command again to repeat it"
         )
-
-
-def _is_given_up(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.FAIL and outcome_of(trial) is None

@@ -31,6 +31,14 @@ from autofit.identity import fingerprint, versions
 from autofit.predict.observations import Observations
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
+from autofit.study.damage import (
+    DAMAGED,
+    UNREADABLE,
+    DamagedError,
+    UnreadableError,
+    require_schema,
+    require_whole,
+)
 from autofit.tuning.result import TuneResult
 from workers.process.outcomes import processor_name
 from workers.process.sources import content_digest
@@ -38,6 +46,8 @@ from workers.protocol import PROTOCOL_VERSION, WorkloadRef
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
+_SCHEMA_NUMBER = 1
+_SCHEMA = "schema"
 _RESULT = "result"
 _SOURCES = "sources"
 _QUESTION = "question"
@@ -161,8 +171,9 @@ def find(asked: Question) -> TuneResult | None:
         if not in_journal:
             raise
         _log.warning("an earlier answer cannot be read and is ignored: %s", error.message)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        _log.warning("the earlier answer in study %s cannot be read and is ignored: %s", asked.study, error)
+    except UNREADABLE as error:
+        why = error if isinstance(error, UnreadableError) else DamagedError(error)
+        _log.warning("the earlier answer in study %s %s and is ignored", asked.study, why)
     return None
 
 
@@ -178,6 +189,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
     if not is_whole or sources is None:
         return
     entry = {
+        _SCHEMA: _SCHEMA_NUMBER,
         _RESULT: result.to_dict(),
         _SOURCES: [
             _placed(path, digest, asked.roots)
@@ -207,10 +219,36 @@ def _read(backend: Any, name: str) -> dict[str, Any] | None:
         study_id = backend.get_study_id_from_name(name)
     except KeyError:
         return None
-    if not backend.get_study_user_attrs(study_id).get(_IS_ANSWER):
+    attributes = backend.get_study_user_attrs(study_id)
+    require_whole(attributes)
+    if not attributes.get(_IS_ANSWER):
         raise ValueError("it was not made by autofit")
-    trials = backend.get_all_trials(study_id, deepcopy=False, states=(TrialState.COMPLETE,))
-    return dict(trials[-1].user_attrs) if trials else None
+    trials = backend.get_all_trials(study_id, deepcopy=False)
+    if not any(trial.state is TrialState.COMPLETE or DAMAGED in trial.user_attrs for trial in trials):
+        return None
+    entry = dict(trials[-1].user_attrs)
+    require_whole(entry)
+    require_schema(entry, _SCHEMA_NUMBER)
+    return entry
+
+
+def is_answer(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Whether a study of this name, with these attributes, holds an answer."""
+    return _IS_ANSWER in attributes or (name.startswith(_STUDY_PREFIX) and DAMAGED in attributes)
+
+
+def require_readable(backend: Any, study_id: int) -> None:
+    """Raises `UnreadableError` for an answer that will not be given again."""
+    try:
+        entry = _read(backend, backend.get_study_name_from_id(study_id))
+        if entry is not None:
+            TuneResult.from_dict(entry[_RESULT])
+    except UnreadableError:
+        raise
+    except UNREADABLE as error:
+        if error.args == ("Record does not exist.",):
+            raise
+        raise DamagedError(error) from error
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
@@ -218,7 +256,8 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
-    is_ours = study.user_attrs.get(_IS_ANSWER)
+    attributes = study.user_attrs
+    is_ours = attributes.get(_IS_ANSWER) or DAMAGED in attributes
     if not is_ours and study.get_trials(deepcopy=False):
         raise StorageError(f"study {name} was not made by autofit: choose another --storage")
     if is_ours:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from autofit.hardware.budget import Budget
+from autofit.plain import from_plain
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
 from autofit.questions.advice import Advice
@@ -16,7 +17,6 @@ from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
-from autofit.tuning.plain import from_plain
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, TrialOutcome

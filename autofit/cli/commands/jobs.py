@@ -19,9 +19,11 @@ from autofit.jobs.records import JobRecord, JobState
 
 if TYPE_CHECKING:
     from autofit.jobs.ray_jobs import RayJobs
+    from autofit.study.damage import Unreadable
 
 _LOOK_SECONDS = 0.5
 _ADMIT_SECONDS = 5.0
+_NUM_NOTES = 20  # on a terminal
 
 _NAME = click.argument("name", metavar="JOB", shell_complete=complete_job)
 _NAMES = click.argument("names", metavar="JOB…", nargs=-1, required=True, shell_complete=complete_job)
@@ -48,7 +50,7 @@ class NotOverError(InfrastructureError):
 def jobs(storage: str | None, as_json: bool) -> None:
     """List the jobs of the storage, oldest first."""
     with open_queue(storage) as queue:
-        _print_jobs(queue.records(), as_json=as_json)
+        _print_jobs(queue.records(), as_json=as_json, left_aside=queue.unreadable)
 
 
 @click.command()
@@ -154,7 +156,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     answer = job.answer
     if answer is None:
         raise NotOverError(f"{_known(job)}: wait for it with `autofit wait {job.job_id}`")
-    if job.state is not JobState.SUCCEEDED:
+    if job.state is not JobState.SUCCEEDED or job.damage is not None:
         raise RecordedError(answer)
     if as_json:
         print_document(json.dumps(answer, indent=2))
@@ -276,13 +278,18 @@ def _counts(found: Sequence[JobRecord]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
 
 
-def _print_jobs(found: Sequence[JobRecord], *, as_json: bool) -> None:
+def _print_jobs(found: Sequence[JobRecord], *, as_json: bool, left_aside: Sequence[Unreadable] = ()) -> None:
     from autofit.cli.text.jobs import jobs_document, print_jobs
 
+    notes = [str(left) for left in left_aside]
     if as_json:
-        print_document(jobs_document(found))
+        print_document(jobs_document(found, notes))
     else:
         print_jobs(found)
+    for note in notes[:_NUM_NOTES]:
+        click.echo(f"note: {note}", err=True)
+    if len(notes) > _NUM_NOTES:
+        click.echo(f"note: {len(notes) - _NUM_NOTES} others are not shown either: add --json", err=True)
 
 
 def _print_fleet(fleet: str, found: Sequence[JobRecord], *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autofit.cli.options.shared import setting, without_secret
-from autofit.errors import AutofitError, UsageError
+from autofit.errors import AutofitError, StorageError, UsageError
 from autofit.jobs.records import JobRecord, unknown_job
 from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE
 
@@ -78,11 +78,15 @@ def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
 
     Raises:
         UsageError: the storage has no job or fleet of a name; near matches are named.
+        StorageError: a job of that name cannot be read.
     """
     records = queue.records()
+    left_aside = {left.name: left for left in queue.unreadable}
     found: dict[str, JobRecord] = {}
     for name in names:
         meant = [job for job in records if name in (job.job_id, job.spec.fleet)]
+        if not meant and f"job {name}" in left_aside:
+            raise StorageError(f"{left_aside[f'job {name}']}: submit it with --again to make another")
         if not meant:
             raise UsageError(unknown_job(name, records))
         found.update({job.job_id: job for job in meant})

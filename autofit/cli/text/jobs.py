@@ -29,9 +29,15 @@ _STYLES = {
 # ── documents ───────────────────────────────────────────────────────────────────────────────────
 
 
-def jobs_document(jobs: Iterable[JobRecord]) -> str:
-    """All that is known of jobs but the documents of their results."""
-    return json.dumps({"schema": JOBS_SCHEMA, "jobs": [_job(job) for job in jobs]}, indent=2)
+def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
+    """All that is known of jobs but the documents of their results.
+
+    Args:
+        notes: a sentence for each record that cannot be read.
+    """
+    return json.dumps(
+        {"schema": JOBS_SCHEMA, "jobs": [_job(job) for job in jobs], "notes": list(notes)}, indent=2
+    )
 
 
 def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
@@ -136,7 +142,9 @@ def _state(job: JobRecord) -> Text:
 def _remark(job: JobRecord) -> str:
     if job.state in (JobState.QUEUED, JobState.RUNNING) and job.stop_requested:
         return "is being stopped"
-    return (job.state_reason or "") if job.state is not JobState.SUCCEEDED else ""
+    if job.state is not JobState.SUCCEEDED:
+        return job.state_reason or ""
+    return "" if job.damage is None else f"its answer {job.damage}"
 
 
 def _ago(seconds: float) -> str:

@@ -19,12 +19,12 @@ from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
+from autofit.plain import from_plain
 from autofit.predict import observations
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
-from autofit.tuning.plain import from_plain
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs

@@ -1,0 +1,102 @@
+"""Job records that only whoever has the storage's key can write.
+
+Who may write the storage could otherwise have the cluster run what they like: a job's options, and the
+digest of the folder with its code, lie there. The signature covers all of that and the job's id, so that
+a record that was copied under another id, or changed, is none. It does not cover what happens to a job:
+its state, its attempts, its answer.
+
+    HMAC-SHA256(key, "autofit.job/1" NUL {"job": …, "job_id": …} as JSON, keys sorted, ASCII, no spaces)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autofit.errors import UsageError
+from autofit.paths import KEY_VARIABLE
+from autofit.study.damage import UnreadableError
+
+_DOMAIN = b"autofit.job/1\0"
+_SIGNATURE = "signature"
+_FEWEST_CHARACTERS = 32
+
+_kept: list[str] = []  # the key of the command that runs, out of its environment
+
+
+class RefusedSignatureError(UnreadableError):
+    """A job is not signed with the storage's key."""
+
+    def __init__(self) -> None:
+        super().__init__(f"is not signed with the key in {KEY_VARIABLE}: it is refused")
+
+
+class Key:
+    """The storage's key, which nothing shows.
+
+    Args:
+        secret: at least 32 characters that nobody can guess.
+
+    Raises:
+        UsageError: it is shorter.
+    """
+
+    def __init__(self, secret: str) -> None:
+        if len(secret) < _FEWEST_CHARACTERS:
+            raise UsageError(
+                f"{KEY_VARIABLE} is too short to be a key: it takes {_FEWEST_CHARACTERS} characters or "
+                "more, such as `openssl rand -hex 32` makes"
+            )
+        self._secret = secret.encode()
+
+    def signed(self, job_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
+        """A job's record with its signature."""
+        return {**job, _SIGNATURE: self._signature(job_id, job)}
+
+    def require_signed(self, job_id: str, job: Mapping[str, Any]) -> None:
+        """Raises `RefusedSignatureError` for a record that is not as it was signed, or was not."""
+        given = job.get(_SIGNATURE)
+        if not isinstance(given, str) or not hmac.compare_digest(
+            given.encode(), self._signature(job_id, job).encode()
+        ):
+            raise RefusedSignatureError
+
+    @staticmethod
+    def has_signed(job: Mapping[str, Any]) -> bool:
+        """Whether a record has a signature, right or wrong."""
+        return _SIGNATURE in job
+
+    def _signature(self, job_id: str, job: Mapping[str, Any]) -> str:
+        content = {name: value for name, value in job.items() if name != _SIGNATURE}
+        text = json.dumps({"job": content, "job_id": job_id}, sort_keys=True, separators=(",", ":"))
+        return hmac.new(self._secret, _DOMAIN + text.encode("ascii"), hashlib.sha256).hexdigest()
+
+
+def storage_key() -> Key | None:
+    """The key that this process was given; None where there is none.
+
+    Raises:
+        UsageError: it is too short to be one.
+    """
+    secret = _kept[-1] if _kept else os.environ.get(KEY_VARIABLE)
+    return Key(secret) if secret else None
+
+
+@contextlib.contextmanager
+def key_out_of_environment() -> Iterator[None]:
+    """Keeps the key from whatever processes are started meanwhile: Ray's, and those that run users' code."""
+    secret = os.environ.pop(KEY_VARIABLE, None)
+    if secret is None:
+        yield
+        return
+    _kept.append(secret)
+    try:
+        yield
+    finally:
+        _kept.pop()
+        os.environ[KEY_VARIABLE] = secret

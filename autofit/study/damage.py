@@ -1,0 +1,124 @@
+"""Records that cannot be read: each is left aside by itself, whatever was done to its bytes.
+
+A storage gives what is left of a damaged record, with the mark `DAMAGED` among its attributes. What another
+version wrote is whole, and found out by who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+DAMAGED = "autofit_damaged"  # an attribute of trials and studies that lack what could not be read
+
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a damaged record, or another version's, raises."""
+
+_DEEPEST = 64  # far beyond any document of ours; what copies and writes documents recurses
+_LONGEST_REASON = 120
+
+
+class Kind(StrEnum):
+    """What a record is of."""
+
+    JOB = "job"
+    ATTEMPT = "attempt"
+    STUDY = "study"
+    TRIAL = "trial"
+    ANSWER = "answer"
+
+
+class UnreadableError(ValueError):
+    """A record cannot be read; its text is the end of a sentence that begins with the record's name."""
+
+
+class NewerError(UnreadableError):
+    """A newer version wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__("was written by a newer version")
+
+
+class OlderError(UnreadableError):
+    """A version wrote it that is not read any more."""
+
+    def __init__(self) -> None:
+        super().__init__("was written by a version that is too old")
+
+
+class DamagedError(UnreadableError):
+    """It is not what was written."""
+
+    def __init__(self, what: object = "") -> None:
+        reason = " ".join(str(what).split())[:_LONGEST_REASON]
+        super().__init__(f"cannot be read ({reason})" if reason else "is damaged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A record that is left aside.
+
+    Attributes:
+        name: which one it is, as messages call it.
+        why: what is wrong with it, see `UnreadableError`.
+    """
+
+    kind: Kind
+    name: str
+    why: str
+
+    @classmethod
+    def of(cls, kind: Kind, name: str, error: Exception) -> Unreadable:
+        """What a failed reading says of a record."""
+        known = error if isinstance(error, UnreadableError) else DamagedError(error)
+        return cls(kind=kind, name=name, why=str(known))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.why} and is not shown"
+
+
+def require_whole(attributes: Mapping[str, Any]) -> None:
+    """Raises `DamagedError` for a record whose storage could not read all of it."""
+    if DAMAGED in attributes:
+        raise DamagedError
+
+
+def require_schema(record: Mapping[str, Any], newest: int) -> None:
+    """Raises `NewerError` for a record of a schema beyond the newest that is known; without one it is 1."""
+    number = record.get("schema", 1)
+    if not isinstance(number, int) or number < 1:
+        raise DamagedError(f"schema {number!r}")
+    if number > newest:
+        raise NewerError
+
+
+def parsed(text: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: it is none, or nested deeper than anything that was written here.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True

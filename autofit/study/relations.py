@@ -1,0 +1,221 @@
+"""Optuna's tables, read so that a damaged record costs itself alone.
+
+A value that is no JSON, a state that is none, a page that the database cannot read: Optuna reads all trials
+of a study, or all studies, at once, and all of that fails. Then what was asked for is halved until the
+record is found; what is left of it is given with the mark `DAMAGED`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Callable, Container, Iterable
+from typing import Any, TypeVar, cast
+
+from optuna.storages import RDBStorage
+from optuna.storages._rdb import models
+from optuna.study import StudyDirection
+from optuna.study._frozen import FrozenStudy
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import Select, select
+from sqlalchemy.exc import DBAPIError
+
+from autofit.study.damage import DAMAGED, UNREADABLE, parsed
+
+_Read = TypeVar("_Read")
+
+_LARGEST_ID = 2**31 - 1
+_NOT_FOUND = models.NOT_FOUND_MSG
+_CORRUPT_STATE = "XX"  # PostgreSQL's data_corrupted, index_corrupted and other internal errors
+_UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only word on text that is none
+
+
+class Relations(RDBStorage):
+    """Optuna's storage in a database."""
+
+    def get_all_studies(self) -> list[FrozenStudy]:
+        return _or(super().get_all_studies, self._studies_apart)
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        return _or(
+            lambda: super(Relations, self).get_study_user_attrs(study_id),
+            lambda: self._attributes(models.StudyUserAttributeModel, study_id),
+        )
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        return _or(
+            lambda: super(Relations, self).get_study_system_attrs(study_id),
+            lambda: self._attributes(models.StudySystemAttributeModel, study_id),
+        )
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        return _or(lambda: super(Relations, self).get_trial(trial_id), lambda: self._lost(trial_id))
+
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        def by_rank() -> int:
+            """Numbers are given in the order of ids, which an index has."""
+            ids = self._ids(study_id)
+            if trial_number >= len(ids):
+                raise KeyError(_NOT_FOUND)
+            return ids[trial_number]
+
+        find = super().get_trial_id_from_study_id_trial_number
+        return _or(lambda: find(study_id, trial_number), by_rank)
+
+    def _get_trials(
+        self,
+        study_id: int,
+        states: Container[TrialState] | None,
+        included_trial_ids: set[int],
+        trial_id_greater_than: int,
+    ) -> list[FrozenTrial]:
+        def apart() -> list[FrozenTrial]:
+            wanted = [
+                trial_id
+                for trial_id in self._ids(study_id, states)
+                if trial_id > trial_id_greater_than or trial_id in included_trial_ids
+            ]
+            found = self._trials_apart(study_id, wanted)
+            return [trial for trial in found if states is None or trial.state in states]
+
+        read = super()._get_trials
+        return _or(lambda: read(study_id, states, included_trial_ids, trial_id_greater_than), apart)
+
+    def _build_frozen_trial_from_trial_model(self, trial: Any) -> FrozenTrial:
+        def what_is_left() -> FrozenTrial:
+            return self._marked(
+                trial.trial_id,
+                trial.number,
+                trial.state,
+                self._attributes(models.TrialUserAttributeModel, trial.trial_id),
+            )
+
+        build = super()._build_frozen_trial_from_trial_model
+        return _or(lambda: build(trial), what_is_left)
+
+    # ── what is left ────────────────────────────────────────────────────────────────────────────
+
+    def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
+        """The trials of these ids; the more of them at a time, the fewer are damaged."""
+        if len(trial_ids) <= 1:
+            return list(map(self.get_trial, trial_ids))
+        middle = len(trial_ids) // 2
+        read = super()._get_trials
+        return [
+            trial
+            for half in (trial_ids[:middle], trial_ids[middle:])
+            for trial in _or(
+                functools.partial(read, study_id, None, set(half), _LARGEST_ID),
+                functools.partial(self._trials_apart, study_id, half),
+            )
+        ]
+
+    def _lost(self, trial_id: int) -> FrozenTrial:
+        """A trial of which nothing is known but that it was."""
+        trial = models.TrialModel
+        of_trial = select(trial.study_id).where(trial.trial_id == trial_id)
+        studies = _or(lambda: self._all(of_trial), list)
+        earlier = [other for study in studies for other in self._ids(study) if other < trial_id]
+        return self._marked(trial_id, len(earlier), TrialState.FAIL, {})
+
+    def _marked(
+        self, trial_id: int, number: int, state: TrialState, attributes: dict[str, Any]
+    ) -> FrozenTrial:
+        trial = create_trial(state=TrialState.RUNNING, user_attrs={**attributes, DAMAGED: True})
+        trial.state = state  # which goes without a value here
+        trial.number = number
+        trial._trial_id = trial_id  # noqa: SLF001 - Optuna's storages are addressed by it
+        return trial
+
+    def _ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
+        """The ids of a study's trials, ascending; of all where their states cannot be read."""
+        trial = models.TrialModel
+        query = select(trial.trial_id).where(trial.study_id == study_id).order_by(trial.trial_id)
+        chosen = (
+            query if states is None else query.where(trial.state.in_(cast("Iterable[TrialState]", states)))
+        )
+        return _or(lambda: self._all(chosen), lambda: self._all(query))
+
+    def _studies_apart(self) -> list[FrozenStudy]:
+        names = self._rows(select(models.StudyModel.study_id, models.StudyModel.study_name))
+        user_attrs = self._attributes_of_all(models.StudyUserAttributeModel, [found for found, _ in names])
+        system_attrs = self._attributes_of_all(
+            models.StudySystemAttributeModel, [found for found, _ in names]
+        )
+        return [
+            FrozenStudy(
+                study_name=name,
+                direction=StudyDirection.MAXIMIZE,
+                user_attrs=user_attrs[study_id],
+                system_attrs=system_attrs[study_id],
+                study_id=study_id,
+            )
+            for study_id, name in sorted(names)
+        ]
+
+    def _attributes_of_all(self, model: Any, study_ids: list[int]) -> dict[int, dict[str, Any]]:
+        """The attributes of studies that can be read, with the mark where others cannot."""
+        try:
+            rows = self._rows(select(model.study_id, model.key, model.value_json))
+        except DBAPIError as error:
+            if not _is_damage(error):
+                raise
+            return {study_id: self._attributes(model, study_id) for study_id in study_ids}
+        found: dict[int, dict[str, Any]] = {study_id: {} for study_id in study_ids}
+        for study_id, key, text in rows:
+            if study_id in found:
+                found[study_id].update(_or(functools.partial(_attribute, key, text), _mark))
+        return found
+
+    def _attributes(self, model: Any, owner_id: int) -> dict[str, Any]:
+        """The attributes of a trial or study that can be read, and the mark that others cannot."""
+        owner = model.trial_id if hasattr(model, "trial_id") else model.study_id
+        (key,) = model.__mapper__.primary_key
+        found = _mark()
+        for each in _or(lambda: self._all(select(key).where(owner == owner_id)), list):
+            row = select(model.key, model.value_json).where(key == each)
+            for name, text in _or(functools.partial(self._rows, row), list):
+                found.update(_or(functools.partial(_attribute, name, text), dict))
+        return found
+
+    def _all(self, query: Select[Any]) -> list[Any]:
+        return [value for (value,) in self._rows(query)]
+
+    def _rows(self, query: Select[Any]) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(query))
+
+
+def _attribute(key: str, text: str) -> dict[str, Any]:
+    return {key: parsed(text)}
+
+
+def _mark() -> dict[str, Any]:
+    return {DAMAGED: True}
+
+
+def _or(read: Callable[[], _Read], read_apart: Callable[[], _Read]) -> _Read:
+    """What is read; where it is damaged, what the other way of reading gives."""
+    try:
+        return read()
+    except Exception as error:
+        if not _is_damage(error):
+            raise
+    return read_apart()
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether what was read is not what was written, rather than out of reach or not there."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DBAPIError):
+            return _is_corrupt(cause.orig)
+        cause = cause.__cause__
+    return isinstance(error, (*UNREADABLE, AssertionError)) and error.args != (_NOT_FOUND,)
+
+
+def _is_corrupt(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code == sqlite3.SQLITE_CORRUPT or _UNDECODABLE in str(error)
+    return str(getattr(error, "sqlstate", "")).startswith(_CORRUPT_STATE)
