@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from autofit.errors import StorageError
+from workers.documents import parse_json
 
 JOURNAL_SUFFIX = ".journal"
 
@@ -25,7 +25,7 @@ def open_journal(path: Path) -> JournalStorage:
         _require_journal(path)
         _drop_torn_line(path)
         return JournalStorage(_JournalFile(path))
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         raise StorageError(
             f"{path} is not a study journal, or it is damaged: move it away or choose another file"
         ) from error
@@ -51,7 +51,7 @@ def _require_journal(path: Path) -> None:
     if path.exists():
         with path.open("rb") as file:
             first_line = file.readline()
-        if first_line.endswith(b"\n") and "op_code" not in json.loads(first_line):
+        if first_line.endswith(b"\n") and "op_code" not in parse_json(first_line):
             raise ValueError("the first line is not an operation of a journal")
 
 

@@ -16,9 +16,9 @@ from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
-from autofit.tuning.plain import from_plain
 from autofit.units import format_bytes
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.protocol import Device, Evidence, TrialOutcome
 from workers.setup import TYPICAL, WORST
 

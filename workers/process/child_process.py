@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from workers.documents import MOST_BYTES
 from workers.process.descendants import MARK, kill_marked
 
 # `workers` is a common name, so the child takes this very package by its path, before any search
@@ -97,6 +98,7 @@ class ChildProcess:
         Raises:
             TimeoutError: the deadline passed first.
             EOFError: the process died first.
+            ValueError: the line grows beyond what is read.
         """
         outgoing = memoryview(message.encode() + b"\n")
         incoming = bytearray()
@@ -122,6 +124,8 @@ class ChildProcess:
                         self._wait_for_exit()
                         raise EOFError
                     incoming += chunk
+                    if len(incoming) > MOST_BYTES and b"\n" not in incoming:
+                        raise ValueError(f"it is longer than {MOST_BYTES >> 20} MiB")
                 elif died:
                     raise EOFError
                 else:

@@ -24,10 +24,10 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
-from autofit.tuning.plain import from_plain
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.process.sources import content_digest
 from workers.protocol import Device, Evidence
 from workers.run import close_predictor
