@@ -79,7 +79,7 @@ def answer(
     def caught(run: Callable[[], TrialOutcome]) -> TrialOutcome:
         try:
             outcome = run()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
+        except BaseException as error:  # noqa: BLE001 - the process boundary
             failed = _failed(spec, error)
             outcome = dataclasses.replace(
                 failed, phase=last_beat.phase, num_steps_done=last_beat.num_steps_done
@@ -121,12 +121,13 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
         from workers.measure import cuda
 
         device = cuda.device_at_hand()
+    said = told(error)
     environment = {"exception": type(error).__name__}
-    if spec.probe is Probe.PREDICT and told(error).kind == "user":
+    if spec.probe is Probe.PREDICT and said.kind == "user":
         from workers.predict.values.decisions import running
 
         environment[DECIDED] = json.dumps([site for site in running().taken if site not in spec.turned])
-    return without_answer(spec, verdict, told(error), device=device, environment=environment)
+    return without_answer(spec, verdict, said, device=device, environment=environment)
 
 
 def _refused(message: str) -> TrialOutcome:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_MOST_CHARACTERS = 1000  # of what an exception says
+
 
 class InvalidTrialError(Exception):
     """The trial ran but did not do the work it was asked for, so its size means nothing."""
@@ -71,3 +73,20 @@ class DeviceError(WorkerError):
 
 class BusyDeviceError(DeviceError):
     """Other processes hold the device's memory, so that a trial there would say nothing of its size."""
+
+
+def in_short(error: BaseException) -> str:
+    """The name of an exception and the first line of its text, whoever wrote it."""
+    name, text = type(error).__name__[:_MOST_CHARACTERS], text_of(error)
+    return f"{name}: {text}" if text else name
+
+
+def text_of(value: object) -> str:
+    """The first line of what a value of the user's says of itself, which may raise anything."""
+    try:
+        text = str(value)
+    except BaseException as error:  # noqa: BLE001 - the user's code
+        return f"(its text cannot be made: {type(error).__name__[:_MOST_CHARACTERS]})"
+    lines = text[:_MOST_CHARACTERS].strip().splitlines()
+    is_cut = len(lines) == 1 and len(text) > _MOST_CHARACTERS
+    return f"{lines[0]}…" if is_cut else lines[0] if lines else ""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from workers.documents import parse_json
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.plain import from_plain
 from workers.setup import Setup
 from workers.shown import shown
 
@@ -259,7 +262,7 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        data = _load("autofit.trial-spec", text)
+        data = _require_schema("autofit.trial-spec", json.loads(text))
         return cls(
             **{
                 **data,
@@ -308,9 +311,7 @@ class Heartbeat:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        data = _load("autofit.heartbeat", text)
-        device = data["device"]
-        return cls(**{**data, "device": None if device is None else Device(**device)})
+        return from_plain(cls, _require_schema("autofit.heartbeat", parse_json(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,32 +433,17 @@ class TrialOutcome:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        data = _load(OUTCOME_SCHEMA, text)
-        error = data["error"]
-        return cls(
-            **{
-                **data,
-                "verdict": Verdict(data["verdict"]),
-                "evidence": Evidence(data["evidence"]),
-                "device": Device(**data["device"]),
-                "knobs": Knobs(**data["knobs"]),
-                "first_step": Peaks(**data["first_step"]),
-                "steady": Peaks(**data["steady"]),
-                "evaluation": Peaks(**data["evaluation"]),
-                "checkpoint": Peaks(**data["checkpoint"]),
-                "error": None if error is None else TrialError(**error),
-            }
-        )
+        return from_plain(cls, _require_schema(OUTCOME_SCHEMA, parse_json(text)))
 
 
 def _dump(schema: str, data: dict[str, Any]) -> str:
     return json.dumps({"schema": f"{schema}/{PROTOCOL_VERSION}", **data}, separators=(",", ":"))
 
 
-def _load(schema: str, text: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(text)
-    found = data.pop("schema", None)
+def _require_schema(schema: str, data: Any) -> dict[str, Any]:
+    found = data.pop("schema", None) if isinstance(data, dict) else None
     readable = [f"{schema}/{version}" for version in _READABLE.get(schema, (PROTOCOL_VERSION,))]
     if found not in readable:
-        raise ValueError(f"expected a message of schema {readable[-1]}, got {found!r}")
+        raise ValueError(f"expected a message of schema {readable[-1]}, got {reprlib.repr(found)}")
+    assert isinstance(data, dict)
     return data

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import json
 
+from workers.documents import parse_json
 from workers.errors import StaleTensorError
+from workers.plain import from_plain
 from workers.process.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
 from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
 
@@ -96,12 +97,19 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
         script = dataclasses.replace(spec.workload.script, is_launched=True)
         spec = dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, script=script))
         outcome = _predicted_once(spec)
-    decided = json.loads(outcome.environment.get(DECIDED, "[]"))
-    for site in decided[::-1][:_MOST_TURNED]:
+    for site in _decided(outcome)[::-1][:_MOST_TURNED]:
         other = _predicted_once(dataclasses.replace(spec, turned=(site,)))
         if other.verdict.is_about_memory:
             return other
     return outcome
+
+
+def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
+    """Where branches hung on values that nobody has; none where the process says nothing that makes sense."""
+    try:
+        return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
+    except ValueError:
+        return ()
 
 
 def _lacks_launcher(outcome: TrialOutcome) -> bool:

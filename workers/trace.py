@@ -10,15 +10,20 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
+from workers.documents import parse_json
 from workers.knobs import Knobs
+from workers.plain import from_plain
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
+_MOST_CHARACTERS = 4096  # of a name or a line, as of a path
+_MOST_LINES = 4_000_000  # of all stacks together
+_MOST_DIMENSIONS = 64  # of a tensor, as in PyTorch
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -382,7 +387,7 @@ class Trace:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Reads a trace back; raises `ValueError` for another schema or a malformed document."""
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -393,12 +398,14 @@ class Trace:
         assert isinstance(data, dict)
         try:
             return cls._from_dict(data)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"the trace is malformed ({error!r}): make it again") from error
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
-        strings: list[str] = data["strings"]
+        strings = from_plain(tuple[str, ...], data["strings"])
+        if any(len(text) > _MOST_CHARACTERS for text in strings):
+            raise ValueError(f"a name has more than {_MOST_CHARACTERS} characters")
         convolutions = [convolution_from_dict(each) for each in data["convolutions"]]
         rows = data["allocations"]
         stacks = _read_stacks(data.get("stacks", ()), strings)
@@ -410,24 +417,15 @@ class Trace:
         for number, name in data.get("named", ()):
             allocations[number] = dataclasses.replace(allocations[number], name=strings[name])
         for number, shape in data.get("counted", ()):
-            allocations[number] = dataclasses.replace(allocations[number], counted_shape=tuple(shape))
-        return cls(
-            workload=data["workload"],
-            batch_size=data["batch_size"],
-            mode=data["mode"],
-            optimizer=data["optimizer"],
-            knobs=Knobs(**data["knobs"]),
+            allocations[number] = dataclasses.replace(allocations[number], counted_shape=_shape(shape))
+        marks = [{"position": position, "name": name} for position, name in data["marks"]]
+        read = {"allocations": (), "calls": (), "events": (), "marks": marks, "versions": data["versions"]}
+        return dataclasses.replace(
+            from_plain(cls, {**data, **read}),
+            knobs=Knobs(**data["knobs"]),  # of another version's knobs the meaning is not known
             allocations=tuple(allocations),
-            events=tuple(data["events"]),
-            marks=tuple(Mark(position=p, name=n) for p, n in data["marks"]),
-            batch_kind=data.get("batch_kind"),
-            num_ranks=data.get("num_ranks", 1),
-            versions=data["versions"],
-            tensors=tuple(map(_listed_tensor, data.get("tensors", ()))),
-            layers=tuple(map(_listed_layer, data.get("layers", ()))),
+            events=_integers(data["events"]),
             calls=tuple(_call(row, strings) for row in data.get("calls", ())),
-            assumptions=tuple(Assumption(**each) for each in data.get("assumptions", ())),
-            notes=tuple(data.get("notes", ())),
         )
 
 
@@ -462,11 +460,29 @@ class _StackTable:
         return self._indices[stack]
 
 
-def _read_stacks(rows: Iterable[list[int]], strings: list[str]) -> list[tuple[str, ...]]:
+def _read_stacks(rows: Iterable[list[int]], strings: Sequence[str]) -> list[tuple[str, ...]]:
     stacks: list[tuple[str, ...]] = [()]
+    num_lines = 0
     for line, caller in rows:
         stacks.append((*stacks[caller], strings[line]))
+        num_lines += len(stacks[-1])
+        if num_lines > _MOST_LINES:
+            raise ValueError(f"its stacks have more than {_MOST_LINES} lines together")
     return stacks
+
+
+def _integers(values: Iterable[Any]) -> tuple[int, ...]:
+    read = tuple(values)
+    if not {int}.issuperset(map(type, read)):
+        raise TypeError("a whole number is missing where one has to be")
+    return read
+
+
+def _shape(values: Iterable[Any]) -> tuple[int, ...]:
+    shape = _integers(values)
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
+    return shape
 
 
 def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[Any]:
@@ -483,10 +499,12 @@ def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[An
 
 
 def _allocation(
-    row: list[Any], strings: list[str], convolutions: list[Convolution], stack: tuple[str, ...]
+    row: list[Any], strings: Sequence[str], convolutions: list[Convolution], stack: tuple[str, ...]
 ) -> Allocation:
     num_bytes, category, operator, module, source, dtype, shape, convolution, span_bytes, *rest = row
     correction, scratch = (strings[rest[0]], rest[1]) if rest else ("", None)
+    if type(num_bytes) is not int:
+        raise TypeError("an allocation has no whole number of bytes")
     return Allocation(
         num_bytes=num_bytes,
         category=_CATEGORIES[category],
@@ -494,44 +512,35 @@ def _allocation(
         module=strings[module],
         source=strings[source],
         dtype=strings[dtype],
-        shape=tuple(shape),
+        shape=_shape(shape),
         convolution=None if convolution is None else convolutions[convolution],
         correction=correction,
         scratch=None if scratch is None else _scratch(scratch, strings),
-        span_bytes=None if span_bytes is None else (span_bytes[0], span_bytes[1]),
+        span_bytes=None if span_bytes is None else from_plain(tuple[int, int], span_bytes),
         stack=stack,
     )
 
 
-def _listed_tensor(data: dict[str, Any]) -> ListedTensor:
-    return ListedTensor(**{**data, "role": Role(data["role"]), "shape": tuple(data["shape"])})
-
-
-def _listed_layer(data: dict[str, Any]) -> ListedLayer:
-    shapes = {name: tuple(map(tuple, data[name])) for name in ("input_shapes", "output_shapes")}
-    numbers = {name: tuple(data[name]) for name in ("inputs", "outputs")}
-    return ListedLayer(**{**data, **shapes, **numbers})
-
-
-def _call(row: list[Any], strings: list[str]) -> Call:
+def _call(row: list[Any], strings: Sequence[str]) -> Call:
     position, operator, module, inputs, outputs, is_elementwise, name = row
+    (position,) = _integers([position])
     return Call(
         position=position,
         operator=strings[operator],
         module=strings[module],
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        inputs=_integers(inputs),
+        outputs=_integers(outputs),
         is_elementwise=bool(is_elementwise),
         name=strings[name],
     )
 
 
-def _scratch(row: list[Any], strings: list[str]) -> Scratch:
+def _scratch(row: list[Any], strings: Sequence[str]) -> Scratch:
     formula, dimensions, element_bytes = row
-    return Scratch(formula=strings[formula], dimensions=tuple(dimensions), element_bytes=element_bytes)
+    plain = {"formula": strings[formula], "dimensions": dimensions, "element_bytes": element_bytes}
+    return from_plain(Scratch, plain)
 
 
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:
     """The inverse of `dataclasses.asdict`, after a passage through JSON."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return Convolution(**{**fields, "conv_pass": ConvPass(data["conv_pass"])})
+    return from_plain(Convolution, data)

@@ -6,7 +6,7 @@ import dataclasses
 import gzip
 import itertools
 import json
-import zlib
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any, Self
 
 from autofit.errors import UsageError
 from workers.allocator import AllocatorSettings
+from workers.documents import DocumentError, inflate, parse_json, read_file
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.process.garbage import without_collections
 from workers.trace import FORWARD_END, Mark, Trace
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
+_GZIP = b"\x1f\x8b"
 _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
 
@@ -108,9 +111,13 @@ class Profile:
                 **values,
                 "trace": Trace.from_dict(document["trace"]),
                 "knobs": Knobs(**document["knobs"]),
+                "card": from_plain(str, document["card"]),
+                "architecture": from_plain(str, document["architecture"]),
                 "requested_bytes": tuple(document["requested_bytes"]),
                 "block_bytes": tuple(document["block_bytes"]),
+                "workspace_source": from_plain(str, document["workspace_source"]),
                 "found_bytes": {int(number): size for number, size in document["found_bytes"].items()},
+                "versions": from_plain(dict[str, str], document["versions"]),
             }
         )
         _require_consistent(profile)
@@ -124,7 +131,7 @@ def read_profile(path: Path) -> Profile:
         ProfileError: the file cannot be read, or is no profile; the message names it.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise ProfileError(
             f"cannot read {path}: {error.strerror or error}; give a file that `autofit profile --save` wrote"
@@ -136,20 +143,16 @@ def read_profile(path: Path) -> Profile:
 
 
 def _document(data: bytes) -> dict[str, Any]:
+    if not data.startswith(_GZIP):
+        raise ProfileError(f"the file is not a profile, which is gzipped JSON: {_SAVE_AGAIN}")
     try:
-        document = json.loads(gzip.decompress(data))
-    except EOFError as error:
-        raise ProfileError(f"the profile is truncated: {_SAVE_AGAIN}") from error
-    except gzip.BadGzipFile as error:
-        reason = "is damaged" if data[:2] == b"\x1f\x8b" else "is not a profile, which is gzipped JSON"
-        raise ProfileError(f"the file {reason}: {_SAVE_AGAIN}") from error
-    except zlib.error as error:
-        raise ProfileError(f"the file is damaged: {_SAVE_AGAIN}") from error
-    except ValueError as error:
-        raise ProfileError(f"the file contains no JSON, so it is not a profile: {_SAVE_AGAIN}") from error
+        document = parse_json(inflate(data))
+    except DocumentError as error:
+        raise ProfileError(f"the profile {error}: {_SAVE_AGAIN}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != PROFILE_SCHEMA:
-        raise ProfileError(f"expected a profile of schema {PROFILE_SCHEMA}, got {schema!r}: {_SAVE_AGAIN}")
+        found = reprlib.repr(schema)
+        raise ProfileError(f"expected a profile of schema {PROFILE_SCHEMA}, got {found}: {_SAVE_AGAIN}")
     assert isinstance(document, dict)
     return document
 
@@ -166,8 +169,6 @@ def _require_consistent(profile: Profile) -> None:
     sizes = (*peaks, *profile.requested_bytes, *profile.block_bytes, *found.values())
     if not all(map(_is_size, sizes)):
         raise ValueError("a size is not a whole number of bytes")
-    if type(profile.versions) is not dict:
-        raise ValueError("the versions are not a table")
     if any(not 0 <= mark.position <= len(trace.events) for mark in trace.marks):
         raise ValueError("a mark lies after the last event")
     made, freed = [False] * num_allocations, [False] * num_allocations

@@ -34,7 +34,6 @@ from autofit.errors import StorageError
 from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 from autofit.jobs.signing import Key, storage_key
 from autofit.paths import studies_dir
-from autofit.plain import from_plain
 from autofit.study.damage import (
     UNREADABLE,
     DamagedError,
@@ -46,6 +45,7 @@ from autofit.study.damage import (
 )
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
+from workers.plain import from_plain
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 

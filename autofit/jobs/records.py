@@ -11,10 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
-from autofit.plain import from_plain
 from autofit.study.damage import UNREADABLE, DamagedError, UnreadableError
 from autofit.tuning.result import TUNE_SCHEMA
+from workers.documents import inflate, parse_json
+from workers.plain import from_plain
 
+_MOST_ANSWER_BYTES = 16 << 20
 DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head
 
 
@@ -73,9 +75,8 @@ def packed(document: Mapping[str, Any]) -> str:
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """The inverse of `packed`."""
-    document: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
-    return document
+    """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
+    return from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
 from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
+from workers.documents import parse_json, read_file
+from workers.plain import from_plain
 from workers.predict.curve.conditions import Level
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.step_on_card import StepOnCard
@@ -80,12 +82,11 @@ class ConvPlan:
             UsageError: it holds no plan.
         """
         try:
-            data = dict(json.loads(path.read_text(encoding="utf-8")))
-            layers = tuple(LayerChoice(**layer) for layer in data.pop("layers"))
-            return {PLAN_SCHEMA: cls}[data.pop("schema")](layers=layers, **data)
+            data = parse_json(read_file(path))
+            return from_plain({PLAN_SCHEMA: cls}[data["schema"]], data)
         except OSError as error:
             raise StorageError(f"cannot read the plan {path}: {error.strerror}; check the path") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError) as error:
             raise UsageError(
                 f"{path} is not a convolution plan: give a file that --conv-plan wrote"
             ) from error

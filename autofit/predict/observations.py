@@ -37,7 +37,9 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import find_gpu
 from autofit.identity import fingerprint
 from autofit.predict.confidence import Calibration
+from workers.documents import parse_json, read_file
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.protocol import WorkloadRef
 from workers.setup import Setup
 
@@ -111,18 +113,6 @@ class Observation:
     @property
     def in_words(self) -> str:
         return f"batch {self.batch_size}, {self.day}"
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads what `dataclasses.asdict` wrote; raises `TypeError`, `KeyError` or `ValueError`."""
-        return cls(
-            **{
-                **data,
-                "kind": PeakKind(data["kind"]),
-                "knobs": Knobs(**data["knobs"]),
-                "degrees": tuple((kind, degree) for kind, degree in data["degrees"]),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +245,9 @@ def _read(pattern: str) -> list[tuple[Path, Observation]]:
     found = []
     for path in sorted(paths.observations_path().glob(pattern)):
         try:
-            document = json.loads(path.read_bytes())
-            found.append((path, Observation.from_dict(document[_STORED])))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            document = parse_json(read_file(path))
+            found.append((path, from_plain(Observation, document[_STORED])))
+        except (OSError, ValueError, TypeError, LookupError) as error:
             _log.warning("the observation %s cannot be read and is ignored: %s", path, error)
     return found
 

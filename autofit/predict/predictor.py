@@ -255,9 +255,15 @@ class Predictor:
             except WorkloadFailedError as error:
                 self._untraceable[key] = error
                 raise
-            assert outcome.trace_json is not None
-            self._traces[key] = Trace.from_json(outcome.trace_json)
-            _keep(outcome.trace_json)
+            text = outcome.trace_json or ""
+            try:
+                self._traces[key] = Trace.from_json(text)
+            except ValueError as error:
+                raise DispatchError(
+                    f"the trace of batch {batch_size} cannot be read ({error}): install the same autofit "
+                    "wherever trials run"
+                ) from error
+            _keep(text)
         _require_its_conv_algo(knobs, self._traces[key])
         return self._traces[key]
 

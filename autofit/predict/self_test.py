@@ -43,11 +43,18 @@ def run_self_test(run: Runner) -> SelfTest:
     workload = WorkloadRef(kind="file", target=f"{source}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=BATCH_SIZE, probe=Probe.PREDICT))
     if outcome.trace_json is not None:
-        found = findings(Trace.from_json(outcome.trace_json))
+        found = _findings_in(outcome.trace_json)
     else:  # a hook that no longer fits raises, or ends the process by SIGABRT
         why = f": {outcome.error.message}" if outcome.error else ""
         found = (f"tracing ended {outcome.verdict}{why}",)
     return SelfTest(torch_version=importlib.metadata.version("torch"), findings=found)
+
+
+def _findings_in(trace_json: str) -> tuple[str, ...]:
+    try:
+        return findings(Trace.from_json(trace_json))
+    except ValueError as error:
+        return (str(error),)
 
 
 def checked(run: Runner) -> Runner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from autofit.predict.observations import Observation, Observations, PeakKind
 from autofit.predict.predictor import Predictor
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes, parse_bytes
+from workers.documents import parse_json, read_file
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.protocol import Evidence, Verdict, WorkloadRef
 from workers.record import SCHEMA as _ROW_SCHEMA
 
@@ -220,12 +223,16 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
         UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: name the JSON of a measured answer") from error
+        text = read_file(path).decode()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; name the JSON of a measured answer"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text: name the JSON of a measured answer") from error
     try:
         found = _measured(text)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UsageError(
             f"{path} is no document of `autofit tune --json` or `python -m workers.record`: name one of "
             "those, or give --peak and --kind"
@@ -240,52 +247,51 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
 
 def _measured(text: str) -> list[MeasuredPeak]:
     try:
-        documents = [json.loads(text)]
+        document = parse_json(text)
     except ValueError:
-        documents = [json.loads(line) for line in text.splitlines()]
-    if all(document["schema"] == _ROW_SCHEMA for document in documents):
-        return _of_rows(documents)
-    (document,) = documents
+        return _of_rows(map(parse_json, text.splitlines()))
+    if document["schema"] == _ROW_SCHEMA:
+        return _of_rows([document])
     if document["schema"] != "autofit.tune/1":
         raise ValueError(f"its schema is {document['schema']!r}")
     mode = (document["estimate"] or {}).get("mode", "train")
     sizes = {
-        (Knobs(**entry["knobs"]), entry["largest_batch"]): entry["peak_reserved_bytes"]
+        (from_plain(Knobs, entry["knobs"]), entry["largest_batch"]): entry["peak_reserved_bytes"]
         for entry in document["frontier"]
         if entry["evidence"] == Evidence.MEASURED and entry["peak_reserved_bytes"]
     }
     return [
-        MeasuredPeak(
-            workload=document["workload"],
-            batch_size=batch_size,
-            knobs=knobs,
-            mode=mode,
-            gpu=_card(document["device"]["name"]),
-            peak_bytes=peak_bytes,
-        )
+        _measured_peak(document, batch_size, knobs, mode, peak_bytes)
         for (knobs, batch_size), peak_bytes in sizes.items()
     ]
 
 
-def _of_rows(rows: list[dict[str, Any]]) -> list[MeasuredPeak]:
+def _of_rows(rows: Iterable[dict[str, Any]]) -> list[MeasuredPeak]:
     found = []
     for row in rows:
+        if row["schema"] != _ROW_SCHEMA:
+            raise ValueError(f"the schema of a row is {row['schema']!r}")
         if row["kind"] != "trial" or row["verdict"] != Verdict.FITS or row["evidence"] != Evidence.MEASURED:
             continue
         stretches = (row["first_step"], row["steady"], row["evaluation"], row["checkpoint"])
         peaks = [peaks["reserved_bytes"] for peaks in stretches if peaks["reserved_bytes"]]
         if peaks:
-            found.append(
-                MeasuredPeak(
-                    workload=row["workload"],
-                    batch_size=row["batch_size"],
-                    knobs=Knobs(**row["knobs"]),
-                    mode=row["mode"] or "train",
-                    gpu=_card(row["device"]["name"]),
-                    peak_bytes=max(peaks),
-                )
-            )
+            knobs = from_plain(Knobs, row["knobs"])
+            found.append(_measured_peak(row, row["batch_size"], knobs, row["mode"] or "train", max(peaks)))
     return found
+
+
+def _measured_peak(
+    document: dict[str, Any], batch_size: Any, knobs: Knobs, mode: Any, peak_bytes: Any
+) -> MeasuredPeak:
+    return MeasuredPeak(
+        workload=from_plain(str, document["workload"]),
+        batch_size=from_plain(int, batch_size),
+        knobs=knobs,
+        mode=from_plain(str, mode),
+        gpu=_card(from_plain(str, document["device"]["name"])),
+        peak_bytes=from_plain(int, peak_bytes),
+    )
 
 
 def _card(name: str) -> Gpu:

@@ -13,7 +13,6 @@ setting has the name of its option everywhere:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from autofit.paths import KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.settings import values
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
+from workers.documents import DocumentError, parse_toml, read_file
 from workers.knobs import KNOBS, Knobs
 from workers.setup import Setup
 
@@ -226,13 +226,13 @@ def _given_in_file(file: Path | None) -> _Given:
     if file is None:
         return {}
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = parse_toml(read_file(file))
     except OSError as error:
         raise UsageError(f"cannot read the settings file {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: not TOML: {error}") from error
+    except DocumentError as error:
+        raise UsageError(f"{file} {error}") from error
     _labelled(document, {_TABLE: (_TABLE, _TABLE)}, f"{file}: ", "table or key")
     table = document.get(_TABLE, {})
     if not isinstance(table, dict):

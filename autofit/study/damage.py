@@ -6,7 +6,6 @@ version wrote is whole, and found out by who reads it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +16,6 @@ DAMAGED = "autofit_damaged"  # an attribute of trials and studies that lack what
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a damaged record, or another version's, raises."""
 
-_DEEPEST = 64  # far beyond any document of ours; what copies and writes documents recurses
 _LONGEST_REASON = 120
 
 
@@ -93,32 +91,3 @@ def require_schema(record: Mapping[str, Any], newest: int) -> None:
         raise DamagedError(f"schema {number!r}")
     if number > newest:
         raise NewerError
-
-
-def parsed(text: str) -> Any:
-    """What JSON says.
-
-    Raises:
-        ValueError: it is none, or nested deeper than anything that was written here.
-    """
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if text.count("[") + text.count("{") > _DEEPEST and _is_deep(value):
-        raise ValueError("it is nested too deeply")
-    return value
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True

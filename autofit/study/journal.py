@@ -8,7 +8,6 @@ marked, and those after it keep their ids.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 from collections.abc import Generator, Iterable
@@ -22,7 +21,8 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
-from autofit.study.damage import DAMAGED, UNREADABLE, parsed
+from autofit.study.damage import DAMAGED, UNREADABLE
+from workers.documents import parse_json
 
 JOURNAL_SUFFIX = ".journal"
 
@@ -61,7 +61,7 @@ def open_journal(path: Path) -> JournalStorage:
         _require_journal(path)
         _drop_torn_line(path)
         return _Journal(_JournalFile(path))
-    except (ValueError, LookupError, TypeError, OptunaError) as error:
+    except (*UNREADABLE, AssertionError, OptunaError) as error:
         raise StorageError(
             f"{path} is not a study journal, or it is damaged: move it away or choose another file"
         ) from error
@@ -194,13 +194,13 @@ class _JournalFile(JournalFileBackend):
 def _operation(line: bytes) -> Any:
     text = line.decode("utf-8", "replace")
     try:
-        return parsed(line.decode())
+        return parse_json(line.decode())
     except ValueError:
         # Who was killed while it wrote left half an operation, which nobody has seen, before another's.
         torn, start, whole = text.rpartition(_START)
         if torn:
             with contextlib.suppress(ValueError):
-                return parsed(start + whole)
+                return parse_json(start + whole)
         return text
 
 
@@ -209,7 +209,7 @@ def _require_journal(path: Path) -> None:
     if path.exists():
         with path.open("rb") as file:
             first_line = file.readline()
-        if first_line.endswith(b"\n") and "op_code" not in json.loads(first_line):
+        if first_line.endswith(b"\n") and "op_code" not in parse_json(first_line):
             raise ValueError("the first line is not an operation of a journal")
 
 

@@ -26,17 +26,17 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.plain import from_plain
 from autofit.study.damage import (
     UNREADABLE,
     DamagedError,
     NewerError,
     OlderError,
     UnreadableError,
-    parsed,
     require_whole,
 )
 from autofit.study.owner import Owner
+from workers.documents import parse_json
+from workers.plain import from_plain
 from workers.protocol import OUTCOME_SCHEMA, PROTOCOL_VERSION, READABLE_OUTCOMES, TrialOutcome, Verdict
 
 OUTCOME = "outcome"
@@ -79,7 +79,7 @@ def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
     if text is None:
         return None
     try:
-        return _outcome(parsed(text))
+        return _outcome(parse_json(text))
     except UnreadableError:
         raise
     except UNREADABLE as error:

@@ -20,7 +20,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import Select, select
 from sqlalchemy.exc import DBAPIError
 
-from autofit.study.damage import DAMAGED, UNREADABLE, parsed
+from autofit.study.damage import DAMAGED, UNREADABLE
+from workers.documents import parse_json
 
 _Read = TypeVar("_Read")
 
@@ -187,7 +188,7 @@ class Relations(RDBStorage):
 
 
 def _attribute(key: str, text: str) -> dict[str, Any]:
-    return {key: parsed(text)}
+    return {key: parse_json(text)}
 
 
 def _mark() -> dict[str, Any]:

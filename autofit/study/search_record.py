@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from optuna.storages import BaseStorage
 
-from autofit.plain import from_plain
 from autofit.search.choice import Configuration
 from autofit.search.space import SearchSpace
 from autofit.study.damage import DAMAGED, UNREADABLE, DamagedError, NewerError
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
 from workers.setup import DDP, LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 

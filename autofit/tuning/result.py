@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from autofit.hardware.budget import Budget
-from autofit.plain import from_plain
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
 from autofit.questions.advice import Advice
@@ -19,6 +18,7 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names, varied_knobs
 from autofit.units import format_bytes
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.protocol import Device, Evidence, TrialOutcome
 from workers.setup import TYPICAL, WORST
 

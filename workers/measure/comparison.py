@@ -13,7 +13,10 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from workers.documents import parse_json
+from workers.plain import from_plain
 from workers.process.child_process import ChildProcess
 from workers.process.isolate import NO_GPU
 from workers.protocol import TrialError, WorkloadRef
@@ -77,7 +80,8 @@ def compare_outputs(
     except OSError as error:
         raise ComparisonFailedError(f"no process could be started for the models ({error})") from error
     try:
-        answer = json.loads(process.ask(json.dumps(request), time.monotonic() + deadline_seconds))
+        answer = parse_json(process.ask(json.dumps(request), time.monotonic() + deadline_seconds))
+        return _compared(answer)
     except TimeoutError:
         raise ComparisonFailedError(f"the models did not finish within {deadline_seconds:g} s") from None
     except (EOFError, ValueError) as error:
@@ -88,9 +92,13 @@ def compare_outputs(
     finally:
         process.kill()
         process.log.close()
+
+
+def _compared(answer: Any) -> tuple[OutputComparison, ...]:
+    """What the process answered; raises `ValueError` where that makes no sense."""
+    if not isinstance(answer, dict):
+        raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:
-        told = TrialError(**answer["error"])
+        told = from_plain(TrialError, answer["error"])
         raise ComparisonFailedError(told.message, told)
-    return tuple(
-        OutputComparison(**{**one, "not_shared": tuple(one["not_shared"])}) for one in answer["outputs"]
-    )
+    return from_plain(tuple[OutputComparison, ...], answer.get("outputs"))

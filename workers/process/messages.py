@@ -10,7 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from workers.errors import InvalidTrialError, WorkerError
+from workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
 from workers.process.sources import is_installed
 from workers.protocol import TrialError
@@ -19,6 +19,7 @@ from workers.workload.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{_WORKERS}workload/models/"
+_END_CHARACTERS = 20_000  # of a message or a traceback that is cut
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
@@ -53,26 +54,41 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
 def told(error: BaseException) -> TrialError:
     """What an exception says to the user of a workload."""
     if isinstance(error, WorkerError):
-        return TrialError(kind=error.kind, message=str(error))
+        return TrialError(kind=error.kind, message=_cut(str(error)))
     if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+        message = _cut(str(error))
         if error.__cause__ is None:
-            return TrialError(kind="user", message=str(error))
-        return dataclasses.replace(user_error(error.__cause__), message=str(error))
+            return TrialError(kind="user", message=message)
+        return dataclasses.replace(user_error(error.__cause__), message=message)
     return user_error(error)
 
 
 def user_error(error: BaseException) -> TrialError:
     """Tells a workload's exception in one sentence, with the line of the user's own file."""
-    name, text = type(error).__name__, str(error).strip()
-    message = f"{name}: {brief(text.splitlines()[0])}" if text else name
+    message = brief(in_short(error))
+    try:
+        message += _place(error)
+        frames = _user_traceback(error)
+    except Exception as failure:  # noqa: BLE001 - what the user's exception holds may be anything
+        frames = f"(the traceback cannot be made: {in_short(failure)})"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = text_of(error.name).partition(".")[0]
+        message += f": install {package} where trials run, or add its folder to PYTHONPATH"
+    return TrialError(kind="user", message=_cut(message), traceback=_cut(frames))
+
+
+def _place(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_users(frame.filename):
-            message += f" ({frame.filename}:{frame.lineno}, in {frame.name})"
-            break
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        message += f": install {package} where trials run, or add its folder to PYTHONPATH"
-    return TrialError(kind="user", message=message, traceback=_user_traceback(error))
+            return f" ({frame.filename}:{frame.lineno}, in {frame.name})"
+    return ""
+
+
+def _cut(text: str) -> str:
+    """The text, of a long one both ends."""
+    if len(text) <= 2 * _END_CHARACTERS:
+        return text
+    return f"{text[:_END_CHARACTERS]}\n…\n{text[-_END_CHARACTERS:]}"
 
 
 def _is_users(path: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from workers.errors import InvalidTrialError, WorkerError
+from workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from workers.protocol import WorkloadRef
 from workers.scripts import launchers
 from workers.scripts.batches import with_constant
@@ -132,15 +132,14 @@ def _accept(watch: StepWatch, error: Exception) -> None:
     """Goes on with what was seen before a script failed; raises its error where that is too little."""
     if not watch.has_enough:
         raise error
-    text = str(error).strip().splitlines()
-    said = f"{type(error).__name__}{': ' + text[0] if text else ''}"
-    watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; the script then raised {said}")
+    said = f"the script then raised {in_short(error)}"
+    watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; {said}")
 
 
 def _exit_message(name: str, code: object, num_steps: int) -> str:
-    said = code if isinstance(code, str) else _last_printed_line()
+    said = text_of(code) if isinstance(code, str) else _last_printed_line()
     told = f": {said}" if said else ""
-    how = "an error" if isinstance(code, str) else f"code {code}"
+    how = "an error" if isinstance(code, str) else f"code {text_of(code)}"
     return f"{name} exited with {how} after {num_steps} optimizer steps{told}"
 
 

@@ -95,7 +95,7 @@ def test_the_loss_is_of_the_forward_pass():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "no JSON"),
+        (b"", "is not a profile"),
         (b"not even gzip", "is not a profile"),
         (gzip.compress(b"not json", mtime=0), "no JSON"),
         (gzip.compress(b"\xff\xfe\x00", mtime=0), "no JSON"),
@@ -116,7 +116,7 @@ def test_the_loss_is_of_the_forward_pass():
         (packed({**document(), "found_bytes": {"3": 512}}), "an allocation that does not exist"),
         (packed({**document(), "found_bytes": {"2": -1}}), "not a whole number"),
         (packed({**document(), "found_bytes": {"two": 512}}), "malformed"),
-        (packed({**document(), "versions": None}), "versions are not a table"),
+        (packed({**document(), "versions": None}), "None is not of type dict"),
         (packed({**document(), "trace": {**document()["trace"], "convolutions": ["x"]}}), "malformed"),
         (
             packed({**document(), "trace": {**document()["trace"], "marks": [[-5, "model"]]}}),

@@ -19,7 +19,6 @@ from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
-from autofit.plain import from_plain
 from autofit.predict import observations
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
@@ -28,6 +27,7 @@ from autofit.tuning import earlier_answers
 from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
 from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs
+from workers.plain import from_plain
 from workers.process.sources import content_digest
 from workers.protocol import Device, Evidence
 from workers.run import close_predictor

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workers.documents import parse_json, read_file
 from workers.predict.plans.cudnn import CudnnError, dotted, find_library
 from workers.predict.plans.device_properties import DeviceProperties
 from workers.predict.plans.plan import Plan
@@ -93,13 +94,13 @@ class CudnnPlans:
         if self._cache is None:
             return
         with suppress(OSError):  # what cannot be read is asked for again
-            for line in self._cache.read_bytes().splitlines():
+            for line in read_file(self._cache).splitlines():
                 self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
         """Takes up an answer; one that was cut short, by a full disk or a crash, is asked for again."""
         with suppress(ValueError, KeyError, TypeError, AttributeError):
-            data = json.loads(line)
+            data = parse_json(line)
             known = {key: _plans(rows) for key, rows in data["plans"].items()}
             self._version = int(data["version"])
             self._known |= known
@@ -133,7 +134,7 @@ class _PlanServer:
             process = self._started()
             try:
                 text = process.ask(json.dumps(request), time.monotonic() + _DEADLINE_SECONDS)
-                answer: dict[str, Any] = json.loads(text)
+                answer: dict[str, Any] = parse_json(text)
             except BaseException as error:
                 self._process = None
                 death = process.kill()

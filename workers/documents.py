@@ -1,0 +1,204 @@
+"""What others wrote, read within stated limits: files, what they compress, JSON and TOML.
+
+    a file's bytes, or what it grows to       MOST_BYTES, unless its reader says less
+    memory of a JSON document, estimated      MOST_JSON_MEMORY_BYTES
+    JSON's and TOML's nesting                 MOST_LEVELS
+    whole numbers                             64 bits, with a sign
+    other numbers                             finite
+    bytes of TOML                             MOST_TOML_BYTES
+    dots in one line of TOML                  MOST_DOTS
+    seconds that a pipe may be silent         PIPE_SECONDS
+
+Whatever a file of ten megabytes holds, to read it takes less than half a gigabyte and a few seconds. Every
+reader of files, answers and records that may come from elsewhere goes through here.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import json
+import math
+import os
+import select
+import stat
+import tomllib
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MOST_BYTES = 48 << 20
+MOST_JSON_MEMORY_BYTES = 320 << 20
+MOST_TOML_BYTES = 1 << 18
+MOST_DOTS = 256
+MOST_LEVELS = 64
+PIPE_SECONDS = 5.0
+
+_MOST_INTEGER = (1 << 63) - 1
+# What CPython takes for an object of one member, a list of one, and a number or a short text.
+_OBJECT_BYTES, _LIST_BYTES, _VALUE_BYTES = 240, 96, 64
+_WIDEST_BYTES = 4  # of a character, in a text that has a single one beyond U+FFFF
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_MANY_DIGITS = b"0" * 19
+_ZLIB_OR_GZIP = 47  # zlib's own number for "either, by the header"
+
+
+class DocumentError(ValueError):
+    """What was read is no such document, or beyond a limit; the text says which, after "it"."""
+
+
+def read_file(
+    path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, pipe_seconds: float = PIPE_SECONDS
+) -> bytes:
+    """The content of a file or of a pipe that somebody writes to.
+
+    Raises:
+        OSError: it cannot be read, is a pipe that stays silent, or larger; `strerror` says why.
+    """
+    content = bytearray()
+    with _opened(path) as file:
+        may_wait = not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        while len(content) <= most_bytes:
+            if may_wait and not select.select([file], [], [], pipe_seconds)[0]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {pipe_seconds:g} s")
+            chunk = file.read(1 << 20)
+            if not chunk:
+                return bytes(content)
+            content += chunk
+    raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10:,} KiB")
+
+
+def _opened(path: str | os.PathLike[str]) -> io.FileIO:
+    try:
+        return io.FileIO(os.fspath(path), opener=_without_waiting)
+    except ValueError as error:  # a NUL in the name, or half of a character
+        raise OSError(errno.EINVAL, f"no file can have that name ({error})") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a pipe at once, where there is no writer yet too."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
+    """What was compressed with gzip or zlib.
+
+    Raises:
+        DocumentError: it is neither, cut off, damaged, or grows beyond the limit.
+    """
+    inflater = zlib.decompressobj(wbits=_ZLIB_OR_GZIP)
+    try:
+        content = inflater.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise DocumentError("is damaged") from error
+    if len(content) > most_bytes:
+        raise DocumentError(f"grows beyond {most_bytes >> 20} MiB")
+    if not inflater.eof:
+        raise DocumentError("is truncated")
+    if inflater.unused_data:
+        raise DocumentError("is damaged")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON document; half of a surrogate pair, which no stream can write, becomes a question mark.
+
+    Raises:
+        DocumentError: it is none, or beyond a limit.
+    """
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    may_have_halves = b"\\ud" in data or b"\\uD" in data
+    _require_affordable(data, times=2 if may_have_halves else 1)
+    parse_integer = _integer if _MANY_DIGITS in data.translate(_DIGITS_AS_ZEROS) else None
+    try:
+        text = data.decode().removeprefix("\ufeff")
+        value = json.loads(text, parse_int=parse_integer, parse_float=_finite, parse_constant=_finite)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except DocumentError:
+        raise
+    except ValueError as error:
+        raise DocumentError(f"is no JSON ({error})") from error
+    for _ in _levels(value):
+        pass
+    if may_have_halves:
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
+
+
+def _require_affordable(data: bytes, *, times: int) -> None:
+    """Estimates what a document takes by its punctuation, before anything of it is made so many times."""
+    if len(data) > MOST_BYTES:
+        raise DocumentError(f"is larger than {MOST_BYTES >> 20} MiB")
+    text_bytes = len(data) * (1 if data.isascii() and times == 1 else 2 * _WIDEST_BYTES)
+    num_objects, num_lists, num_values = map(data.count, (b"{", b"[", b","))
+    made_bytes = num_objects * _OBJECT_BYTES + num_lists * _LIST_BYTES + num_values * _VALUE_BYTES
+    if text_bytes + times * made_bytes > MOST_JSON_MEMORY_BYTES:
+        raise DocumentError("has more values than any document of autofit")
+
+
+def parse_toml(data: str | bytes) -> dict[str, Any]:
+    """A TOML document.
+
+    Raises:
+        UnicodeDecodeError: it is no UTF-8.
+        DocumentError: it is none, or beyond a limit.
+    """
+    text = data if isinstance(data, str) else data.decode()
+    if len(text) > MOST_TOML_BYTES:
+        raise DocumentError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
+    # tomllib takes the square of the parts of a key.
+    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        raise DocumentError(f"has a line with more than {MOST_DOTS} dots")
+    try:
+        value = tomllib.loads(text)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:
+        raise DocumentError(f"is not TOML ({error})") from error
+    for each in itertools.chain.from_iterable(_levels(value)):
+        for child in _children(each):
+            if isinstance(child, int):
+                _require_small(child)
+            elif isinstance(child, float):
+                _finite(child)
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len(str(-_MOST_INTEGER)):
+        raise DocumentError("has a whole number of more than 64 bits")
+    return _require_small(int(digits))
+
+
+def _require_small(number: int) -> int:
+    if abs(number) > _MOST_INTEGER:
+        raise DocumentError("has a whole number of more than 64 bits")
+    return number
+
+
+def _finite(number: str | float) -> float:
+    if not math.isfinite(value := float(number)):
+        raise DocumentError("has a number that is not finite")
+    return value
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The objects and lists of a document, those on one level after those on the one above."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_LEVELS):
+        if not level:
+            return
+        yield level
+        level = [child for each in level for child in _children(each) if type(child) in (dict, list)]
+    if level:
+        raise _too_deep()
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if type(value) is dict else value
+
+
+def _too_deep() -> DocumentError:
+    return DocumentError(f"nests more than {MOST_LEVELS} levels deep")

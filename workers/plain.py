@@ -1,0 +1,84 @@
+"""Makes dataclasses again from the plain values that `dataclasses.asdict` and JSON turned them into."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+_Made = TypeVar("_Made")
+
+
+def from_plain(kind: type[_Made], value: Any) -> _Made:
+    """Makes an object of a type from dictionaries, lists, strings and numbers.
+
+    What a dataclass does not know is left out, such as sums that its document shows beside it.
+
+    Raises:
+        ValueError: the value is none of that type, or lacks a field.
+    """
+    try:
+        made: _Made = _maker(typing.cast("Any", kind))(value)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"this is not a valid {kind.__name__}: {error}") from error
+    return made
+
+
+@functools.cache
+def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a kind of type
+    """What makes a value of a type, found out once."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (only,) = (argument for argument in arguments if argument is not types.NoneType)
+        make = _maker(only)
+        return lambda value: None if value is None else make(value)
+    if origin is tuple:
+        return _tuple_maker(arguments)
+    if kind is Any:
+        return lambda value: value
+    if origin in (dict, Mapping):
+        key, item = map(_maker, arguments)
+        return lambda value: {key(each): item(value[each]) for each in _instance(dict, value)}
+    if dataclasses.is_dataclass(kind):
+        return functools.partial(_dataclass, kind)
+    if issubclass(kind, Enum):
+        return lambda value: kind(_instance(str, value))
+    return functools.partial(_instance, kind)
+
+
+def _tuple_maker(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+    if arguments[-1] is Ellipsis:
+        make = _maker(arguments[0])
+        return lambda value: tuple(map(make, _sequence(value)))
+    makers = tuple(map(_maker, arguments))
+    return lambda value: tuple(make(each) for make, each in zip(makers, _sequence(value), strict=True))
+
+
+def _sequence(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{reprlib.repr(value)} is not a list")
+    return value
+
+
+def _instance(kind: Any, value: Any) -> Any:
+    if kind is float and type(value) is int:
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{reprlib.repr(value)} is not of type {kind.__name__}")
+    return value
+
+
+def _dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
+    given = _instance(dict, value)
+    return kind(**{name: make(given[name]) for name, make in _makers(kind).items() if name in given})
+
+
+@functools.cache
+def _makers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    hints = typing.get_type_hints(kind)
+    return {each.name: _maker(hints[each.name]) for each in dataclasses.fields(kind) if each.init}
