@@ -18,7 +18,7 @@
     └── InternalError              1   autofit itself is wrong
 
 When nothing fits there is a result and no exception: `tune` and `check` exit with 3. A check that is
-unsure exits with 6, an interrupted search with 130.
+unsure exits with 6, an interrupted command with 130.
 """
 
 from __future__ import annotations

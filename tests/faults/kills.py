@@ -66,7 +66,8 @@ class Kill:
     """Which process gets which signal when.
 
     Attributes:
-        moment: of a whole search, as a share of its time; a process that is not there yet is waited for.
+        moment: of a whole search, as a share of what it does: two parts for what comes before the first
+            trial, and one for each trial. A process that is not there yet is waited for.
     """
 
     number: int
@@ -87,10 +88,27 @@ def kills_of(seed: int) -> Iterator[Kill]:
 
 @dataclass(frozen=True)
 class Reference:
-    """The search without a fault."""
+    """The search without a fault.
+
+    Attributes:
+        first_seconds: from its start to that of its first trial.
+        trial_seconds: for each trial.
+    """
 
     answer: tuple[int, int | None]
-    seconds: float
+    num_trials: int
+    first_seconds: float
+    trial_seconds: float
+
+    def await_moment(self, moment: float, search: Search, coordinator: subprocess.Popen[str]) -> None:
+        """Waits until a search is as far as the moment says, or has ended."""
+        part = moment * (2 + self.num_trials)
+        num_begun = max(0, int(part) - 1)  # trials
+        while len(search.ran) < num_begun and coordinator.poll() is None:
+            time.sleep(_LOOK_SECONDS)
+        seconds = (part - num_begun - 1) * self.trial_seconds if num_begun else part / 2 * self.first_seconds
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            coordinator.wait(max(seconds, 0 if num_begun else _EARLIEST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -159,14 +177,21 @@ class _Tried:
 def reference(folder: Path) -> Reference:
     """Runs the search once as it is."""
     tried = _Tried(folder, None)
-    begin = time.monotonic()
-    end = finished(tried.start())
-    seconds = time.monotonic() - begin
-    assert tried.outlived() == []
-    left = tried.left_behind()
-    assert left == [], left
-    tried.close()
-    return Reference(end.answer, seconds)
+    try:
+        begin = time.monotonic()
+        coordinator = tried.start()
+        while not tried.search.ran:
+            assert coordinator.poll() is None
+            time.sleep(_LOOK_SECONDS)
+        first = time.monotonic()
+        end = finished(coordinator)
+        num_trials = len(tried.search.ran)
+        assert tried.outlived() == []
+        left = tried.left_behind()
+        assert left == [], left
+        return Reference(end.answer, num_trials, first - begin, (time.monotonic() - first) / num_trials)
+    finally:
+        tried.close()
 
 
 def try_kill(kill: Kill, normal: Reference, folder: Path, postgres: Postgres | None) -> Report:
@@ -191,7 +216,7 @@ def _tried(kill: Kill, normal: Reference, tried: _Tried, postgres: Postgres | No
     if postgres is not None and is_sent:
         _start_again(postgres, drained)
     end = drained.finished()
-    seconds = time.monotonic() - sent if not is_sent else drained.ended - sent
+    seconds = drained.ended - sent
     problems += [f"alive after {GONE_SECONDS:g} s: {command}" for command in tried.outlived()]
     problems += [f"left behind: {name}" for name in tried.left_behind()]
     if postgres is not None and not postgres.is_running():
@@ -246,10 +271,7 @@ def _send(
     postgres: Postgres | None,
 ) -> bool:
     """Sends the signal when its moment has come and its process is there; False if the search ended first."""
-    begin = time.monotonic()
-    moment = max(_EARLIEST_SECONDS, kill.moment * normal.seconds)
-    while time.monotonic() - begin < moment and coordinator.poll() is None:
-        time.sleep(_LOOK_SECONDS)
+    normal.await_moment(kill.moment, tried.search, coordinator)
     while coordinator.poll() is None:
         if postgres is not None:
             postgres.signal(kill.signal)

@@ -82,6 +82,24 @@ def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_noth
     assert folders() <= before
 
 
+@pytest.mark.parametrize("which", ["host", "keeper"])
+def test_the_death_of_the_process_that_speaks_with_ray_or_of_its_keeper_leaves_nothing_either(
+    tmp_path: Path, which: str
+):
+    trials, before = TrialFolder(tmp_path), folders()
+    with marking() as mark:
+        with RayApart() as dispatcher:
+            running = dispatcher.submit(trials.spec("hangs"))
+            trial = [psutil.Process(pid) for pid in trials.wait_until_it_hangs()]
+            keeper = psutil.Process(dispatcher._process.pid)
+            (host,) = keeper.children()
+            (host if which == "host" else keeper).kill()
+            with pytest.raises(DispatchError, match="the process that speaks with Ray ended"):
+                running.result(timeout=30)
+        assert survivors([*trial, *marked_processes(mark)]) == []
+    assert folders() <= before
+
+
 def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str):
     unwanted = threading.Event()
 
