@@ -13,6 +13,7 @@ lint:
 	ruff format --check .
 	mypy
 	lint-imports
+	python tests/licences.py
 
 # Speed and memory as ratios against something measured in the same run.
 bench:

@@ -162,13 +162,38 @@ def _bounded(
     return Bounded()
 
 
+def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
+    """Writes the metrics out once for all who wait for them at the same moment."""
+    from aiohttp import web
+    from prometheus_client.aiohttp import make_aiohttp_handler
+
+    write: Any = make_aiohttp_handler(registry, disable_compression=True)
+    coming: dict[object, asyncio.Task[web.Response]] = {}
+
+    async def write_soon(wanted: object, request: web.BaseRequest) -> web.Response:
+        await asyncio.sleep(0)  # whoever else has asked by now joins
+        del coming[wanted]
+        written: web.Response = await write(request)
+        return written
+
+    async def metrics(request: web.BaseRequest) -> web.Response:
+        wanted = request.query_string, tuple(request.headers.getall("Accept", ()))
+        if wanted not in coming:
+            coming[wanted] = asyncio.create_task(write_soon(wanted, request))
+        written = await coming[wanted]
+        response = web.Response(status=written.status, headers=written.headers, body=written.body)
+        response.enable_compression()
+        return response
+
+    return metrics
+
+
 def _answering(
     registry: CollectorRegistry, checks: Mapping[str, Check]
 ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
     from aiohttp import web
-    from prometheus_client.aiohttp import make_aiohttp_handler
 
-    metrics = make_aiohttp_handler(registry)
+    metrics = _shared(registry)
 
     async def answer(request: Any) -> web.StreamResponse:
         path = request.path
