@@ -154,6 +154,10 @@ class StorageError(InfrastructureError):
     kind = "storage"
 
 
+class StorageDeniedError(StorageError):
+    """The database lets this user read, but not do this."""
+
+
 class DispatchError(InfrastructureError):
     """No worker can be reached, or a trial was lost or hung after its retry."""
 

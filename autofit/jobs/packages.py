@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError, UsageError
 from autofit.jobs.records import WorkingDir
+from autofit.study.damage import UNREADABLE
 from autofit.study.storage import Storage, quiet_optuna
 from autofit.units import format_bytes
 
@@ -86,7 +87,7 @@ def store(storage: Storage, package: bytes) -> WorkingDir:
         study = optuna.create_study(
             storage=storage.backend, study_name=name, direction="maximize", load_if_exists=True
         )
-        if not study.get_trials(deepcopy=False):
+        if all(_content_of(trial, digest) is None for trial in study.get_trials(deepcopy=False)):
             content = base64.b64encode(package).decode("ascii")
             study.add_trial(
                 create_trial(
@@ -114,9 +115,19 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
 
     with quiet_optuna():
         trials = storage.run(read)
-    package = base64.b64decode(trials[0].user_attrs[_CONTENT]) if trials else b""
-    if hashlib.sha256(package).hexdigest() != working_dir.digest:
+    found = (_content_of(trial, working_dir.digest) for trial in trials)
+    package = next((content for content in found if content is not None), None)
+    if package is None:
         raise PackageGoneError(
             f"the job's working directory is no longer in {storage.where}: submit the job with --again"
         )
     return package
+
+
+def _content_of(trial: FrozenTrial, digest: str | None) -> bytes | None:
+    """The package that a trial keeps; None where it is not the one of that digest, whatever it is."""
+    try:
+        package = base64.b64decode(trial.user_attrs[_CONTENT])
+    except UNREADABLE:
+        return None
+    return package if hashlib.sha256(package).hexdigest() == digest else None

@@ -50,6 +50,7 @@ _NUM_TRIES = 10  # of making the tables where there is no lock, each losing a ra
 # What a server says that others keep busy, that goes down or that comes up: SQLSTATE classes and codes of
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")
+_DENIED_STATE = "42501"  # insufficient_privilege
 
 
 def parse_url(url: str) -> URL:
@@ -141,6 +142,15 @@ def passes(error: BaseException | None) -> bool:
             return True
         if isinstance(error, DBAPIError):
             return error.connection_invalidated or _is_passing(error.orig)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def denies(error: BaseException | None) -> bool:
+    """Whether the database's user may not do what was tried."""
+    while error is not None:
+        if isinstance(error, DBAPIError):
+            return str(getattr(error.orig, "sqlstate", "")) == _DENIED_STATE
         error = error.__cause__ or error.__context__
     return False
 

@@ -86,13 +86,19 @@ class Relations(RDBStorage):
         def what_is_left() -> FrozenTrial:
             return self._marked(
                 trial.trial_id,
-                trial.number,
+                self._rank(trial.study_id, trial.trial_id) if trial.number is None else trial.number,
                 trial.state,
                 self._attributes(models.TrialUserAttributeModel, trial.trial_id),
             )
 
         build = super()._build_frozen_trial_from_trial_model
-        return _or(lambda: build(trial), what_is_left)
+
+        def whole() -> FrozenTrial:
+            if trial.number is None:
+                raise ValueError("it has no number")
+            return build(trial)
+
+        return _or(whole, what_is_left)
 
     # ── what is left ────────────────────────────────────────────────────────────────────────────
 
@@ -116,8 +122,12 @@ class Relations(RDBStorage):
         trial = models.TrialModel
         of_trial = select(trial.study_id).where(trial.trial_id == trial_id)
         studies = _or(lambda: self._all(of_trial), list)
-        earlier = [other for study in studies for other in self._ids(study) if other < trial_id]
-        return self._marked(trial_id, len(earlier), TrialState.FAIL, {})
+        number = sum(self._rank(study, trial_id) for study in studies)
+        return self._marked(trial_id, number, TrialState.FAIL, {})
+
+    def _rank(self, study_id: int, trial_id: int) -> int:
+        """The number that a trial must have had."""
+        return sum(other < trial_id for other in self._ids(study_id))
 
     def _marked(
         self, trial_id: int, number: int, state: TrialState, attributes: dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, RDBStorage
 
-from autofit.errors import StorageError, UsageError
+from autofit.errors import StorageDeniedError, StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
 from autofit.study.journal import JOURNAL_SUFFIX, open_journal
 from workers.shown import brief, redacted_place
@@ -40,6 +40,7 @@ class Storage:
         where: the file or URL as messages show it, without a password.
         errors: what its library raises when the storage fails.
         passes: whether an operation that failed so may succeed later.
+        denies: whether it failed for want of a right.
         wait_seconds: how long `run` tries again.
     """
 
@@ -50,12 +51,14 @@ class Storage:
         where: str,
         errors: tuple[type[Exception], ...],
         passes: Callable[[BaseException | None], bool] = _never,
+        denies: Callable[[BaseException | None], bool] = _never,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self.backend = backend
         self.where = where
         self._errors = errors
         self._passes = passes
+        self._denies = denies
         self._wait_seconds = wait_seconds
 
     @contextlib.contextmanager
@@ -64,6 +67,11 @@ class Storage:
         try:
             yield
         except self._errors as error:
+            if self._denies(error):
+                raise StorageDeniedError(
+                    f"{self.where} does not allow its user to do this: {_reason(error)}; see the roles in "
+                    "deploy/README.md"
+                ) from error
             raise storage_error(self.where, error) from error
         except KeyError as error:
             if error.args != (_NOT_FOUND,):
@@ -204,6 +212,7 @@ def _open_database(storage: str, wait_seconds: float) -> Storage:
         where=where,
         errors=database.ERRORS,
         passes=database.passes,
+        denies=database.denies,
         wait_seconds=wait_seconds,
     )
 

@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +24,11 @@ from typing import Any
 import sqlalchemy
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.jobs.queue import JOBS_STUDY, JobQueue
 from autofit.jobs.records import JobSpec
-from autofit.study.damage import Kind, UnreadableError
+from autofit.study.damage import UNREADABLE, Kind, UnreadableError
 from autofit.study.database import parse_url
 from autofit.study.search_record import SearchRecord
 from autofit.study.storage import open_storage, quiet_optuna
@@ -38,6 +40,7 @@ from tests.postgres import running_postgres
 from workers.protocol import Verdict
 
 BIG = "big"
+_NUM_JOBS = 3
 NESTED = "[" * 3000 + "]" * 3000
 
 _Change = Callable[[str], str]
@@ -153,40 +156,69 @@ class Filled:
         self.num = num
         self.num_waiting = num - 4 * num // 5
         with quiet_optuna():
-            self._add_jobs()
-            with open_search(url, name=BIG) as study:
-                for _ in range(num):
-                    tell(study, study.ask(), verdict=Verdict.LOST)
+            self._add_first_of_each()
             with contextlib.closing(open_storage(url, BIG)) as storage:
-                self._add_studies(storage.backend)
-                for number in range(num):
-                    self._add_answer(storage.backend, self.question(number))
+                self._add_copies(storage.backend)
 
     def question(self, number: int) -> Question:
         return Question(parts={"number": number}, roots=(), own_file=None, storage=self.url, wait_seconds=1.0)
 
-    def _add_jobs(self) -> None:
+    def _add_first_of_each(self) -> None:
+        """Records as those who keep them write them, a job of each state among them."""
         spec = JobSpec(options={"model": "w", "gpu-mem": "16G"}, workload="w", max_drivers=self.num)
         with JobQueue.open(self.url) as queue:
-            for number in range(self.num):
+            for number in range(_NUM_JOBS):
                 queue.enqueue(f"job-{number}", spec)
-            for number in range(self.num - self.num_waiting):
+            for number in range(_NUM_JOBS - 1):
                 claimed = queue.claim_next()
                 assert claimed is not None
-                job = queue.record_attempt(claimed, f"{claimed.job_id}.1")
-                if number % 2:
+                job = queue.record_attempt(claimed, f"job-{number}.1")
+                if number == 0:
                     queue.finish(job, {"schema": "autofit.tune/1", "best": None})
+            waiting = queue.record(f"job-{_NUM_JOBS - 1}")
+            assert waiting is not None
+            queue.give_up(waiting, "it is of another kind than its copies")
+        for name in (BIG, "study-0"):
+            with open_search(self.url, name=name) as study:
+                tell(study, study.ask(), verdict=Verdict.LOST)
+        asked = self.question(0)
+        earlier_answers.keep(asked, result(), {})
 
-    def _add_studies(self, backend: BaseStorage) -> None:
-        attributes = backend.get_study_user_attrs(backend.get_study_id_from_name(BIG))
-        for number in range(self.num):
+    def _add_copies(self, backend: BaseStorage) -> None:
+        def first(study: str) -> list[FrozenTrial]:
+            return backend.get_all_trials(backend.get_study_id_from_name(study))
+
+        over, running, given_up = first(JOBS_STUDY)
+        jobs = backend.get_study_id_from_name(JOBS_STUDY)
+        for number in range(_NUM_JOBS, self.num):
+            template = over if number % 2 else running
+            if number >= self.num - self.num_waiting:
+                as_enqueued = {name: given_up.user_attrs[name] for name in ("job", "enqueued_by")}
+                template = create_trial(state=TrialState.WAITING, user_attrs=as_enqueued)
+            self._add_job(backend, jobs, number, template)
+        (trial,) = first(BIG)
+        for _ in range(1, self.num):
+            backend.create_new_trial(backend.get_study_id_from_name(BIG), trial)
+        attributes = backend.get_study_user_attrs(backend.get_study_id_from_name("study-0"))
+        for number in range(1, self.num):
             study_id = backend.create_new_study([StudyDirection.MAXIMIZE], f"study-{number}")
             for key, value in attributes.items():
                 backend.set_study_user_attr(study_id, key, value)
+        (answer,) = first(self.question(0).study)
+        for number in range(1, self.num):
+            asked = self.question(number)
+            study_id = backend.create_new_study([StudyDirection.MAXIMIZE], asked.study)
+            backend.set_study_user_attr(study_id, "autofit_answer", True)
+            answer.user_attrs = {**answer.user_attrs, "question": dict(asked.parts)}
+            backend.create_new_trial(study_id, answer)
 
-    def _add_answer(self, backend: BaseStorage, asked: Question) -> None:
-        entry = {"schema": 1, "result": result().to_dict(), "sources": [], "question": dict(asked.parts)}
-        earlier_answers._write(backend, asked.study, entry, result())
+    @staticmethod
+    def _add_job(backend: BaseStorage, study_id: int, number: int, template: FrozenTrial) -> None:
+        attributes = {**template.user_attrs, "job_id": f"job-{number}"}
+        if "attempts" in attributes:
+            attributes["attempts"] = [{**attributes["attempts"][0], "submission_id": f"job-{number}.1"}]
+        template.user_attrs = attributes
+        backend.create_new_trial(study_id, template)
 
     def place(self, kind: Kind, number: int) -> Place:
         """Where a record of a kind is."""
@@ -200,7 +232,7 @@ class Filled:
 
     def poison(self) -> dict[int, Poison]:
         """Poisons one record of each kind in each way; by number."""
-        poisoned = {3 + 2 * index: poison for index, poison in enumerate(POISONS)}
+        poisoned = {3 + index: poison for index, poison in enumerate(POISONS)}
         for number, poison in poisoned.items():
             change(self.url, self.place(poison.kind, number), poison.change)
         return poisoned
@@ -223,9 +255,8 @@ class Filled:
                     attributes = backend.get_study_user_attrs(ids[f"study-{number}"])
                     with contextlib.suppress(UnreadableError):
                         found[Kind.STUDY, number] = SearchRecord.of(attributes)
-                    with contextlib.suppress(UnreadableError):
+                    with contextlib.suppress(*UNREADABLE):
                         asked = self.question(number)
-                        earlier_answers.require_readable(backend, ids[asked.study])
                         entry = earlier_answers._read(backend, asked.study)
                         found[Kind.ANSWER, number] = entry and earlier_answers._held(entry, asked)
         return found
@@ -305,7 +336,8 @@ def _change_line(path: Path, place: Place, of_text: _Change) -> None:
         try:
             operation = json.loads(line)
         except (ValueError, RecursionError):
-            operation = {"op_code": 4, "study_id": 0, "user_attrs": {}} if '"datetime_start"' in line else {}
+            created = re.match(r'{"op_code":4,"worker_id":"[^"]*","study_id":(\d+)', line)
+            operation = {} if created is None else {"op_code": 4, "study_id": int(created[1])}
         owner: tuple[str, int | None] | None = None
         match operation.get("op_code"):
             case 0 if operation["study_name"] not in studies:

@@ -16,7 +16,7 @@ from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting, without_secret
-from autofit.errors import ExitCode, UsageError
+from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
 from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SUBMIT_SCHEMA = "autofit.submit/1"
 
+_LEFT_TO_OTHERS = "the storage's user may not start jobs, so they wait for `autofit serve --address`"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -87,7 +88,10 @@ def submit(
     ray_jobs = RayJobs(require_address(address))
     with JobQueue.open(url) as queue:
         fleet, queued = request.enqueue(queue, again=again)
-        admit(queue, ray_jobs)
+        try:
+            admit(queue, ray_jobs)
+        except StorageDeniedError:  # whoever may only submit leaves the rest to `autofit serve`
+            click.echo(f"note: {_LEFT_TO_OTHERS}", err=True)
         jobs = [(queue.record(job.job_id) or job, is_new) for job, is_new in queued]
     if as_json:
         print_document(_document(fleet, jobs))
