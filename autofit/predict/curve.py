@@ -260,7 +260,7 @@ class PredictedCurve:
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
         on_card = self._at(batch_size, self._level)
-        least_bytes = on_card.step.lower_bound_bytes()
+        least_bytes = on_card.step.lower_bound_bytes
         if self.risk is Risk.LIKELY:
             return least_bytes
         return self._calibration(on_card).high_end(least_bytes)
@@ -290,6 +290,8 @@ class PredictedCurve:
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
         on_card = self._at(batch_size, self._level)
+        if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
+            return Verdict.OOM  # whatever workspaces may add, which costs more to find out
         return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
@@ -425,10 +427,16 @@ class PredictedCurve:
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
         """The largest replayed peak that is within a limit, with what may be added and widened."""
+        within_bytes = self._within(on_card, limit_bytes)
+        return (
+            within_bytes if self.risk is Risk.LIKELY else max(0, within_bytes - self._on_top_bytes(on_card))
+        )
+
+    def _within(self, on_card: StepOnCard, limit_bytes: int) -> int:
+        """The largest peak that is within a limit when it is widened; what may be added counts in it."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
-        within_bytes = self._calibration(on_card).within_high_end(limit_bytes)
-        return max(0, within_bytes - self._on_top_bytes(on_card))
+        return self._calibration(on_card).within_high_end(limit_bytes)
 
     def _of_other_runs(self, on_card: StepOnCard) -> Calibration:
         """The calibration by real runs of such steps, whatever was observed of this workload."""

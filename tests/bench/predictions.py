@@ -99,7 +99,7 @@ def conditions_of(row: Row) -> Conditions:
 
 
 def _live_bytes(step: SizedStep, _row: Row) -> int:
-    return step.lower_bound_bytes()
+    return step.lower_bound_bytes
 
 
 def _without_workspaces_bytes(step: SizedStep, row: Row) -> int:

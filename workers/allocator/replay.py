@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import neg
 from typing import NamedTuple
 
 from workers.allocator.caching import make_pools
@@ -187,5 +188,6 @@ def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
 
 def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
     """The largest sum of live blocks, of the sizes in bytes that the events refer to."""
-    changes = (blocks[event] if event >= 0 else -blocks[~event] for event in events)
-    return max(accumulate(changes), default=0)
+    # A free is the request's number inverted: counted from the end, that is the place of what it gives back.
+    changes = [*blocks, *map(neg, reversed(blocks))]
+    return max(accumulate(map(changes.__getitem__, events)), default=0)

@@ -476,6 +476,18 @@ def test_where_nothing_is_unknown_nothing_is_named(make_curve: Any) -> None:
     assert make_curve()(8).unknowns == ()
 
 
+@pytest.mark.parametrize("risk", Risk)
+def test_what_is_alive_alone_settles_a_verdict_before_any_plan_is_asked_for(
+    make_curve: Any, risk: Risk
+) -> None:
+    sizes = of_sizes(64 * MIB, 0)
+    curve = make_curve(num_channels=256, residuals=OFF, plans=lambda _: sizes).at_risk(risk)
+    assert curve.verdict(1000, 512 * MIB) is Verdict.OOM
+    assert sizes.asked == []
+    assert curve.verdict(8, 4096 * MIB) is Verdict.FITS
+    assert sizes.asked
+
+
 def test_on_a_card_without_real_runs_the_ends_are_those_of_the_workspaces(
     make_curve: Any, card: Card
 ) -> None:

@@ -94,7 +94,9 @@ class _ScratchLines:
 
     def at(self, batch_size: int) -> tuple[str, Scratch]:
         dimensions = values_at(self.dimensions, batch_size)
-        return self.correction, dataclasses.replace(self.scratch, dimensions=dimensions)
+        blank = self.scratch
+        scratch = Scratch(formula=blank.formula, dimensions=dimensions, element_bytes=blank.element_bytes)
+        return self.correction, scratch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from workers.trace import Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
 TRACED_BATCH_SIZES = (4, 6, 10)
+_MOST_SIZES = 128  # remembered; 20 kB each of a usual network, 150 kB of a large model
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
@@ -70,16 +71,17 @@ class PeakCurve(StepCurve):
     def __init__(self, traces: Sequence[Trace]) -> None:
         self._lines = StepLines(traces)
         self._replays = ReplayMemory()
-        self._last: SizedStep | None = None
+        self._sized: dict[int, SizedStep] = {}
         self.trace = self._lines.trace
 
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size; remembered until another size is asked for."""
+        """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""
         assert self._lines.only_batch_size in (None, batch_size)
-        step = self._last
-        if step is None or step.batch_size != batch_size:
-            self._last = step = SizedStep(self._lines, batch_size, self._replays)
-        return step
+        if batch_size not in self._sized:
+            if len(self._sized) >= _MOST_SIZES:
+                self._sized.clear()
+            self._sized[batch_size] = SizedStep(self._lines, batch_size, self._replays)
+        return self._sized[batch_size]
 
     def agrees_with(self, trace: Trace) -> bool:
         """Whether a trace at another size has the events and sizes that the curve gives there.

@@ -50,8 +50,10 @@ class PlannedStep:
 
     def demanded(self, level: Level) -> Demanded:
         """What calls take at a level."""
-        spans = self.spans
-        return tuple(map(attrgetter(f"{level}_bytes"), (*spans, *(span.repeated for span in spans))))
+        first = tuple(map(attrgetter(f"{level}_bytes"), self.spans))
+        if level is not Level.LIKELY or not any(span.is_benchmark for span in self.spans):
+            return 2 * first
+        return (*first, *(span.repeated.likely_bytes for span in self.spans))
 
     def sizes(self, level: Level) -> list[int]:
         """Bytes of every allocation at a level."""
@@ -104,7 +106,10 @@ class PlannedStep:
 
     def live_bytes(self, demanded: Demanded) -> int:
         """The most that is alive where calls take what they are given; a replay reserves no less."""
-        return live_peak_bytes(self._step.trace.events, self._step.sizes_with(demanded))
+        return self._step.memory.live_bytes(
+            (self._step.batch_size, demanded),
+            lambda: live_peak_bytes(self._step.trace.events, self._step.sizes_with(demanded)),
+        )
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
         """Replays the events where no more than a limit can be reserved.

@@ -66,6 +66,7 @@ class SizedStep:
             sizes[index] = demanded[position]
         return sizes
 
+    @cached_property
     def lower_bound_bytes(self) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
         return live_peak_bytes(self.trace.events, self._sizes_without_plans(Level.LOW))

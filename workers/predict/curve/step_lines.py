@@ -65,7 +65,7 @@ class StepLines:
         batch_sizes = tuple(t.batch_size for t in traces)
         columns = list(zip(*(t.allocations for t in traces), strict=True))
         try:
-            self._polynomials = [_polynomial(batch_sizes, column) for column in columns]
+            polynomials = [_polynomial(batch_sizes, column) for column in columns]
             found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
             self._refusable = {
                 index: lines_through(batch_sizes, [a.counted_shape or a.shape for a in column])
@@ -76,6 +76,9 @@ class StepLines:
             raise BatchDependentEventsError(
                 f"a tensor's size is not a polynomial of the batch size: {error}"
             ) from error
+        self._polynomials = list(dict.fromkeys(polynomials))  # most sizes are those of others
+        places = {polynomial: place for place, polynomial in enumerate(self._polynomials)}
+        self._place_of = [places[polynomial] for polynomial in polynomials]
         lines = {index: call for index, call in found.items() if call is not None}
         self._calls = list(dict.fromkeys(lines.values()))
         numbers = {call: number for number, call in enumerate(self._calls)}
@@ -84,9 +87,8 @@ class StepLines:
 
     def sizes_at(self, batch_size: int) -> list[int]:
         """Bytes of every allocation; what calls take is still to be put in."""
-        return [
-            p[0] + batch_size * p[1] if len(p) == 2 else value_at(p, batch_size) for p in self._polynomials
-        ]
+        values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
+        return [values[place] for place in self._place_of]
 
     def calls_at(self, batch_size: int) -> list[Call]:
         """The different calls that take something beside their outputs."""

@@ -88,7 +88,7 @@ class StepOnCard:
             return Verdict.OOM
         if budget_bytes is None:
             return Verdict.FITS
-        if self.step.lower_bound_bytes() > budget_bytes:
+        if self.step.lower_bound_bytes > budget_bytes:
             return Verdict.OOM  # whatever its convolutions take, which costs more to find out
         if self.reserved_bytes(level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS

@@ -39,7 +39,7 @@ _SUMS = sorted(
 )
 _VECTOR_BYTES = 16
 _NOT_ASKED = -1
-_MEMOIZED_GEOMETRIES = 2**16
+_MEMOIZED_GEOMETRIES = _MEMOIZED_FEATURES = 2**16
 
 Copies = tuple[int, int, int, int, int, int]
 Features = tuple[int, ...]
@@ -241,30 +241,40 @@ class Neighbours:
     """
 
     def __init__(self, rows: Iterable[tuple[Features, int]], vector_channels: int) -> None:
-        self._exact = dict(rows)
+        self._numbers = dict(rows)
         self._vector_channels = vector_channels
 
     def __len__(self) -> int:
-        return len(self._exact)
-
-    # Most calls of the usual networks are in the table itself: only others ask for these two.
-
-    @functools.cached_property
-    def _sorted(self) -> list[tuple[_Position, int]]:
-        return sorted((_position(of, self._vector_channels), number) for of, number in self._exact.items())
-
-    @functools.cached_property
-    def _samples(self) -> dict[Features, list[int]]:
-        samples: dict[Features, list[int]] = {}
-        for num_samples, *geometry in self._exact:
-            samples.setdefault(tuple(geometry), []).append(num_samples)
-        return samples
+        return len(self._numbers)
 
     def nearest(self, of: Features) -> int:
         """The plans of that call, or of its nearest neighbour."""
-        if of in self._exact:
-            return self._exact[of]
-        here, found = _position(of, self._vector_channels), -1
+        if of not in self._numbers:  # most calls of the usual networks are in the table itself
+            of = self._places.nearest(of)
+        return self._numbers[of]
+
+    @functools.cached_property
+    def _places(self) -> _Places:
+        return _places(tuple(self._numbers), self._vector_channels)
+
+
+class _Places:
+    """Where calls lie. The tables of most architectures are of the same calls, and share these.
+
+    Attributes:
+        nearest: the known call that is nearest to another; remembered.
+    """
+
+    def __init__(self, known: tuple[Features, ...], vector_channels: int) -> None:
+        self._vector_channels = vector_channels
+        self.nearest = functools.lru_cache(maxsize=_MEMOIZED_FEATURES)(self._nearest)
+        self._sorted = sorted((_position(of, vector_channels), of) for of in known)
+        self._samples: dict[Features, list[int]] = {}
+        for num_samples, *geometry in known:
+            self._samples.setdefault(tuple(geometry), []).append(num_samples)
+
+    def _nearest(self, of: Features) -> Features:
+        here, found = _position(of, self._vector_channels), of
         best = self._bound(of, here)
         h0, h1, h2, h3, h4, h5, h6, h7 = here
         start = bisect.bisect_left(self._sorted, (here,))
@@ -272,7 +282,7 @@ class Neighbours:
         # batch sizes passes millions of calls: the sum is written out.
         for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
             for index in indices:
-                (t0, t1, t2, t3, t4, t5, t6, t7), number = self._sorted[index]
+                (t0, t1, t2, t3, t4, t5, t6, t7), there = self._sorted[index]
                 first = abs(t0 - h0)
                 if first >= best:
                     break
@@ -282,7 +292,7 @@ class Neighbours:
                     continue
                 distance += abs(t1 - h1) + abs(t4 - h4) + abs(t5 - h5)
                 if distance < best:
-                    best, found = distance, number
+                    best, found = distance, there
         return found
 
     def _bound(self, of: Features, here: _Position) -> float:
@@ -291,6 +301,11 @@ class Neighbours:
         positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
         near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
         return math.nextafter(1.000001 * min(near, default=math.inf), math.inf)
+
+
+@functools.cache
+def _places(known: tuple[Features, ...], vector_channels: int) -> _Places:
+    return _Places(known, vector_channels)
 
 
 class PlanTable:

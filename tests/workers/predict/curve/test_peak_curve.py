@@ -70,7 +70,7 @@ def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curv
             for level in Level:
                 assert on_card.by_first_source.sizes(level) == known.by_first_source.sizes(level)
             assert told(on_card.estimate()) == told(known.estimate())
-        assert curve.at(batch_size).lower_bound_bytes() == concrete.at(batch_size).lower_bound_bytes()
+        assert curve.at(batch_size).lower_bound_bytes == concrete.at(batch_size).lower_bound_bytes
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_count_that_stops_decides_as_the_whole_one_does(conv_algo, curve_of):
 
 def test_what_is_alive_settles_a_verdict_as_a_run_under_the_limit_does(curve_of):
     step = curve_of("small:convolutional").on_card(300, Conditions())
-    live = step.step.lower_bound_bytes()
+    live = step.step.lower_bound_bytes
     for budget_bytes in (live // 2, live - 1, live, 2 * live):
         runs = step.runs_within(budget_bytes)
         assert (step.verdict(budget_bytes) is Verdict.OOM) == (not runs)
@@ -295,7 +295,7 @@ def test_a_verdict_compares_the_high_end_with_the_budget(curve_of):
     assert on_card.verdict(None) is Verdict.FITS
     assert on_card.verdict(high_bytes) is Verdict.FITS
     assert on_card.verdict(high_bytes - 1) in (Verdict.THRASH, Verdict.OOM)
-    assert on_card.verdict(on_card.step.lower_bound_bytes() - 1) is Verdict.OOM
+    assert on_card.verdict(on_card.step.lower_bound_bytes - 1) is Verdict.OOM
 
 
 def test_what_fits_only_by_giving_cached_memory_back_is_thrashing(curve_of):
@@ -337,7 +337,7 @@ def test_nothing_gets_below_the_live_bytes(curve_of):
         curve = curve_of(workload)
         for batch_size in (1, 17, 300):
             native = curve.on_card(batch_size, Conditions(conv_algo="native"))
-            assert native.step.lower_bound_bytes() <= native.estimate().low_bytes
+            assert native.step.lower_bound_bytes <= native.estimate().low_bytes
 
 
 def test_the_allocators_settings_decide_what_is_reserved(curve_of):

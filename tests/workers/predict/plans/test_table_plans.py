@@ -144,6 +144,17 @@ def test_of_two_batches_the_nearer_one_tells():
     assert first_bytes(source, convolution(100)) == both_bytes(convolution(100))
 
 
+def test_tables_of_the_same_calls_each_give_their_own_plans_of_the_nearest():
+    small, large = convolution(8), convolution(128)
+    both, none = both_bytes(large), 0
+    one = table((small, (Plan(1, none),)), (large, (Plan(2, both),)))
+    other = table((small, (Plan(2, both_bytes(small)),)), (large, (Plan(1, none),)))
+    fewer = table((small, (Plan(1, none),)))
+
+    asked = convolution(100)
+    assert [first_bytes(each, asked) for each in (one, other, fewer)] == [both_bytes(asked), none, none]
+
+
 def test_plans_of_other_copies_are_not_mixed_between_two_batches():
     class Source:
         name = "table"
