@@ -73,9 +73,9 @@ class Interruption:
         taken = [signal.SIGTERM]
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
             taken.append(signal.SIGINT)
-        before = {number: signal.signal(number, self._come) for number in taken}
         self._comes.acquire()
         self._goes.acquire()
+        before = {number: signal.signal(number, self._come) for number in taken}
         threading.Thread(target=self._end_in_time, args=(as_json,), daemon=True).start()
         try:
             yield
@@ -102,8 +102,10 @@ class Interruption:
             raise KeyboardInterrupt
 
     def _come(self, _number: int, _frame: FrameType | None) -> None:
-        if self.is_wanted or self._is_over:
+        if self.is_wanted:
             return
+        if self._is_over:  # all is said
+            os._exit(ExitCode.INTERRUPTED)
         self.is_wanted = True
         self._comes.release()
         if not self._is_printing:
@@ -115,8 +117,11 @@ class Interruption:
             return
         if not self.is_wanted:
             return
+        # By descriptor, as the main thread may hold the locks of the streams; either may be broken.
         try:
-            if as_json and not self.is_answered:  # the main thread may hold the locks of the streams
+            if not as_json:
+                os.write(2, f"error: {self.error().message}\n".encode())
+            elif not self.is_answered:
                 os.write(1, f"{self.error().to_json()}\n".encode())
         finally:
             os._exit(ExitCode.INTERRUPTED)
