@@ -24,7 +24,7 @@ def from_plain(kind: type[_Made], value: Any) -> _Made:
     """
     try:
         made: _Made = _maker(kind)(value)  # type: ignore[arg-type]
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is not a valid {kind.__name__}: {error}") from error
     return made
 
@@ -65,8 +65,17 @@ def _tuple(arguments: tuple[Any, ...]) -> _Maker:
 
 def _dataclass(kind: Any) -> _Maker:
     hints = typing.get_type_hints(kind)
-    makers = {each.name: _maker(hints[each.name]) for each in dataclasses.fields(kind) if each.init}
-    return lambda value: kind(**{name: make(value[name]) for name, make in makers.items() if name in value})
+    known = [each for each in dataclasses.fields(kind) if each.init]
+    makers = {each.name: _maker(hints[each.name]) for each in known}
+    missing = dataclasses.MISSING
+    needed = {each.name for each in known if each.default is missing and each.default_factory is missing}
+
+    def make_one(value: Any) -> Any:
+        if lacking := needed.difference(_typed(Mapping, value)):
+            raise LookupError(f"it lacks {', '.join(sorted(lacking))}")
+        return kind(**{name: make(value[name]) for name, make in makers.items() if name in value})
+
+    return make_one
 
 
 def _is_int(value: Any) -> bool:

@@ -168,6 +168,7 @@ def test_a_record_that_waits_again_runs_what_was_signed_and_nothing_else(open_qu
     write(replayed, {**attributes, "attempts": [{"submission_id": "x", "started_seconds": 1.0}]})
     claimed = replayed.claim_next()
     assert claimed.spec == SPEC
+    assert [attempt.submission_id for attempt in claimed.attempts] == ["a.1"]  # no other's driver
 
 
 def test_code_that_is_not_the_signed_package_is_not_handed_on(open_queue: Any, tmp_path: Path) -> None:
