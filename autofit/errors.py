@@ -11,6 +11,7 @@
     │   └── UnpredictableCardError 4   nothing is predicted of it on that card
     ├── InfrastructureError        5   storage, cluster, driver or this machine fail
     │   ├── StorageError           5   the study, a trace or a report cannot be read or written
+    │   │   └── StorageDeniedError 5   the database lets its user read, but not do this
     │   ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
     │   ├── DriverError            5   the NVIDIA driver does not answer
     │   └── OutputError            5   stdout cannot be written

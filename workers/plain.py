@@ -24,7 +24,7 @@ def from_plain(kind: type[_Made], value: Any) -> _Made:
     """
     try:
         made: _Made = _maker(typing.cast("Any", kind))(value)
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is not a valid {kind.__name__}: {error}") from error
     return made
 
@@ -75,10 +75,17 @@ def _instance(kind: Any, value: Any) -> Any:
 
 def _dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
     given = _instance(dict, value)
-    return kind(**{name: make(given[name]) for name, make in _makers(kind).items() if name in given})
+    makers, needed = _fields(kind)
+    if lacking := needed.difference(given):
+        raise LookupError(f"it lacks {', '.join(sorted(lacking))}")
+    return kind(**{name: make(given[name]) for name, make in makers.items() if name in given})
 
 
 @functools.cache
-def _makers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+def _fields(kind: Any) -> tuple[dict[str, Callable[[Any], Any]], frozenset[str]]:
+    """What makes each field of a dataclass, and those that have no default."""
     hints = typing.get_type_hints(kind)
-    return {each.name: _maker(hints[each.name]) for each in dataclasses.fields(kind) if each.init}
+    known = [each for each in dataclasses.fields(kind) if each.init]
+    missing = dataclasses.MISSING
+    needed = {each.name for each in known if each.default is missing and each.default_factory is missing}
+    return {each.name: _maker(hints[each.name]) for each in known}, frozenset(needed)

@@ -407,15 +407,17 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
     """An attempt, in the place of one that cannot be read what it must have been."""
+    submission_id = f"{job.job_id}.{number}"
     try:
         require_schema(stored, _SCHEMA)
-        return from_plain(Attempt, stored)
+        attempt = from_plain(Attempt, stored)
+        if attempt.submission_id != submission_id:  # or a stop would end what is another's on the cluster
+            raise DamagedError(f"it is called {attempt.submission_id}")
     except UNREADABLE as error:
         note(Unreadable.of(Kind.ATTEMPT, f"attempt {number} of job {job.job_id}", error))
-        return Attempt(
-            submission_id=f"{job.job_id}.{number}",
-            started_seconds=job.claimed_seconds or job.submitted_seconds,
-        )
+        started_seconds = job.claimed_seconds or job.submitted_seconds
+        attempt = Attempt(submission_id=submission_id, started_seconds=started_seconds)
+    return attempt
 
 
 def _ignored(_left_aside: Unreadable) -> None:

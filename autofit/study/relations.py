@@ -105,7 +105,11 @@ class Relations(RDBStorage):
     def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
         """The trials of these ids; the more of them at a time, the fewer are damaged."""
         if len(trial_ids) <= 1:
-            return list(map(self.get_trial, trial_ids))
+            get = super().get_trial
+            return [
+                _or(functools.partial(get, each), functools.partial(self._lost, each, [study_id]))
+                for each in trial_ids
+            ]
         middle = len(trial_ids) // 2
         read = super()._get_trials
         return [
@@ -117,13 +121,18 @@ class Relations(RDBStorage):
             )
         ]
 
-    def _lost(self, trial_id: int) -> FrozenTrial:
-        """A trial of which nothing is known but that it was."""
-        trial = models.TrialModel
-        of_trial = select(trial.study_id).where(trial.trial_id == trial_id)
-        studies = _or(lambda: self._all(of_trial), list)
-        number = sum(self._rank(study, trial_id) for study in studies)
-        return self._marked(trial_id, number, TrialState.FAIL, {})
+    def _lost(self, trial_id: int, study_ids: Iterable[int] | None = None) -> FrozenTrial:
+        """A trial of which nothing is known but that it was.
+
+        Args:
+            study_ids: the studies that it may be of; all of them unless given.
+        """
+        if study_ids is None:
+            study_ids = self._all(select(models.StudyModel.study_id))
+        for study_id in study_ids:
+            if trial_id in self._ids(study_id):
+                return self._marked(trial_id, self._rank(study_id, trial_id), TrialState.FAIL, {})
+        raise KeyError(_NOT_FOUND)
 
     def _rank(self, study_id: int, trial_id: int) -> int:
         """The number that a trial must have had."""

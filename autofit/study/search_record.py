@@ -93,10 +93,14 @@ class SearchRecord:
         settings = attributes.get(SETTINGS)
         if _is_newer(settings):
             raise NewerError
+        if not isinstance(settings, dict) or OPENED not in attributes:
+            raise DamagedError
         try:
             return cls._of(attributes[OPENED], settings)
+        except KeyError as error:
+            raise DamagedError(f"it lacks {error}") from error
         except UNREADABLE as error:
-            raise DamagedError(repr(error)) from error
+            raise DamagedError(error) from error
 
     @classmethod
     def _of(cls, opened: Any, settings: Any) -> Self:

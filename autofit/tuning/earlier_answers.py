@@ -172,8 +172,7 @@ def find(asked: Question) -> TuneResult | None:
             raise
         _log.warning("an earlier answer cannot be read and is ignored: %s", error.message)
     except UNREADABLE as error:
-        why = error if isinstance(error, UnreadableError) else DamagedError(error)
-        _log.warning("the earlier answer in study %s %s and is ignored", asked.study, why)
+        _log.warning("the earlier answer in study %s cannot be read and is ignored: %s", asked.study, error)
     return None
 
 
