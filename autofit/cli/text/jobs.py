@@ -14,6 +14,7 @@ from rich.text import Text
 from autofit.cli.text.output import grid, headed, listing, styled
 from autofit.jobs.records import JobRecord, JobState
 from autofit.tuning.result import TUNE_SCHEMA
+from workers.shown import brief
 
 JOBS_SCHEMA = "autofit.jobs/1"
 FLEET_SCHEMA = "autofit.fleet/1"
@@ -136,7 +137,7 @@ def _state(job: JobRecord) -> Text:
 def _remark(job: JobRecord) -> str:
     if job.state in (JobState.QUEUED, JobState.RUNNING) and job.stop_requested:
         return "is being stopped"
-    return (job.state_reason or "") if job.state is not JobState.SUCCEEDED else ""
+    return brief(job.state_reason or "") if job.state is not JobState.SUCCEEDED else ""
 
 
 def _ago(seconds: float) -> str:
