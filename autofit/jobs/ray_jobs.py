@@ -18,6 +18,7 @@ from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
+from workers.shown import brief, redacted_place
 
 DRIVER_RESOURCE = "autofit_driver"
 
@@ -109,7 +110,7 @@ class RayJobs:
                 return None
             raise
         first_line = (details.message or "").strip().partition("\n")[0]
-        return Driver(status=str(details.status), message=first_line)
+        return Driver(status=str(details.status), message=brief(first_line))
 
     def stop(self, submission_id: str) -> None:
         """Signals a driver to end; one that is gone has ended."""
@@ -185,8 +186,8 @@ def _dashboard(address: str) -> str:
         return get_address_for_submission_client(address)
     except Exception as error:  # Ray tells it in many ways
         raise DispatchError(
-            f"the Ray cluster at {address} does not give its dashboard's address ({error}): give it "
-            "yourself, such as http://head:8265"
+            f"the Ray cluster at {address} does not give its dashboard's address ({brief(str(error))}): give "
+            "it yourself, such as http://head:8265"
         ) from error
 
 
@@ -199,7 +200,9 @@ def _require_listener(address: str) -> None:
         endpoint = None, 0
     host, port = endpoint
     if not host:
-        raise UsageError(f"{address!r} is not the address of a dashboard: write it as http://head:8265")
+        raise UsageError(
+            f"{redacted_place(address)!r} is not the address of a dashboard: write it as http://head:8265"
+        )
     try:
         socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
@@ -249,7 +252,7 @@ def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
             raise _no_dashboard(address) from error
         told = re.match(r"Request failed with status code (\d+): (.*)", str(error), re.DOTALL)
         status, text = (int(told[1]), told[2]) if told else (400, str(error))
-        last_line = (text.strip().splitlines() or ["no reason given"])[-1].rstrip(".")
+        last_line = brief((text.strip().splitlines() or ["no reason given"])[-1].rstrip("."))
         raise RefusedError(
             f"Ray's job server at {address} refuses the request: {last_line}", status=status
         ) from error
@@ -263,7 +266,7 @@ def _no_dashboard(address: str) -> DispatchError:
 
 
 def _went_away(address: str, error: BaseException) -> DispatchError:
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    first_line = brief((str(error).splitlines() or [type(error).__name__])[0])
     return DispatchError(
         f"the cluster at {address} no longer answers ({first_line}): queued jobs stay in the storage; try "
         "again when the head is back"

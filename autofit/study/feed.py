@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optuna.storages import BaseStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
@@ -13,11 +13,15 @@ class TrialFeed:
 
     Nothing of a trial is kept but its number while it may still change. The trials that this process
     asked for are its own to know of: they are not read at all.
+
+    Args:
+        piece: how many trials of a database are read at once.
     """
 
-    def __init__(self, backend: BaseStorage, study_id: int) -> None:
+    def __init__(self, backend: BaseStorage, study_id: int, *, piece: int = 500) -> None:
         self._backend = backend
         self._study_id = study_id
+        self._piece = piece
         self._next_number = 0
         self._unfinished: dict[int, int] = {}  # number → id in the storage
 
@@ -28,8 +32,22 @@ class TrialFeed:
     def news(self) -> list[FrozenTrial]:
         """The trials of others that are new, that have ended, or that are still under way."""
         if self._next_number == 0:
-            return self._taken_in(self._backend.get_all_trials(self._study_id, deepcopy=False))
+            return self._taken_in(self._all())
         return self._taken_in([*self._watched(), *self._beyond()])
+
+    def _all(self) -> list[FrozenTrial]:
+        """Of a database in pieces: Optuna holds many objects a trial until all that it reads are there."""
+        backend = self._backend
+        ids = _ids(backend, self._study_id) if isinstance(backend, RDBStorage) else []
+        if not isinstance(backend, RDBStorage) or len(ids) <= self._piece:
+            return backend.get_all_trials(self._study_id, deepcopy=False)
+        trials: list[FrozenTrial] = []
+        for begin in range(0, len(ids), self._piece):
+            piece = set(ids[begin : begin + self._piece])
+            # Nothing public reads some trials; those made since, which come too, are read as the next ones.
+            read = backend._get_trials(self._study_id, None, piece, ids[-1])  # noqa: SLF001
+            trials += [trial for trial in read if trial._trial_id in piece]  # noqa: SLF001
+        return trials
 
     def until(self, trial_id: int) -> tuple[int, list[FrozenTrial]]:
         """The number of a trial that was just created, and the trials before it that are new."""
@@ -76,3 +94,12 @@ class TrialFeed:
                 assert trial_id is not None, "a trial that was read is there"
                 self._unfinished[trial.number] = trial_id
         return trials
+
+
+def _ids(backend: RDBStorage, study_id: int) -> list[int]:
+    """Of all trials of a study."""
+    from sqlalchemy import text  # a third of a second that a journal does without
+
+    query = text("SELECT trial_id FROM trials WHERE study_id = :study ORDER BY trial_id")
+    with backend.engine.connect() as connection:
+        return [row.trial_id for row in connection.execute(query, {"study": study_id})]

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from workers.protocol import WorkloadRef
+from workers.shown import brief
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.models import BUILTINS
 
@@ -144,7 +145,7 @@ def user_code(doing: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise WorkloadError(
-            f"{doing} failed with {type(error).__name__}: {error}; its traceback shows the line"
+            f"{doing} failed with {type(error).__name__}: {brief(str(error))}; its traceback shows the line"
         ) from error
 
 

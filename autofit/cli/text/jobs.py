@@ -14,6 +14,7 @@ from rich.text import Text
 from autofit.cli.text.output import grid, headed, listing, styled
 from autofit.jobs.records import JobRecord, JobState
 from autofit.tuning.result import TUNE_SCHEMA
+from workers.shown import brief
 
 JOBS_SCHEMA = "autofit.jobs/1"
 FLEET_SCHEMA = "autofit.fleet/1"
@@ -143,8 +144,8 @@ def _remark(job: JobRecord) -> str:
     if job.state in (JobState.QUEUED, JobState.RUNNING) and job.stop_requested:
         return "is being stopped"
     if job.state is not JobState.SUCCEEDED:
-        return job.state_reason or ""
-    return "" if job.damage is None else f"its answer {job.damage}"
+        return brief(job.state_reason or "")
+    return "" if job.damage is None else brief(f"its answer {job.damage}")
 
 
 def _ago(seconds: float) -> str:

@@ -13,10 +13,10 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
-from autofit.plain import from_plain
 from autofit.study.damage import DAMAGED, NewerError, UnreadableError, parsed, require_schema
 from autofit.study.storage import Storage, open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
+from workers.plain import from_plain
 
 NUM_TRIALS = 200
 _TEXT = "x" * 400  # so that a page has few
