@@ -16,7 +16,7 @@ from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import fake_device, fake_gpu
+from workers.predict.fake import dynamo, fake_device, fake_gpu
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
@@ -64,6 +64,8 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         )
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
+    if spec.workload.kind == "library":
+        dynamo.install()  # torchvision, and so transformers, else import the compiler
     return _outcome(trace_workload(resolve(spec.workload), spec), spec)
 
 

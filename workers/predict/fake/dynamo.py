@@ -1,7 +1,9 @@
 """`torch._dynamo` without its compiler, which takes as long to import as PyTorch itself.
 
 Fake tensors read settings of it, and PyTorch calls `disable` and `graph_break` of it everywhere,
-which do nothing where nothing is compiled. Whatever else is asked for brings the real package.
+which do nothing where nothing is compiled. Nor does what libraries take of it as they are imported:
+transformers two decorators, torchvision a function of its `utils`, to ask later.
+Whatever else is asked for brings the real package.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 _NAME = "torch._dynamo"
+_UTILS = f"{_NAME}.utils"
 
 
 class _Light(ModuleType):
@@ -37,6 +40,14 @@ class _Light(ModuleType):
         return _as_it_is(fn)
 
     @staticmethod
+    def allow_in_graph(fn: Any) -> Any:
+        return fn
+
+    @staticmethod
+    def assume_constant_result(fn: Any) -> Any:
+        return fn
+
+    @staticmethod
     def graph_break(*_args: object, **_kwargs: object) -> None:
         return None
 
@@ -50,6 +61,26 @@ class _Light(ModuleType):
         """Whoever imports the package from here on gets the real one."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
+            if isinstance(sys.modules.get(_UTILS), _LightUtils):
+                del sys.modules[_UTILS]
+
+
+class _LightUtils(ModuleType):
+    """Stands for the package's `utils`, which need all of it."""
+
+    def __init__(self, package: _Light) -> None:
+        super().__init__(_UTILS)
+        self._package = package
+
+    def is_compile_supported(self, device_type: object) -> bool:
+        supported: bool = self.__getattr__("is_compile_supported")(device_type)
+        return supported
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._package.give_way()
+        return getattr(importlib.import_module(_UTILS), name)
 
 
 class _RealFirst(MetaPathFinder):
@@ -73,6 +104,7 @@ def install() -> None:
         return
     light: Any = _Light()
     sys.modules[_NAME] = light
+    sys.modules[_UTILS] = _LightUtils(light)
     package: Any = torch
     package._dynamo = light
     package.compile = _not_compiled
