@@ -189,6 +189,14 @@ class RayDispatcher(Dispatcher):
         request = self._wishes.request(probe, spec, nodes)
         return [(node, num_at_once(node, request)) for node in nodes]
 
+    @property
+    def gcs_address(self) -> tuple[str, int]:
+        """Where the cluster's head answers."""
+        import ray
+
+        host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+        return host.strip("[]"), int(port)
+
     def close(self) -> None:
         import ray
 

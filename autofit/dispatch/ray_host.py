@@ -20,6 +20,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ from workers.protocol import Probe, TrialOutcome, TrialSpec
 # A search is to end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0
 _LOOK_SECONDS = 0.1
+_ANSWER_SECONDS = 1.0
 
 
 def main(folder: str) -> None:
@@ -106,6 +108,7 @@ class _Host:
         self._folder = folder
         self._dispatcher: RayDispatcher | None = None
         self._is_closing = False
+        self._gcs: tuple[str, int] | None = None
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -147,12 +150,17 @@ class _Host:
             emit=self._emit,
             folder=self._folder,
         )
+        if address in (None, "local"):
+            self._gcs = self._dispatcher.gcs_address
 
     def _watch_servers(self) -> None:
         """Says so when a server of the cluster dies, and ends this process: Ray would wait for a minute."""
         servers: dict[str, psutil.Process] = {}
         while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
+            if self._gcs is not None and _refuses(self._gcs):
+                dead = ["gcs_server"]  # on SIGTERM it closes its port and may live on
+                break
             if len(servers) < len(SERVERS):  # it starts them one after the other
                 servers = servers_of_ray() | servers
         with self._lock:
@@ -183,6 +191,17 @@ class _Host:
         with suppress(BrokenPipeError):  # the end of the requests tells of it too
             self._answers.write(json.dumps(message) + "\n")
             self._answers.flush()
+
+
+def _refuses(address: tuple[str, int]) -> bool:
+    """Whether nobody listens at an address of this machine any more."""
+    try:
+        socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # a machine under load answers late
+        return False
+    return False
 
 
 def error_to_dict(error: AutofitError) -> dict[str, str]:

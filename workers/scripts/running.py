@@ -15,6 +15,7 @@ from workers.protocol import WorkloadRef
 from workers.scripts import launchers
 from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
+from workers.scripts.printed import Printed
 from workers.scripts.reference import read_script
 from workers.scripts.terminal import terminal_as_input
 from workers.scripts.trackers import TrackerFinder, publishing_finder
@@ -22,7 +23,6 @@ from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
 _GRACE_SECONDS = 3.0
-_LAST_BYTES = 2048
 # What torchrun tells the only process that it starts.
 LAUNCHED = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
@@ -74,6 +74,7 @@ def run_script(
     sys.modules["__main__"] = main
     timer = threading.Timer(_GRACE_SECONDS, give_up)
     timer.daemon = True
+    printed = Printed()
     watch.on_end = timer.start
     code = _compiled(ref, source, batch_size)
     with (
@@ -81,6 +82,7 @@ def run_script(
         launchers.refused(ref.name, watch.refuse),
         _without_trackers(ref.script.keeps_trackers),
         terminal_as_input(),
+        printed.remembered(),
     ):
         try:
             exec(code, vars(main))  # noqa: S102 - what it is for
@@ -88,7 +90,7 @@ def run_script(
             pass
         except SystemExit as error:
             if error.code not in (None, 0) and not watch.has_ended:
-                failure = ScriptError(_exit_message(ref.name, error.code, watch.num_steps))
+                failure = ScriptError(_exit_message(ref.name, error.code, watch.num_steps, printed))
                 _accept(watch, failure)
         except Exception as error:  # noqa: BLE001 - it is the script's own
             if not watch.has_ended:
@@ -98,7 +100,7 @@ def run_script(
     if watch.refusal is not None:
         raise watch.refusal
     if watch.num_seen == 0:
-        last = _last_printed_line()
+        last = printed.last_line()
         said = f", and last said: {last}" if last else ""
         raise InvalidTrialError(
             f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
@@ -136,21 +138,8 @@ def _accept(watch: StepWatch, error: Exception) -> None:
     watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; {said}")
 
 
-def _exit_message(name: str, code: object, num_steps: int) -> str:
-    said = text_of(code) if isinstance(code, str) else _last_printed_line()
+def _exit_message(name: str, code: object, num_steps: int, printed: Printed) -> str:
+    said = text_of(code) if isinstance(code, str) else printed.last_line()
     told = f": {said}" if said else ""
     how = "an error" if isinstance(code, str) else f"code {text_of(code)}"
     return f"{name} exited with {how} after {num_steps} optimizer steps{told}"
-
-
-def _last_printed_line() -> str:
-    """The last line of this process's log, where its output goes to one."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    try:
-        size = os.fstat(2).st_size
-        text = os.pread(2, _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")
-    except OSError:  # a terminal or a pipe
-        return ""
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -62,9 +63,12 @@ def test_a_search_through_it_never_imports_ray(dispatcher: RayApart):
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-P", "-c", code]) == 0
 
 
-@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+@pytest.mark.parametrize(
+    ("server", "sent"),
+    [("gcs_server", signal.SIGKILL), ("gcs_server", signal.SIGTERM), ("raylet", signal.SIGKILL)],
+)
 def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_nothing(
-    tmp_path: Path, server: str
+    tmp_path: Path, server: str, sent: signal.Signals
 ):
     trials, before = TrialFolder(tmp_path), folders()
     with marking() as mark:
@@ -72,7 +76,7 @@ def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_noth
             running = dispatcher.submit(trials.spec("hangs"))
             trial = [psutil.Process(pid) for pid in trials.wait_until_it_hangs()]
             (victim,) = (process for process in marked_processes(mark) if process.name() == server)
-            victim.kill()
+            victim.send_signal(sent)
             died = f"{server} of the Ray cluster on this machine died"
             with pytest.raises(DispatchError, match=died):
                 running.result(timeout=30)
