@@ -39,7 +39,7 @@ def _maker(kind: Any) -> Callable[[Any], Any]:
         return lambda value: None if value is None else make(value)
     if origin is tuple:
         return _tuple_maker(arguments)
-    if origin is dict:
+    if origin in (dict, Mapping):
         key, item = map(_maker, arguments)
         return lambda value: {key(each): item(value[each]) for each in _instance(dict, value)}
     if dataclasses.is_dataclass(kind):

@@ -26,10 +26,12 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autofit.errors import StorageError
 from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
 from autofit.paths import studies_dir
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
+from workers.plain import from_plain
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 
@@ -244,7 +246,7 @@ class JobQueue:
         study = self._study(create=create)
         trials: dict[str, FrozenTrial] = {}
         for trial in () if study is None else study.get_trials(deepcopy=False):
-            if _JOB_ID in trial.user_attrs:
+            if isinstance(trial.user_attrs.get(_JOB_ID), str):
                 trials.setdefault(trial.user_attrs[_JOB_ID], trial)
         return trials
 
@@ -299,34 +301,29 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def _spec(trial: FrozenTrial) -> JobSpec:
-    job = trial.user_attrs[_JOB]
-    folder = job["working_dir"]
-    return JobSpec(
-        options=job["options"],
-        workload=job["workload"],
-        gpu=job["gpu"],
-        working_dir=None if folder is None else WorkingDir(**folder),
-        fleet=job["fleet"],
-        max_drivers=job["max_drivers"],
-    )
+    return from_plain(JobSpec, trial.user_attrs[_JOB])
 
 
 def _record(trial: FrozenTrial) -> JobRecord:
     attributes = trial.user_attrs
-    return JobRecord(
-        number=trial.number,
-        job_id=attributes[_JOB_ID],
-        state=_state(trial),
-        spec=_spec(trial),
-        submitted_seconds=attributes[_JOB]["submitted_seconds"],
-        attempts=tuple(Attempt(**attempt) for attempt in attributes.get(_ATTEMPTS, ())),
-        stop_requested=attributes.get(_STOPPED, False),
-        state_reason=attributes.get(_STATE_REASON),
-        packed_document=attributes.get(_PACKED_RESULT),
-        study=attributes.get(_STUDY),
-        ended_seconds=attributes.get(_ENDED),
-        claimed_seconds=None if trial.datetime_start is None else trial.datetime_start.timestamp(),
-    )
+    try:
+        plain = {
+            "number": trial.number,
+            "job_id": attributes[_JOB_ID],
+            "state": _state(trial),
+            "spec": attributes[_JOB],
+            "submitted_seconds": attributes[_JOB]["submitted_seconds"],
+            "attempts": attributes.get(_ATTEMPTS, ()),
+            "stop_requested": attributes.get(_STOPPED, False),
+            "state_reason": attributes.get(_STATE_REASON),
+            "packed_document": attributes.get(_PACKED_RESULT),
+            "study": attributes.get(_STUDY),
+            "ended_seconds": attributes.get(_ENDED),
+            "claimed_seconds": None if trial.datetime_start is None else trial.datetime_start.timestamp(),
+        }
+        return from_plain(JobRecord, plain)
+    except (ValueError, LookupError, TypeError) as error:
+        raise StorageError(f"job {trial.number} of the storage cannot be read ({error})") from error
 
 
 def _state(trial: FrozenTrial) -> JobState:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
+from autofit.errors import ERROR_SCHEMA, ExitCode, StorageError, did_you_mean
 from autofit.tuning.result import TUNE_SCHEMA
 from workers.documents import inflate, parse_json
 from workers.plain import from_plain
@@ -75,7 +75,35 @@ def packed(document: Mapping[str, Any]) -> str:
 
 def unpacked(text: str) -> dict[str, Any]:
     """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
-    return from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
+    document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
+    told = from_plain(_Told, document)
+    if told.schema != TUNE_SCHEMA and told.exit_code not in set(ExitCode):
+        raise ValueError(f"it is of schema {told.schema} and ends with {told.exit_code}")
+    return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Algorithm:
+    conv_algo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    batch_size: int
+    knobs: _Algorithm
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What is read of an answer, whichever version wrote it."""
+
+    schema: str
+    best: _Found | None = None
+    recommended: _Found | None = None
+    exit_code: int | None = None
+    kind: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +155,14 @@ class JobRecord:
     @property
     def document(self) -> dict[str, Any] | None:
         """What its driver answered; unpacked anew every time."""
-        return None if self.packed_document is None else unpacked(self.packed_document)
+        if self.packed_document is None:
+            return None
+        try:
+            return unpacked(self.packed_document)
+        except ValueError as error:
+            raise StorageError(
+                f"the answer of job {self.job_id} cannot be read ({error}): submit the job again"
+            ) from error
 
     @property
     def answer(self) -> dict[str, Any] | None:
@@ -149,7 +184,7 @@ class JobRecord:
         if answer is None:
             return None
         if answer.get("schema") == TUNE_SCHEMA:
-            return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
+            return int(ExitCode.NOTHING_FITS if answer.get("best") is None else ExitCode.FOUND)
         return int(answer["exit_code"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class _JournalFile(JournalFileBackend):
 def _require_journal(path: Path) -> None:
     """Raises `ValueError` for a file that is not Optuna's, before anything is written to it."""
     if path.exists():
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file")
         with path.open("rb") as file:
             first_line = file.readline()
         if first_line.endswith(b"\n") and "op_code" not in parse_json(first_line):
