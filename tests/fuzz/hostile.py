@@ -82,7 +82,10 @@ def _change(root: dict[str, Any] | list[Any], random: Random) -> None:
     if action == 0:
         del place[key]
     elif action == 1 and isinstance(place, list):
-        place[key:key] = [below] * random.choice((1, 2, 50, 2000))
+        # Of what holds others few: what is doubled again and again would never be written out.
+        place[key:key] = [below] * random.choice(
+            (1, 2) if isinstance(below, dict | list) else (1, 2, 50, 2000)
+        )
     elif action == 2 and isinstance(place, dict):
         place[random.choice((*TEXTS, "schema", "unknown"))] = value(random)
     elif action == 3:
