@@ -10,9 +10,13 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import stat
 import tempfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
@@ -20,10 +24,13 @@ import platformdirs
 from autofit.errors import StorageError
 
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
+_OWN = 0o700  # folders hold names of models and lines of code, which others need not read
 # Set to 1, predictions are made with a release that was not tried, if the self-test passes.
 UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 # Signs jobs, see autofit.jobs.signing.
 KEY_VARIABLE = "AUTOFIT_STORAGE_KEY"
+
+_log = logging.getLogger(__name__)
 
 
 def state_dir() -> Path:
@@ -32,7 +39,10 @@ def state_dir() -> Path:
     `~` in `$AUTOFIT_STATE_DIR` is the user's home.
     """
     configured = os.environ.get(STATE_DIR_VARIABLE)
-    return Path(configured).expanduser() if configured else platformdirs.user_state_path("autofit")
+    try:
+        return Path(configured).expanduser() if configured else platformdirs.user_state_path("autofit")
+    except RuntimeError as error:
+        raise StorageError(f"{configured}: {error}; set {STATE_DIR_VARIABLE} to a folder") from error
 
 
 def studies_path() -> Path:
@@ -69,14 +79,21 @@ def errors_dir() -> Path:
     return _writable(state_dir() / "errors")
 
 
+def cache_path() -> Path:
+    """The folder of what can be made again; it is not created here."""
+    return state_dir() / "cache"
+
+
 def cache_dir() -> Path:
     """The folder of what can be made again, created where it is missing; raises `StorageError` likewise."""
-    return _writable(state_dir() / "cache")
+    return _writable(cache_path())
 
 
 def _writable(folder: Path) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for each in (state_dir(), folder):
+            each.parent.mkdir(parents=True, exist_ok=True)
+            each.mkdir(mode=_OWN, exist_ok=True)
     except OSError as error:
         raise _storage_error(f"cannot create {folder}", error) from error
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -92,13 +109,27 @@ def require_writable(path: Path) -> None:
     Raises:
         StorageError: it will not.
     """
-    if path.is_dir():
-        raise StorageError(f"cannot write {path}: it is a folder; name a file in it")
     try:
+        if stat.S_ISDIR(_mode(path)):
+            raise StorageError(f"cannot write {path}: it is a folder; name a file in it")
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise _storage_error(f"cannot write {path}", error) from error
+
+
+def _mode(path: Path) -> int:
+    """What is there; 0 for nothing, or a link that leads nowhere, which a file will replace."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return 0
+        raise
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no file can have that name ({error})") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -107,11 +138,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         StorageError: when the folder is missing or not writable, or the disk full.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.parent / f".{uuid.uuid4().hex}"  # short: the name itself may be as long as names can be
     try:
         try:
             with temporary.open("xb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                file.write(content.encode(errors="replace") if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -119,6 +150,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise _storage_error(f"cannot write {path}", error) from error
+
+
+def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
+    """Keeps what can be made again in one of the folders above; where nothing can be written, nowhere."""
+    try:
+        path = folder() / name
+        if not path.exists():
+            write_atomically(path, content())
+    except (StorageError, OSError) as error:
+        _log.info("%s", error)
 
 
 def _storage_error(what: str, error: OSError) -> StorageError:

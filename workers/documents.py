@@ -26,6 +26,7 @@ import stat
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 48 << 20
@@ -69,11 +70,30 @@ def read_file(
     raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10:,} KiB")
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """The path of a file from the root on, without links, whether there is one or not.
+
+    Raises:
+        OSError: links lead back to it, no file can have the name, or the current folder is gone.
+    """
+    try:
+        return Path(path).resolve()
+    except RuntimeError as error:  # until Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    except ValueError as error:
+        raise _impossible(error) from error
+
+
+def _impossible(error: ValueError) -> OSError:
+    """Of a NUL in a name, or half of a character."""
+    return OSError(errno.EINVAL, f"no file can have that name ({error})")
+
+
 def _opened(path: str | os.PathLike[str]) -> io.FileIO:
     try:
         return io.FileIO(os.fspath(path), opener=_without_waiting)
-    except ValueError as error:  # a NUL in the name, or half of a character
-        raise OSError(errno.EINVAL, f"no file can have that name ({error})") from error
+    except ValueError as error:
+        raise _impossible(error) from error
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -23,6 +23,7 @@ TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
 _MOST_CHARACTERS = 4096  # of a name or a line, as of a path
 _MOST_LINES = 4_000_000  # of all stacks together
+_MOST_MARKS = 10_000
 _MOST_DIMENSIONS = 64  # of a tensor, as in PyTorch
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
@@ -419,6 +420,8 @@ class Trace:
         for number, shape in data.get("counted", ()):
             allocations[number] = dataclasses.replace(allocations[number], counted_shape=_shape(shape))
         marks = [{"position": position, "name": name} for position, name in data["marks"]]
+        if len(marks) > _MOST_MARKS:
+            raise ValueError(f"it has more than {_MOST_MARKS} marks")
         read = {"allocations": (), "calls": (), "events": (), "marks": marks, "versions": data["versions"]}
         return dataclasses.replace(
             from_plain(cls, {**data, **read}),

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from autofit.errors import UsageError
 from workers.allocator import AllocatorSettings
+from workers.architecture import Architecture
 from workers.documents import DocumentError, inflate, parse_json, read_file
 from workers.knobs import Knobs
 from workers.plain import from_plain
@@ -22,6 +23,7 @@ from workers.trace import FORWARD_END, Mark, Trace
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
+_MOST_BYTES = 1 << 62  # of all allocations together, so that no sum of a view goes beyond 64 bits
 _GZIP = b"\x1f\x8b"
 _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
@@ -112,7 +114,7 @@ class Profile:
                 "trace": Trace.from_dict(document["trace"]),
                 "knobs": Knobs(**document["knobs"]),
                 "card": from_plain(str, document["card"]),
-                "architecture": from_plain(str, document["architecture"]),
+                "architecture": Architecture.of(document["architecture"]).name,
                 "requested_bytes": tuple(document["requested_bytes"]),
                 "block_bytes": tuple(document["block_bytes"]),
                 "workspace_source": from_plain(str, document["workspace_source"]),
@@ -169,6 +171,8 @@ def _require_consistent(profile: Profile) -> None:
     sizes = (*peaks, *profile.requested_bytes, *profile.block_bytes, *found.values())
     if not all(map(_is_size, sizes)):
         raise ValueError("a size is not a whole number of bytes")
+    if sum(sizes) > _MOST_BYTES:
+        raise ValueError("its sizes add up to more than can be addressed")
     if any(not 0 <= mark.position <= len(trace.events) for mark in trace.marks):
         raise ValueError("a mark lies after the last event")
     made, freed = [False] * num_allocations, [False] * num_allocations

@@ -76,7 +76,35 @@ def packed(document: Mapping[str, Any]) -> str:
 
 def unpacked(text: str) -> dict[str, Any]:
     """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
-    return from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
+    document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
+    told = from_plain(_Told, document)
+    if told.schema != TUNE_SCHEMA and told.exit_code not in set(ExitCode):
+        raise ValueError(f"it is of schema {told.schema} and ends with {told.exit_code}")
+    return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Algorithm:
+    conv_algo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    batch_size: int
+    knobs: _Algorithm
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What is read of an answer, whichever version wrote it."""
+
+    schema: str
+    best: _Found | None = None
+    recommended: _Found | None = None
+    exit_code: int | None = None
+    kind: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +205,7 @@ class JobRecord:
         if answer is None:
             return None
         if answer.get("schema") == TUNE_SCHEMA:
-            return int(ExitCode.NOTHING_FITS if answer["best"] is None else ExitCode.FOUND)
+            return int(ExitCode.NOTHING_FITS if answer.get("best") is None else ExitCode.FOUND)
         return int(answer["exit_code"])
 
 

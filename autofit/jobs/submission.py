@@ -16,6 +16,7 @@ from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
+from workers.documents import resolved
 from workers.protocol import WorkloadRef
 from workers.shown import has_secret
 from workers.workload.libraries import library_of
@@ -93,7 +94,7 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
         if not path.is_absolute():
             raise _only_here(location)
         return Code(model=model, source_sha256=_sha256(path) if path.is_file() else None)
-    root = Path(working_dir).resolve()
+    root = resolved_folder(working_dir)
     candidates = [(folder / location).resolve() for folder in (root, Path.cwd())]
     inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
     if not inside:
@@ -116,10 +117,24 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
         return Code(model=ref.target, source_sha256=ref.source_sha256)
     if "://" in working_dir:
         return Code(model=model, source_sha256=ref.source_sha256)
-    root = Path(working_dir).resolve()
+    root = resolved_folder(working_dir)
     if not path.is_relative_to(root):
         raise _outside(path, root)
     return Code(model=f"{prefix}:./{path.relative_to(root)}", source_sha256=ref.source_sha256)
+
+
+def resolved_folder(working_dir: str) -> Path:
+    """The folder that `--working-dir` names, from the root on; raises `UsageError` where there is none."""
+    try:
+        folder = resolved(working_dir)
+        if folder.is_dir():
+            return folder
+        reason = ""
+    except OSError as error:
+        folder, reason = Path(working_dir), f" ({error.strerror})"
+    raise UsageError(
+        f"there is no folder {folder}{reason}: give the folder with the code, or the URI of a zip file"
+    )
 
 
 def _only_here(file: str) -> UsageError:

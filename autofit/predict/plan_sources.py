@@ -95,7 +95,7 @@ def _asked(architecture: str) -> AskedPlans | None:
     if Architecture.of(architecture).vendor is not Vendor.NVIDIA or not CudnnPlans.is_available():
         return None
     try:
-        asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_dir() / "plans")
+        asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_path() / "plans")
     except (UnknownGpuError, StorageError) as error:
         _log.warning("libcudnn cannot plan convolution workspaces: %s", error)
         return None

@@ -226,7 +226,7 @@ class Predictor:
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
-        """The trace at a batch size, from a worker and into the state directory.
+        """The trace at a batch size, from a worker and, where that can be written, into the state directory.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -528,9 +528,11 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
 def _keep(trace_json: str) -> None:
     """Keeps a trace by its digest, which is that of its text: a trace has but one."""
     text = trace_json.encode()
-    path = paths.traces_dir() / f"{hashlib.sha256(text).hexdigest()}.json.gz"
-    if not path.exists():
-        paths.write_atomically(path, gzip.compress(text, compresslevel=1, mtime=0))
+    paths.keep(
+        paths.traces_dir,
+        f"{hashlib.sha256(text).hexdigest()}.json.gz",
+        lambda: gzip.compress(text, compresslevel=1, mtime=0),
+    )
 
 
 def local_predictor(

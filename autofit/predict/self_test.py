@@ -79,8 +79,8 @@ def require_prediction(run: Runner) -> None:
         InfrastructureError: it cannot, or was not tried; the message names the release and what to do.
     """
     require_release(importlib.metadata.version("torch"), os.environ)
-    remembered = paths.cache_dir() / f"self-test-{_build()}.json"
-    if remembered.exists():
+    remembered = f"self-test-{_build()}.json"
+    if (paths.cache_path() / remembered).is_file():
         return
     result = run_self_test(run)
     if result.findings:
@@ -88,7 +88,7 @@ def require_prediction(run: Runner) -> None:
             f"memory cannot be predicted with PyTorch {result.torch_version}: {'; '.join(result.findings)}. "
             f"Install {SUPPORTED}, or measure instead (--probe measure, or --device cpu)"
         )
-    paths.write_atomically(remembered, json.dumps({"torch": result.torch_version}))
+    paths.keep(paths.cache_dir, remembered, lambda: json.dumps({"torch": result.torch_version}))
 
 
 def require_release(version: str, environment: Mapping[str, str]) -> None:

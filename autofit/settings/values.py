@@ -123,7 +123,7 @@ def _number(value: Any) -> float:
     """A finite number, else nan."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
     return found if math.isfinite(found) else math.nan
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from autofit.errors import UnknownModelError, UsageError
 from autofit.settings.tune_settings import TuneSettings
 from workers.protocol import ScriptCall, WorkloadRef
@@ -20,7 +18,7 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
     """
     try:
         if settings is None:
-            return parse_reference(text, cwd=Path.cwd())
+            return parse_reference(text)
         if settings.script is not None:
             return _script_of(settings).reference()
         return parse_reference(
@@ -28,7 +26,6 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
             input_shape=settings.input_shape,
             num_classes=settings.num_classes,
             sequence_length=settings.sequence_length,
-            cwd=Path.cwd(),
         )
     except UnknownWorkloadError as error:
         raise UnknownModelError(str(error)) from error

@@ -8,6 +8,7 @@ marked, and those after it keep their ids.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 from collections.abc import Generator, Iterable
@@ -207,6 +208,8 @@ def _operation(line: bytes) -> Any:
 def _require_journal(path: Path) -> None:
     """Raises `ValueError` for a file that is not Optuna's, before anything is written to it."""
     if path.exists():
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file")
         with path.open("rb") as file:
             first_line = file.readline()
         if first_line.endswith(b"\n") and "op_code" not in parse_json(first_line):

@@ -188,7 +188,10 @@ def journal_path(storage: str | None, study_name: str) -> Path:
     if storage is None:
         return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):
-        return Path(storage).expanduser()
+        try:
+            return Path(storage).expanduser()
+        except RuntimeError as error:
+            raise UsageError(f"a study cannot be kept in {storage}: {error}") from error
     where = redacted_place(storage)
     raise UsageError(
         f"a study cannot be kept in {where!r}: give a database URL such as sqlite:///studies.db or "

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,15 @@ import platformdirs
 import pytest
 
 from autofit.errors import StorageError
-from autofit.paths import cache_dir, require_writable, state_dir, studies_dir, traces_dir, write_atomically
+from autofit.paths import (
+    cache_dir,
+    keep,
+    require_writable,
+    state_dir,
+    studies_dir,
+    traces_dir,
+    write_atomically,
+)
 
 FOLDERS = {"studies": studies_dir, "traces": traces_dir, "cache": cache_dir}
 
@@ -71,10 +80,54 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     write_atomically(target, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(target, "new \ud800")
+    with pytest.raises(TypeError):
+        write_atomically(target, object())  # type: ignore[arg-type]
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_half_of_a_character_costs_no_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "page.html", "new \ud800")
+    assert (tmp_path / "page.html").read_text() == "new ?"
+
+
+def test_a_name_may_be_as_long_as_the_system_lets_it(tmp_path: Path) -> None:
+    write_atomically(tmp_path / ("a" * 255), "text")
+    assert (tmp_path / ("a" * 255)).read_text() == "text"
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "a\0b", "a\ud800b"])
+def test_a_name_that_no_file_can_have_is_found_out_before(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        require_writable(tmp_path / name)
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_what_is_kept_is_the_users_own(state_dir: Path, folder: Callable[[], Path]) -> None:
+    before = os.umask(0o022)
+    try:
+        made = folder()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (made, state_dir)] == [0o700, 0o700]
+
+
+def test_what_can_be_made_again_is_kept_where_that_can_be(state_dir: Path) -> None:
+    keep(cache_dir, "name", lambda: "first")
+    keep(cache_dir, "name", lambda: "second")
+    assert (state_dir / "cache" / "name").read_text() == "first"
+
+
+def test_without_a_place_it_is_not_kept_and_that_is_no_error(state_dir: Path) -> None:
+    state_dir.write_text("a file stands where the folder should be")
+    keep(cache_dir, "name", lambda: "text")
+    assert state_dir.is_file()
+
+
+def test_the_home_of_nobody_is_a_storage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", "~nobody-of-that-name/state")
+    with pytest.raises(StorageError, match="AUTOFIT_STATE_DIR"):
+        state_dir()
 
 
 def test_what_cannot_be_replaced_is_a_storage_error_and_leaves_no_remains(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.documents import read_file, resolved
 from workers.protocol import ScriptCall, WorkloadRef
 from workers.workload.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
 
@@ -65,15 +66,20 @@ class Script:
         Raises:
             UnknownWorkloadError: there is no such file.
         """
-        path = Path(self.path).resolve()
-        if not path.is_file():
+        try:
+            path = resolved(self.path)
+            source_sha256 = hashlib.sha256(read_file(path)).hexdigest() if path.is_file() else None
+            folder = str(resolved("."))
+        except OSError as error:
+            raise UnknownWorkloadError(f"the script {self.path} cannot be read: {error.strerror}") from error
+        if source_sha256 is None:
             near = names_like(path.name, [entry.name for entry in path.parent.glob("*.py")])
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise UnknownWorkloadError(f"there is no script {path}.{hint} Check the path")
         return WorkloadRef(
             kind="script",
             target=str(path),
-            source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            source_sha256=source_sha256,
             search_path=(str(path.parent),),
             script=ScriptCall(
                 arguments=tuple(self.arguments),
@@ -81,7 +87,7 @@ class Script:
                 batch_variable=self.batch_variable,
                 batch_name=self.batch_name,
                 keeps_trackers=self.keeps_trackers,
-                folder=str(Path.cwd()),
+                folder=folder,
             ),
         )
 

@@ -20,11 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from workers.documents import read_file, resolved
 from workers.protocol import WorkloadRef
 from workers.shown import brief
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.models import BUILTINS
 
+_MOST_CHARACTERS = 200  # of a text that is shown again
 # Modules of files are named so that no import statement finds them and they hide no other.
 FILE_MODULE_PREFIX = "_autofit_file_"
 
@@ -70,21 +72,41 @@ def parse_reference(
         UnknownWorkloadError: the text names nothing, or says no attribute.
         WorkloadError: a shape or a number of classes that cannot be used.
     """
-    folder = Path.cwd() if cwd is None else Path(cwd).absolute()
     _check_sample(text, input_shape, num_classes, sequence_length)
+    if text in BUILTINS:
+        return WorkloadRef(kind="builtin", target=text)
+    try:
+        return _reference_to(
+            text,
+            resolved(cwd or "."),
+            input_shape=input_shape,
+            num_classes=num_classes,
+            sequence_length=sequence_length,
+        )
+    except OSError as error:
+        raise UnknownWorkloadError(f"{text[:_MOST_CHARACTERS]!r} cannot be read: {error.strerror}") from error
+
+
+def _reference_to(
+    text: str,
+    folder: Path,
+    *,
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
+    sequence_length: int | None,
+) -> WorkloadRef:
+    """What a text refers to that names no built-in; raises `OSError` where a file cannot be read."""
     library = library_of(text)
     if library is not None:
         configuration = _configuration_file(text, folder) if library.takes_files else None
         return WorkloadRef(
             kind="library",
             target=text if configuration is None else f"{library.prefix}:{configuration}",
-            source_sha256=None if configuration is None else _sha256(configuration.read_bytes()),
+            source_sha256=None if configuration is None else _sha256(read_file(configuration)),
             input_shape=input_shape,
             num_classes=num_classes,
             sequence_length=sequence_length,
         )
-    if text in BUILTINS:
-        return WorkloadRef(kind="builtin", target=text)
     location, colon, attribute = text.rpartition(":")
     sizes = [name for name in BUILTINS if name.partition(":")[0] == location]
     if sizes:
@@ -100,7 +122,7 @@ def parse_reference(
     return WorkloadRef(
         kind=kind,
         target=f"{target}:{attribute}",
-        source_sha256=_sha256(source.read_bytes()),
+        source_sha256=_sha256(read_file(source)),
         input_shape=input_shape,
         num_classes=num_classes,
         search_path=search_path,
@@ -212,7 +234,7 @@ def _without_attribute(text: str) -> str:
 
 
 def _file(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]:
-    path = (folder / location).resolve()
+    path = resolved(folder / location)
     if not path.is_file():
         siblings = [entry.name for entry in path.parent.glob("*.py")]
         raise UnknownWorkloadError(f"there is no file {path}.{_near(path.name, siblings)} Check the path")

@@ -19,7 +19,15 @@ from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, sett
 from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
-from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec
+from autofit.jobs.submission import (
+    Code,
+    fleet_id,
+    job_id,
+    job_options,
+    locate,
+    make_spec,
+    resolved_folder,
+)
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
@@ -161,11 +169,7 @@ class _Request:
         from autofit.jobs import packages
         from autofit.jobs.ray_jobs import working_dir_files
 
-        folder = Path(self.working_dir).resolve()
-        if not folder.is_dir():
-            raise UsageError(
-                f"there is no folder {folder}: give the folder with the code, or the URI of a zip file"
-            )
+        folder = resolved_folder(self.working_dir)
         return packages.store(queue.storage, packages.pack(folder, working_dir_files(folder)))
 
 

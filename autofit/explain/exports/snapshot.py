@@ -10,6 +10,7 @@ that knows few opcodes: plain dicts, lists, strings, numbers and no protocol abo
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ FIRST_ADDRESS = 0x7F00_0000_0000
 # The page colours allocations by category where entries have one, but stops with an error unless one is
 # of this category (`annotate_snapshot` of MemoryViz.js): those about segments are, and about plans that
 # benchmarking found.
+_LINE = re.compile(r"(.*):(\d{1,9}):([^:]*)", re.DOTALL)
 _NO_CATEGORY = "unknown"
 
 _DEFAULT_POOL = (0, 0)
@@ -152,9 +154,11 @@ class _Frames:
 
 
 def _frame(line: str) -> Frame:
-    """`file:line:function` as PyTorch writes a frame."""
-    filename, number, name = line.rsplit(":", 2)
-    return {"name": name, "filename": filename, "line": int(number)}
+    """`file:line:function` as PyTorch writes a frame; another text stands for a file."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return {"name": "", "filename": line, "line": 0}
+    return {"name": found[3], "filename": found[1], "line": int(found[2])}
 
 
 def _settings(profile: Profile) -> dict[str, Any]:

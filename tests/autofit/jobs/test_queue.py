@@ -22,7 +22,8 @@ SPEC = JobSpec(
     workload="davenet",
     working_dir=WorkingDir(digest="abc", where="working-dir-abc"),
 )
-ANSWER = {"schema": "autofit.tune/1", "best": {"batch_size": 86}}
+BEST = {"batch_size": 86, "knobs": {"conv_algo": "cudnn"}, "evidence": "predicted"}
+ANSWER = {"schema": "autofit.tune/1", "best": BEST}
 NOTHING_FITS = {"schema": "autofit.tune/1", "best": None}
 ERROR = {"schema": "autofit.error/1", "kind": "usage", "message": "no such card", "exit_code": 2}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
-from autofit.study.damage import DAMAGED, NewerError, UnreadableError, parsed, require_schema
+from autofit.study.damage import DAMAGED, NewerError, UnreadableError, require_schema
 from autofit.study.storage import Storage, open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
 from workers.plain import from_plain
@@ -178,15 +177,6 @@ def test_a_schema_that_is_no_number_is_damage(schema: object) -> None:
     with pytest.raises(NewerError, match="was written by a newer version"):
         require_schema({"schema": 2}, 1)
     require_schema({}, 1)
-
-
-def test_json_is_read_to_a_depth_that_everything_can_copy() -> None:
-    assert parsed("[" * 60 + "]" * 60) == json.loads("[" * 60 + "]" * 60)
-    wide = json.dumps([[number] for number in range(1000)])
-    assert parsed(wide) == json.loads(wide)
-    for depth in (70, 900, 3000, 200_000):
-        with pytest.raises(ValueError, match="nested too deeply"):
-            parsed("[" * depth + "]" * depth)
 
 
 @pytest.mark.parametrize(

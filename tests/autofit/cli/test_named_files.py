@@ -1,0 +1,100 @@
+"""Files and folders that users name, whatever they are: one sentence and a documented exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
+    "profile": lambda name: ("profile", "--trace", name),
+    "config": lambda name: ("tune", "--config", name),
+    "observe": lambda name: ("observe", name),
+    "model": lambda name: ("estimate", "--batch-size", "8", "--model", f"{name}/mine.py:net"),
+    "config.json": lambda name: ("estimate", "--batch-size", "8", "--model", f"hf:{name}/config.json"),
+    "script": lambda name: ("estimate", "--batch-size", "8", "--script", name),
+    "journal": lambda name: ("jobs", "--storage", f"{name}.journal"),
+    "working dir": lambda name: (
+        "submit", "--working-dir", name, "--model", "mine.py:net", "--gpu-mem", "2G",
+        "--address", "http://[::1]:1",
+    ),
+    "report": lambda name: (
+        "estimate", "--batch-size", "8", "--model", "davenet", "--report", f"{name}/r.html",
+    ),
+    "save": lambda name: ("profile", "--batch-size", "8", "--model", "davenet", "--save", f"{name}/p.gz"),
+}  # fmt: skip
+
+
+def _missing(_path: Path) -> None:
+    """Nothing is there."""
+
+
+KINDS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "missing": ("missing", _missing),
+    "a link to itself": ("loop", lambda path: path.symlink_to(path)),
+    "a link to nowhere": ("nowhere", lambda path: path.symlink_to("nothing")),
+    "a name of 256 bytes": ("a" * 256, _missing),
+    "undecodable bytes": ("a\udcffb", _missing),
+    "of nobody": ("~nobody-of-that-name/x", _missing),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_cannot_be_a_file_is_said_in_one_sentence(autofit, tmp_path, command, kind, monkeypatch):
+    monkeypatch.setenv("AUTOFIT_STORAGE", str(tmp_path / "jobs.journal"))
+    name, make = KINDS[kind]
+    path = tmp_path / name
+    make(path)
+    finished = autofit(*COMMANDS[command](name if name.startswith("~") else str(path)))
+    if command == "journal" and finished.code == 0:  # a journal is made where there is none
+        assert finished.out == "no jobs\n"
+        return
+    assert finished.code in (2, 5)
+    assert finished.err.count("error: ") == 1
+    assert "Traceback" not in finished.err
+
+
+@pytest.mark.parametrize("command", ["profile", "config", "observe", "script", "report", "save"])
+def test_a_folder_in_place_of_a_file_is_named(autofit, tmp_path, command):
+    (tmp_path / "r.html").mkdir()
+    (tmp_path / "p.gz").mkdir()
+    finished = autofit(*COMMANDS[command](str(tmp_path)))
+    assert finished.code in (2, 5)
+    assert str(tmp_path) in finished.err.replace("\n", "")
+
+
+def test_a_pipe_in_place_of_a_journal_is_not_waited_for(autofit, tmp_path):
+    os.mkfifo(tmp_path / "pipe.journal")
+    finished = autofit("jobs", "--storage", str(tmp_path / "pipe.journal"))
+    assert finished.code == 5
+    assert "it is no file" in finished.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_current_folder_that_is_gone_ends_no_command_with_a_traceback(
+    autofit, tmp_path, command, monkeypatch
+):
+    monkeypatch.setenv("AUTOFIT_STORAGE", str(tmp_path / "jobs.journal"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    before = Path.cwd()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        finished = autofit(*COMMANDS[command]("file"))
+    finally:
+        os.chdir(before)
+    assert finished.code in (2, 5)
+    assert finished.err.count("error: ") == 1
+
+
+@pytest.mark.parametrize("command", ["estimate", "check"])
+def test_a_prediction_needs_no_state_that_can_be_written(autofit, tmp_path, command, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOFIT_STATE_DIR", str(tmp_path / "file" / "state"))
+    finished = autofit(command, "--model", "davenet", "--batch-size", "2", "--gpu", "a100-40g", "--json")
+    assert finished.code == 0
+    assert finished.document["batch_size"] == 2

@@ -1,0 +1,417 @@
+"""The parsers of what others wrote: how an input for each is made by seed, and how it is read.
+
+An input is bytes, so that it can be kept as a file. To read one may raise nothing but errors of autofit's,
+and where a function promises `ValueError`, that.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import gzip
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from autofit.cli.commands.profile_views import EXPORTS, VIEWS
+from autofit.explain.profile import read_profile
+from autofit.explain.views.filters import Filters
+from autofit.jobs.queue import JobQueue
+from autofit.jobs.records import JobRecord, JobSpec, JobState, packed
+from autofit.predict.conv_plan import ConvPlan, LayerChoice
+from autofit.questions.observe import measured_in
+from autofit.settings.options import OPTIONS
+from autofit.settings.resolve import resolve_settings
+from autofit.settings.workloads import refer
+from autofit.study.journal import open_journal
+from autofit.tuning.result import TuneResult
+from tests.autofit.cli.conftest import answer
+from tests.autofit.explain.toy import PROFILE
+from tests.fuzz import hostile
+from workers.protocol import Heartbeat, TrialOutcome
+from workers.trace import Trace
+
+Make = Callable[[Random], bytes]
+Read = Callable[[bytes, Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """One kind of input.
+
+    Attributes:
+        make: an input by seed.
+        read: reads it in a folder of its own.
+        suffix: of a file with such an input.
+    """
+
+    name: str
+    make: Make
+    read: Read
+    suffix: str
+
+
+def _json_of(valid: Callable[[], Any]) -> Make:
+    """Makers copy before they change anything."""
+
+    def make(random: Random) -> bytes:
+        kind = random.random()
+        if kind < 0.7:
+            return hostile.json_text(hostile.document(valid(), random), random)
+        if kind < 0.97:
+            return hostile.damaged(json.dumps(valid()).encode(), random)
+        return hostile.monotonous(random, 1_000_000 if random.random() < 0.9 else hostile.MOST_BYTES)
+
+    return make
+
+
+def _write(data: bytes, folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+# ── settings: the command line with the environment, and files ──────────────────────────────────
+
+_ARGUMENTS = [option.argument for option in OPTIONS.values()]
+_WORDS = (
+    "davenet", "16G", "cudnn", "native", "rtx-3090", "fp32", "amp-bf16", "8", "true", "blocks", "ddp:2",
+    "train", "conv-algo=cudnn,native", "precision=fp32,tf32", "safe", "predict", "3x8x8", "all",
+)  # fmt: skip
+
+
+def _setting(name: str, random: Random) -> Any:
+    """Half of the time what the option takes, so that more than the first of them is read."""
+    option = next(option for option in OPTIONS.values() if option.argument == name)
+    if option.choices and random.random() < 0.5:
+        return random.choice(option.choices)
+    return random.choice(
+        (
+            random.choice(_WORDS),
+            hostile.line_of(_WORDS, random),
+            random.choice(hostile.TEXTS),
+            hostile.value(random),
+        )
+    )
+
+
+def make_settings(random: Random) -> bytes:
+    """What is said on the command line, and variables."""
+    names = random.sample(_ARGUMENTS, random.randrange(1, 5))
+    variables = random.sample(_ARGUMENTS, random.randrange(3))
+    given = {
+        "cli": {"model": "davenet", "gpu_mem": "16G", **{name: _setting(name, random) for name in names}},
+        "env": {f"AUTOFIT_{name.upper()}": str(_setting(name, random))[:100_000] for name in variables},
+    }
+    return json.dumps(given).encode()
+
+
+def read_settings(data: bytes, _folder: Path) -> None:
+    given = json.loads(data)
+    cli = {name: tuple(each) if isinstance(each, list) else each for name, each in given["cli"].items()}
+    resolve_settings(cli, given["env"], None)
+
+
+def _toml_value(random: Random) -> str:
+    word = random.choice((random.choice(_WORDS), random.choice(hostile.TEXTS)))
+    quoted = json.dumps(word, ensure_ascii=random.random() < 0.8)
+    makers = (
+        lambda: quoted, lambda: quoted, lambda: f"'{word}'", lambda: word, lambda: f"'''{word}'''",
+        lambda: str(random.choice(hostile.NUMBERS)), lambda: "true", lambda: "inf", lambda: "nan",
+        lambda: f"[{', '.join([quoted] * random.randrange(4))}]", lambda: "{ a = 1 }", lambda: "1979-05-27",
+        lambda: "0x" + "f" * random.choice((3, 16, 5000)), lambda: "[" * random.choice((2, 70, 900)),
+        lambda: "{ " + "a." * random.choice((3, 300, 20_000)) + "a = 1 }",
+    )  # fmt: skip
+    return str(random.choice(makers)())
+
+
+def make_toml(random: Random) -> bytes:
+    """A settings file."""
+    if random.random() < 0.03:
+        return hostile.monotonous(random, hostile.MOST_BYTES)
+    if random.random() < 0.02:
+        parts = ".".join("a" * random.choice((100, 1000, 100_000)))
+        return random.choice(
+            (f"[{parts}]", f"{parts} = 1", f"[[{parts}]]", f"[tune]\nx = {{{parts}=1}}")
+        ).encode()
+    lines = ["[tune]", 'model = "davenet"', 'gpu-mem = "16G"']
+    for _ in range(random.randrange(5)):
+        key = random.choice((*OPTIONS, *OPTIONS, *hostile.TEXTS))
+        lines.append(f"{key if random.random() < 0.9 else json.dumps(key)} = {_toml_value(random)}")
+    if random.random() < 0.2:
+        lines.insert(
+            random.randrange(len(lines)),
+            random.choice(("[[tune]]", "[tune.x]", "[other]", "[", "\ufeff", "#")),
+        )
+    text = "\n".join(lines).encode(errors="replace" if random.random() < 0.8 else "surrogatepass")
+    return hostile.damaged(text, random) if random.random() < 0.3 else text
+
+
+def read_toml(data: bytes, folder: Path) -> None:
+    resolve_settings({}, {}, _write(data, folder, "settings.toml"))
+
+
+# ── references ──────────────────────────────────────────────────────────────────────────────────
+
+_NAMES = (
+    "davenet", "resnet50", "gpt2", "timm", "torchvision", "hf", "net", "mine.py", "script.py", "folder",
+    "loop", "json", "os.path", "package.module", "config.json", "pipe.py", "~", "..", ".", "/", "/dev/null",
+    "/proc/self/mem", "binary.py", "attribute", "Net",
+)  # fmt: skip
+
+
+def make_reference(random: Random) -> bytes:
+    """What may be said for --model or --script."""
+    text = hostile.line_of(_NAMES, random)
+    return json.dumps({random.choice(("model", "model", "script")): text}).encode()
+
+
+def read_reference(data: bytes, folder: Path) -> None:
+    _populate(folder)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        settings = resolve_settings({**json.loads(data), "gpu_mem": "16G"}, {}, None)
+        refer(settings.model, settings)
+    finally:
+        os.chdir(before)
+
+
+def _populate(folder: Path) -> None:
+    """Files of every kind, once a folder."""
+    if (folder / "loop").is_symlink():
+        return
+    (folder / "folder").mkdir()
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "mine.py").write_text("net = 1\n")
+    (folder / "script.py").write_text("print()\n")
+    (folder / "binary.py").write_bytes(bytes(range(256)))
+    (folder / "config.json").write_text("[" * 5000)
+    os.mkfifo(folder / "pipe.py")
+
+
+# ── saved profiles, plans ───────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def _profile_document() -> Any:
+    return json.loads(gzip.decompress(PROFILE.to_bytes()))
+
+
+def make_profile(random: Random) -> bytes:
+    """A saved profile."""
+    kind = random.random()
+    if kind < 0.75:
+        text = hostile.json_text(hostile.document(_profile_document(), random), random)
+        return gzip.compress(text, 1)
+    if kind < 0.95:
+        return hostile.damaged(PROFILE.to_bytes(), random)
+    if kind < 0.98:
+        text = (
+            _long_profile(random) if random.random() < 0.3 else hostile.monotonous(random, hostile.MOST_BYTES)
+        )
+        return gzip.compress(text, 1)
+    return hostile.bomb(random)
+
+
+def _long_profile(random: Random) -> bytes:
+    """A valid one with much of one thing: stacks on stacks, events, dimensions, marks, long names."""
+    document = json.loads(json.dumps(_profile_document()))
+    trace, num = document["trace"], random.choice((1000, 20_000, 100_000))
+    kind = random.randrange(6)
+    if kind == 0:
+        trace["stacks"] = [[0, number] for number in range(num)]
+    elif kind == 1:
+        first = len(trace["allocations"])
+        trace["allocations"] += [trace["allocations"][2]] * num
+        trace["stacked"] += [0] * num
+        trace["events"] += [each for number in range(first, first + num) for each in (number, ~number)]
+        document["requested_bytes"] += [1] * num
+        document["block_bytes"] += [512] * num
+    elif kind == 2:
+        trace["allocations"][2][6] = [2**62] * num
+    elif kind == 3:
+        trace["marks"] += [[len(trace["events"]), f"step {number} forward"] for number in range(3, num)]
+    elif kind == 4:
+        trace["strings"] = [text * (num // 10) for text in trace["strings"]]
+    else:
+        trace["calls"] += [trace["calls"][-1]] * num
+    return json.dumps(document).encode()
+
+
+def read_profile_and_show(data: bytes, folder: Path) -> None:
+    """Reads a profile and makes one of its views or exports."""
+    profile = read_profile(_write(data, folder, "profile.gz"))
+    name = _random_of(data).choice((*VIEWS, *EXPORTS))
+    if name in VIEWS:
+        VIEWS[name].make(profile, Filters()).to_json()
+    else:
+        EXPORTS[name].make(profile, Filters(), folder / "out")
+
+
+def _random_of(data: bytes) -> Random:
+    """What else is chosen for an input: the same for the same."""
+    return Random(zlib.crc32(data))
+
+
+_PLAN = ConvPlan(
+    batch_size=8,
+    layers=(
+        LayerChoice(layer="conv1", algorithm="cudnn", workspace_bytes=1024, cost=0.75),
+        LayerChoice(layer="conv2", algorithm="native", workspace_bytes=0, cost=0.25),
+    ),
+    peak_reserved_bytes=1 << 30,
+    relative_cost=1.5,
+)
+
+
+def read_plan(data: bytes, folder: Path) -> None:
+    ConvPlan.load(_write(data, folder, "plan.json")).to_json()
+
+
+# ── what lies in a storage ──────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def _answer_document() -> Any:
+    return json.loads(answer().to_json())
+
+
+@functools.cache
+def _journal() -> bytes:
+    """The journal of a queue with three jobs, one of them answered."""
+    spec = JobSpec(options={"model": "davenet", "gpu-mem": "16G"}, workload="davenet", gpu="rtx-3090")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "jobs.journal")
+        with JobQueue.open(str(path)) as queue:
+            for number in range(3):
+                queue.enqueue(f"job-{number}", dataclasses.replace(spec, fleet=None if number else "fleet"))
+            claimed = queue.claim_next()
+            assert claimed is not None
+            queue.finish(queue.record_attempt(claimed, "submission"), _answer_document())
+        return path.read_bytes()
+
+
+def _journal_lines() -> list[Any]:
+    return [json.loads(line) for line in _journal().splitlines()]
+
+
+def make_jobs(random: Random) -> bytes:
+    """A queue of jobs in a journal, with a value changed in what describes a job."""
+    lines = _journal_lines()
+    described = [line for line in lines if "user_attr" in line]
+    for line in random.sample(described, random.randrange(1, 3)):
+        line["user_attr"] = hostile.document(line["user_attr"], random)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def make_journal(random: Random) -> bytes:
+    """A journal with lines or bytes changed."""
+    if random.random() < 0.02:
+        return hostile.monotonous(random, hostile.MOST_BYTES // 10)
+    if random.random() < 0.5:
+        return hostile.damaged(_journal(), random)
+    lines = hostile.document(_journal_lines(), random)
+    lines = lines if isinstance(lines, list) else [lines]
+    return b"".join(hostile.json_text(line, random) + b"\n" for line in lines)
+
+
+def read_jobs(data: bytes, folder: Path) -> None:
+    """Reads the queue, and what its jobs answered."""
+    with JobQueue.open(str(_write(data, folder, "jobs.journal"))) as queue:
+        for record in queue.records():
+            _look_at(record)
+
+
+def _look_at(record: JobRecord) -> None:
+    try:
+        document = record.answer
+        record.exit_code  # noqa: B018
+    except ValueError:
+        return
+    if document is not None and record.state is JobState.SUCCEEDED:
+        _result_of(document)
+
+
+def _result_of(document: dict[str, Any]) -> None:
+    try:
+        result = TuneResult.from_dict(document)
+    except ValueError:
+        return
+    result.to_json()
+
+
+def read_journal(data: bytes, folder: Path) -> None:
+    open_journal(_write(data, folder, "study.journal"))
+
+
+def make_answer(random: Random) -> bytes:
+    """A job's answer as the storage has it: compressed, in letters."""
+    kind = random.random()
+    if kind < 0.8:
+        text = hostile.json_text(hostile.document(_answer_document(), random), random)
+        return base64.b64encode(zlib.compress(text, 1))
+    if kind < 0.98:
+        return hostile.damaged(packed(_answer_document()).encode(), random)
+    return base64.b64encode(hostile.bomb(random))
+
+
+def read_answer(data: bytes, folder: Path) -> None:
+    """Reads it from a job's record, and its document as a file of measured peaks."""
+    spec = JobSpec(options={}, workload="davenet")
+    text = data.decode(errors="replace")
+    record = JobRecord(
+        number=0, job_id="a", state=JobState.SUCCEEDED, spec=spec, submitted_seconds=0.0, packed_document=text
+    )
+    _look_at(record)
+    try:
+        document = json.dumps(record.document).encode()
+    except ValueError:
+        document = data
+    measured_in(_write(document, folder, "answer.json"))
+
+
+# ── what a trial's process says ─────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def _outcome_document() -> Any:
+    return json.loads(dataclasses.replace(answer().trials[0], trace_json=PROFILE.trace.to_json()).to_json())
+
+
+def read_outcome(data: bytes, _folder: Path) -> None:
+    """Reads a line as heartbeat, outcome and trace, each of which promises `ValueError`."""
+    text = data.decode(errors="replace")
+    for read in (Heartbeat.from_json, Trace.from_json):
+        try:
+            read(text)
+        except ValueError:
+            continue
+    try:
+        outcome = TrialOutcome.from_json(text)
+    except ValueError:
+        return
+    outcome.to_json()
+
+
+PARSERS = {
+    parser.name: parser
+    for parser in (
+        Parser("settings", make_settings, read_settings, ".json"),
+        Parser("toml", make_toml, read_toml, ".toml"),
+        Parser("references", make_reference, read_reference, ".json"),
+        Parser("profiles", make_profile, read_profile_and_show, ".gz"),
+        Parser("plans", _json_of(_PLAN.to_dict), read_plan, ".json"),
+        Parser("jobs", make_jobs, read_jobs, ".journal"),
+        Parser("answers", make_answer, read_answer, ".txt"),
+        Parser("journals", make_journal, read_journal, ".journal"),
+        Parser("outcomes", _json_of(_outcome_document), read_outcome, ".json"),
+    )
+}
