@@ -23,6 +23,8 @@ PAGES = sorted(
 _FENCED = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+# A link to a file of tests, and one of them behind it.
+_TEST = re.compile(r"\]\(([^)\s]*test_\w+\.py)\) `(\w+)`")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 # What stands between two commands of a line, and behind the last one.
 _END = re.compile(r"&&|\||;|>|  #|   ")
@@ -91,6 +93,17 @@ def test_every_link_of_the_documentation_leads_to_what_is_there():
     ours = [(page, link) for page, link in links if not re.match(r"[a-z]+:", link)]
     assert ours
     wrong = [f"{page.relative_to(ROOT)}: {link}" for page, link in ours if not is_there(page, link)]
+    assert wrong == []
+
+
+def test_every_test_that_the_documentation_names_exists():
+    named = [(page, path, test) for page in PAGES for path, test in _TEST.findall(page.read_text("utf-8"))]
+    assert len(named) > 20
+    wrong = [
+        f"{page.relative_to(ROOT)}: {path} {test}"
+        for page, path, test in named
+        if f"def {test}(" not in (page.parent / path).read_text("utf-8")
+    ]
     assert wrong == []
 
 
