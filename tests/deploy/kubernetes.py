@@ -78,12 +78,13 @@ def containers(manifest: Manifest) -> list[Manifest]:
 
 
 def secret_references(manifest: Manifest) -> Iterator[tuple[str, str | None]]:
-    """The secrets that a manifest names, each with the key that is taken of it; None where all are."""
+    """The secrets that a manifest needs, each with the key that is taken of it; None where all are."""
     for container in containers(manifest):
         for source in container.get("envFrom", []):
             yield source["secretRef"]["name"], None
         for variable in container.get("env", []):
-            if reference := variable.get("valueFrom", {}).get("secretKeyRef"):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference and not reference.get("optional"):
                 yield reference["name"], reference["key"]
     if name := manifest["spec"].get("authOptions", {}).get("secretName"):
         yield name, "auth_token"  # the key that KubeRay reads
