@@ -183,8 +183,8 @@ class ReaderGoneError(AutofitError):
     kind = "reader-gone"
     exit_code = ExitCode.READER_GONE
 
-    def __init__(self) -> None:
-        super().__init__("nobody reads stdout any more")
+    def __init__(self, message: str = "nobody reads stdout any more") -> None:
+        super().__init__(message)
 
 
 class InternalError(AutofitError):

@@ -80,12 +80,14 @@ def test_a_workload_s_failure_keeps_its_traceback_and_kind_across_processes() ->
 def test_exit_codes_are_those_of_the_command_line_s_contract() -> None:
     assert {code.name: code.value for code in ExitCode} == {
         "FOUND": 0,
+        "INTERNAL": 1,
         "USAGE": 2,
         "NOTHING_FITS": 3,
         "WORKLOAD_FAILED": 4,
         "INFRASTRUCTURE": 5,
         "UNSURE": 6,
         "INTERRUPTED": 130,
+        "READER_GONE": 141,
     }
 
 
