@@ -192,12 +192,7 @@ class RayApart(Dispatcher):
         elif "trial" in said:
             with self._lock:
                 trial = self._futures.pop(said["trial"])
-            self._trials.complete(
-                trial,
-                error_from_dict(said["error"])
-                if "error" in said
-                else TrialOutcome.from_json(said["outcome"]),
-            )
+            self._trials.complete(trial, _outcome(said))
         else:
             with self._lock:
                 answer = self._calls.pop(said["id"])
