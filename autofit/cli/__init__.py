@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autofit.cli.interruption import interruptible
 from autofit.cli.streams import open_missing
+from autofit.jobs.signing import key_out_of_environment
 
 if TYPE_CHECKING:
     from autofit.cli.backend import Backend
@@ -29,13 +30,14 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     as_json = "--json" in (sys.argv if arguments is None else arguments)
     with interruptible(as_json=as_json, to_the_end=arguments is None) as interruption:
         try:
-            if arguments is None:
-                open_missing()
-                if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
-                    _start_to_predict(sys.argv[2:])
-            from autofit.cli.app import main as run
+            with key_out_of_environment():  # before a process is started that runs users' code
+                if arguments is None:
+                    open_missing()
+                    if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+                        _start_to_predict(sys.argv[2:])
+                from autofit.cli.app import main as run
 
-            return run(arguments, backend=backend)
+                return run(arguments, backend=backend)
         except BaseException:  # whatever a library makes of the interruption
             if not interruption.is_wanted:
                 raise

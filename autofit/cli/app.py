@@ -23,7 +23,7 @@ from autofit.cli.commands.serve import serve
 from autofit.cli.commands.submit import submit
 from autofit.cli.commands.tune import tune
 from autofit.cli.internal_error import internal_error
-from autofit.cli.interruption import current
+from autofit.cli.interruption import current, print_document
 from autofit.cli.streams import guarded
 from autofit.errors import (
     AutofitError,
@@ -33,7 +33,6 @@ from autofit.errors import (
     UsageError,
     WorkloadFailedError,
 )
-from autofit.jobs.signing import key_out_of_environment
 
 
 class _InOrder(click.Group):
@@ -76,10 +75,9 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     with guarded():
         try:
             try:
-                with key_out_of_environment():
-                    code = autofit.main(
-                        arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
-                    )
+                code = autofit.main(
+                    arguments, prog_name="autofit", standalone_mode=False, obj=backend or Backend()
+                )
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
                 code = _end(error, arguments)
             sys.stdout.flush()
@@ -126,7 +124,7 @@ def _fail(error: AutofitError, arguments: Sequence[str]) -> int:
     if isinstance(error, WorkloadFailedError) and error.traceback:
         click.echo(error.traceback.rstrip(), err=True)
     if "--json" in arguments and not isinstance(error, OutputError):
-        click.echo(error.to_json())
+        print_document(error.to_json())
     else:
         click.echo(f"error: {error.message}", err=True)
     return error.exit_code

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -117,14 +118,21 @@ class Interruption:
             return
         if not self.is_wanted:
             return
-        # By descriptor, as the main thread may hold the locks of the streams; either may be broken.
         try:
             if not as_json:
-                os.write(2, f"error: {self.error().message}\n".encode())
-            elif not self.is_answered:
-                os.write(1, f"{self.error().to_json()}\n".encode())
+                _write_at_once(2, f"error: {self.error().message}\n")
+            elif not (self.is_answered or self._is_printing):
+                _write_at_once(1, f"{self.error().to_json()}\n")
         finally:
             os._exit(ExitCode.INTERRUPTED)
+
+
+def _write_at_once(descriptor: int, text: str) -> None:
+    """Writes by descriptor, as the main thread may hold a stream's locks; not where nobody reads."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if poll.poll(0):
+        os.write(descriptor, text.encode())
 
 
 _current = Interruption()

@@ -166,6 +166,15 @@ def _silence(stream: TextIO) -> None:
         os.close(null)
 
 
+def _whole(stream: TextIO) -> TextIO:
+    """With a buffer, where `PYTHONUNBUFFERED` took it: of what a signal interrupts the rest would be lost."""
+    if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+        return stream
+    return open(
+        stream.fileno(), "w", encoding=stream.encoding, errors=stream.errors, buffering=1, closefd=False
+    )
+
+
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Guards both streams in the block."""
@@ -173,7 +182,7 @@ def guarded() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
             stream.reconfigure(errors="replace")
-    sys.stdout = Guarded(before[0], ends=True)
+    sys.stdout = Guarded(_whole(before[0]), ends=True)
     sys.stderr = Guarded(before[1], ends=False)
     try:
         yield

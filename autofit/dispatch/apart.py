@@ -72,10 +72,14 @@ class RayApart(Dispatcher):
         self._is_connected = False
         self._closed = threading.Event()
         self._mark = uuid.uuid4().hex
+        self._requests = -1  # no pipe yet
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder = private_folder()
-        self._process = self._started()
-        threading.Thread(target=self._listen, name="autofit-ray", daemon=True).start()
         try:
+            self._process = self._started()
+            threading.Thread(
+                target=self._listen, args=(self._process,), name="autofit-ray", daemon=True
+            ).start()
             connected = self._send(
                 "connect",
                 address=address,
@@ -125,13 +129,14 @@ class RayApart(Dispatcher):
         self._trials.cancel_all()
         with self._lock, suppress(OSError):
             os.close(self._requests)  # by which the host ends trials first, then Ray
-        if not self._is_connected:  # it hears nothing yet
-            self._process.kill()
-        try:
-            self._process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            if not self._is_connected:  # it hears nothing yet
+                self._process.kill()
+            try:
+                self._process.wait(_EXIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         kill_marked(self._mark)  # whatever becomes of those two
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -149,8 +154,6 @@ class RayApart(Dispatcher):
                     start_new_session=True,  # Ctrl-C is for this process, which ends trials first
                 )
         except OSError as error:
-            os.close(self._requests)
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise RayStartError(
                 f"no process could be started for Ray ({error}): free memory, or end processes",
                 reason=str(error),
@@ -174,11 +177,11 @@ class RayApart(Dispatcher):
                     rest = rest[os.write(self._requests, rest) :]
         return answer
 
-    def _listen(self) -> None:
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
         """Hands on what the host says, until it has nothing more to say."""
-        assert self._process.stdout is not None
+        assert process.stdout is not None
         try:
-            with self._process.stdout as answers:
+            with process.stdout as answers:
                 for line in answers:
                     self._hear(json.loads(line))
         finally:

@@ -37,8 +37,10 @@ from autofit.dispatch.ray import SERVERS, RayDispatcher, RayStartError, servers_
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
 from autofit.events import Event, Progress
+from workers.errors import in_short
 from workers.process.descendants import adopt_orphans, below, die_with_parent, kill_below
 from workers.protocol import Probe, TrialOutcome, TrialSpec
+from workers.shown import brief
 
 # A search is to end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0
@@ -58,9 +60,11 @@ def main(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     _wait(host, coordinator)
+    give_up = time.monotonic() + GRACE_SECONDS  # of what it may not kill, as with another user's rights
     kill_below(os.getpid())
-    while below(os.getpid()):
+    while below(os.getpid()) and time.monotonic() < give_up:
         time.sleep(_LOOK_SECONDS)
+        kill_below(os.getpid())
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,13 +115,17 @@ class _Host:
         self._gcs: tuple[str, int] | None = None
 
     def serve(self) -> None:
-        for line in sys.stdin:
-            request = json.loads(line)
-            try:
-                answer = self._answer(**request)
-            except AutofitError as error:
-                answer = {"error": error_to_dict(error)}
-            self._say({"id": request["id"], **answer})
+        try:
+            for line in sys.stdin:
+                request = json.loads(line)
+                try:
+                    answer = self._answer(**request)
+                except AutofitError as error:
+                    answer = {"error": error_to_dict(error)}
+                self._say({"id": request["id"], **answer})
+        except Exception as error:
+            self._say({"lost": f"the process that speaks with Ray failed ({brief(in_short(error))})"})
+            raise
         with self._lock:
             self._is_closing = True
         if self._dispatcher is not None:
@@ -174,10 +182,8 @@ class _Host:
         error = future.exception()
         if error is None:
             self._say({"trial": trial, "outcome": future.result().to_json()})
-        elif isinstance(error, AutofitError):
-            self._say({"trial": trial, "error": error_to_dict(error)})
         else:
-            raise error
+            self._say({"trial": trial, "error": error_to_dict(error)})
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Progress):
@@ -204,10 +210,11 @@ def _refuses(address: tuple[str, int]) -> bool:
     return False
 
 
-def error_to_dict(error: AutofitError) -> dict[str, str]:
-    """An error as a message holds it; `error_from_dict` makes it again."""
-    kind = next(name for name, made in _ERRORS.items() if isinstance(error, made))
-    return {"kind": kind, "message": error.message, "reason": getattr(error, "reason", "")}
+def error_to_dict(error: BaseException) -> dict[str, str]:
+    """An error as a message holds it; `error_from_dict` makes it again, of any other one of dispatch."""
+    kind = next((name for name, made in _ERRORS.items() if isinstance(error, made)), "dispatch")
+    message = error.message if isinstance(error, AutofitError) else brief(in_short(error))
+    return {"kind": kind, "message": message, "reason": getattr(error, "reason", "")}
 
 
 def error_from_dict(error: Mapping[str, str]) -> AutofitError:

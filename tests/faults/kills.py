@@ -57,6 +57,7 @@ GONE_SECONDS = 15.0  # from the end of a search to the end of all of its process
 END_SECONDS = 10.0  # from a signal, or a server's death, to the end of the command
 
 _LOOK_SECONDS = 0.05
+_NEVER_ENDED = -1  # in place of an exit code
 _DATABASE_AWAY_SECONDS = 2.0
 _EARLIEST_SECONDS = 0.15  # before that it is Python that starts
 
@@ -388,10 +389,12 @@ def summary(seed: int, reports: list[dict[str, Any]]) -> str:
     sent = [report for report in reports if not report["came_too_late"]]
     ended = [r for r in sent if r["target"] == "coordinator" and r["signal"] != "SIGKILL"]
     right = [r for r in ended if r["code"] == 130 and r["end_seconds"] <= END_SECONDS]
-    same = len(reports) - sum("answer is" in p or "resumed, it" in p for p in problems)
+    compared = [report for report in sent if report["code"] != _NEVER_ENDED]
+    same = len(compared) - sum("answer is" in p or "resumed, it" in p for p in problems)
     return (
         f"{len(reports)} kills (seed {seed}; {len(reports) - len(sent)} came after the end): "
-        f"same answer {same} of {len(reports)}, "
+        f"same answer {same} of {len(compared)}, "
+        f"{len(sent) - len(compared)} never ended, "
         f"{sum('study' in p or 'said to run' in p for p in problems)} trials lost, "
         f"{sum(p.startswith('alive') for p in problems)} processes after {GONE_SECONDS:g} s, "
         f"{sum(p.startswith('left') for p in problems)} folders left; "
@@ -454,7 +457,7 @@ def _guarded(kill: Kill, normal: Reference, folder: Path, postgres: Postgres | N
     try:
         return try_kill(kill, normal, folder, postgres)
     except AssertionError as error:
-        return Report(kill, False, -1, -1.0, 0, (str(error)[-500:],))
+        return Report(kill, False, _NEVER_ENDED, -1.0, 0, (str(error)[-500:],))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -68,12 +68,18 @@ class ChildProcess:
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
         self.begin = time.monotonic()
-        self.log = Log()
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
-        child_requests, self._requests = os.pipe()
-        self._answers, child_answers = os.pipe()
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
-        try:
+        with ExitStack() as of_the_child, ExitStack() as ours:
+            self.log = Log()
+            ours.callback(self.log.close)
+            of_the_child.callback(os.close, self.log.writer)
+            child_requests, self._requests = os.pipe()
+            ours.callback(os.close, self._requests)
+            of_the_child.callback(os.close, child_requests)
+            self._answers, child_answers = os.pipe()
+            ours.callback(os.close, self._answers)
+            of_the_child.callback(os.close, child_answers)
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
                 env={**os.environ, **environment, MARK: self._mark},
@@ -83,13 +89,7 @@ class ChildProcess:
                 pass_fds=(child_requests, child_answers),
                 start_new_session=True,
             )
-        except BaseException:
-            self._close_pipes()
-            self.log.close()
-            raise
-        finally:
-            for fd in (child_requests, child_answers, self.log.writer):
-                os.close(fd)
+            ours.pop_all()  # open for as long as the process lives
 
     def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
         """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.

@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from autofit.cli.backend import Backend
-from autofit.cli.commands.models_gpus import print_document
+from autofit.cli.commands.models_gpus import print_list
 from autofit.cli.options.shared import GPU, JSON, MODEL, QUIET, combined, setting
 from autofit.errors import UsageError
 from autofit.questions.conv_layers import ConvLayers
@@ -56,7 +56,7 @@ def conv_algos(
         return
     found = _of_model(backend, batch_size or _BATCH_SIZE, device, given, quiet=quiet)
     if as_json:
-        print_document(CONV_ALGOS_SCHEMA, **found.to_dict())
+        print_list(CONV_ALGOS_SCHEMA, **found.to_dict())
         return
     from autofit.cli.text.conv_layers import print_conv_layers
 
@@ -85,7 +85,7 @@ def _of_model(
 
 def _print_all(*, as_json: bool) -> None:
     if as_json:
-        print_document(CONV_ALGOS_SCHEMA, conv_algos=[dataclasses.asdict(each) for each in conv.offered()])
+        print_list(CONV_ALGOS_SCHEMA, conv_algos=[dataclasses.asdict(each) for each in conv.offered()])
         return
     from autofit.cli.text.output import headed, listing, styled
 

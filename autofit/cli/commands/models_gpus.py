@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from autofit.cli.backend import Backend
+from autofit.cli.interruption import print_document
 from autofit.cli.options.shared import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
@@ -27,7 +28,7 @@ _WIDTH_WITH_BYTES = 110
 def models(as_json: bool) -> None:
     """List the built-in workloads."""
     if as_json:
-        print_document(MODELS_SCHEMA, models=_dictionaries(BUILTINS.values()))
+        print_list(MODELS_SCHEMA, models=_dictionaries(BUILTINS.values()))
         return
     from autofit.cli.text.output import headed, listing, styled
 
@@ -54,7 +55,7 @@ def gpus(backend: Backend, memory: str | None, as_json: bool) -> None:
     cards = tuple(catalogue().values()) if memory is None else _sold_as(memory)
     local = _local(backend)
     if as_json:
-        print_document(GPUS_SCHEMA, gpus=_dictionaries(cards), local=_dictionaries(local))
+        print_list(GPUS_SCHEMA, gpus=_dictionaries(cards), local=_dictionaries(local))
         return
     _print_cards(cards, local)
 
@@ -120,6 +121,6 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(item) for item in items]
 
 
-def print_document(schema: str, **content: object) -> None:
+def print_list(schema: str, **content: object) -> None:
     """Prints a list's one JSON document."""
-    click.echo(json.dumps({"schema": schema, **content}, indent=2, ensure_ascii=False))
+    print_document(json.dumps({"schema": schema, **content}, indent=2, ensure_ascii=False))

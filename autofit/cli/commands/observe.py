@@ -155,4 +155,4 @@ def _print_kept(found: list[Observation], forget: str | None, *, as_json: bool) 
 
 
 def _print_json(rows: list[dict[str, Any]]) -> None:
-    click.echo(json.dumps({"schema": OBSERVATIONS_SCHEMA, "observations": rows}, indent=2))
+    print_document(json.dumps({"schema": OBSERVATIONS_SCHEMA, "observations": rows}, indent=2))

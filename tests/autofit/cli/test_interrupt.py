@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
 import os
@@ -9,7 +11,9 @@ import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stdout
+from typing import BinaryIO
 
 import psutil
 import pytest
@@ -177,6 +181,41 @@ def test_a_document_is_written_whole_whatever_comes_meanwhile():
             assert interruption.end(as_json=True) == 130  # with the one document
     assert out.getvalue() == "{}\n"
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+@contextlib.contextmanager
+def _printing_cards(**environment: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+    """A command in the midst of a document that is longer than its pipe holds, and the pipe's other end."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with os.fdopen(reader, "rb") as answers:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "autofit.cli", "gpus", "--json"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+        os.close(writer)
+        with process:
+            assert os.read(reader, 1) == b"{"
+            yield process, answers
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_signal_while_a_document_is_read_slowly_cuts_nothing_off(unbuffered: str):
+    with _printing_cards(PYTHONUNBUFFERED=unbuffered) as (process, answers):
+        process.send_signal(signal.SIGTERM)
+        assert json.loads(b"{" + answers.read())["schema"] == "autofit.gpus/1"
+        assert process.wait() == 130
+
+
+@pytest.mark.process
+@pytest.mark.timeout(60)
+def test_a_reader_that_stops_reading_keeps_no_command_alive():
+    with _printing_cards() as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 130
 
 
 def test_a_command_that_ends_by_itself_leaves_the_signals_as_they_were():

@@ -274,6 +274,45 @@ def test_what_a_command_starts_does_not_inherit_the_key(monkeypatch: pytest.Monk
     assert os.environ["AUTOFIT_STORAGE_KEY"] == SECRET
 
 
+_AUTOFIT = (sys.executable, "-P", "-m", "autofit.cli")
+_LOOKS = """
+import os
+import torch
+from pathlib import Path
+from workers.workload import Workload
+
+Path(__file__).with_name("seen").write_text(str(dict(os.environ)))
+net = Workload(
+    build_model=lambda: torch.nn.Linear(2, 2),
+    make_batch=lambda batch_size, device: torch.ones(batch_size, 2, device=device),
+    loss=lambda model, batch: model(batch).sum(),
+    optimizer="sgd",
+)
+"""
+
+
+def test_a_workload_does_not_see_the_key(tmp_path: Path) -> None:
+    (tmp_path / "looks.py").write_text(_LOOKS)
+    subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "autofit.cli",
+            "estimate",
+            "--model",
+            "looks.py:net",
+            "--batch-size",
+            "1",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOFIT_STORAGE_KEY": SECRET},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    assert SECRET not in (tmp_path / "seen").read_text()
+
+
 def test_a_signature_is_the_documented_one() -> None:
     """As anybody can compute it, so that it stays the same."""
     text = '{"job":{"model":"\\u00e9","schema":1},"job_id":"a"}'
