@@ -25,17 +25,20 @@ from workers.protocol import Probe
 pytestmark = pytest.mark.process
 
 
-def folders() -> set[Path]:
-    """The private folders of clusters that there are."""
-    return set(Path(tempfile.gettempdir()).glob("autofit-????????"))
+@pytest.fixture(autouse=True, scope="module")
+def place() -> Iterator[Path]:
+    """Where these clusters have their private folders: a short path, as a socket's may not be long."""
+    with tempfile.TemporaryDirectory(prefix="autofit-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
-def dispatcher(mark: str) -> Iterator[RayApart]:
-    environment, before = dict(os.environ), folders()
+def dispatcher(mark: str, place: Path) -> Iterator[RayApart]:
+    environment, before = dict(os.environ), set(place.iterdir())
     with RayApart() as dispatcher:
         assert dict(os.environ) == environment
-        (folder,) = folders() - before
+        (folder,) = set(place.iterdir()) - before
         assert folder.stat().st_mode & 0o777 == 0o700
         yield dispatcher
     assert marked_processes(mark) == []
@@ -68,9 +71,9 @@ def test_a_search_through_it_never_imports_ray(dispatcher: RayApart):
     [("gcs_server", signal.SIGKILL), ("gcs_server", signal.SIGTERM), ("raylet", signal.SIGKILL)],
 )
 def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_nothing(
-    tmp_path: Path, server: str, sent: signal.Signals
+    tmp_path: Path, place: Path, server: str, sent: signal.Signals
 ):
-    trials, before = TrialFolder(tmp_path), folders()
+    trials, before = TrialFolder(tmp_path), set(place.iterdir())
     with marking() as mark:
         with RayApart() as dispatcher:
             running = dispatcher.submit(trials.spec("hangs"))
@@ -83,14 +86,14 @@ def test_the_death_of_a_server_fails_what_runs_and_what_is_asked_and_leaves_noth
             with pytest.raises(DispatchError, match=died):
                 dispatcher.capacity(Probe.CPU)
         assert survivors([*trial, *marked_processes(mark)]) == []
-    assert folders() <= before
+    assert set(place.iterdir()) <= before
 
 
 @pytest.mark.parametrize("which", ["host", "keeper"])
 def test_the_death_of_the_process_that_speaks_with_ray_or_of_its_keeper_leaves_nothing_either(
-    tmp_path: Path, which: str
+    tmp_path: Path, place: Path, which: str
 ):
-    trials, before = TrialFolder(tmp_path), folders()
+    trials, before = TrialFolder(tmp_path), set(place.iterdir())
     with marking() as mark:
         with RayApart() as dispatcher:
             running = dispatcher.submit(trials.spec("hangs"))
@@ -101,7 +104,7 @@ def test_the_death_of_the_process_that_speaks_with_ray_or_of_its_keeper_leaves_n
             with pytest.raises(DispatchError, match="the process that speaks with Ray ended"):
                 running.result(timeout=30)
         assert survivors([*trial, *marked_processes(mark)]) == []
-    assert folders() <= before
+    assert set(place.iterdir()) <= before
 
 
 def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str):
