@@ -77,9 +77,10 @@ def packed(document: Mapping[str, Any]) -> str:
 def unpacked(text: str) -> dict[str, Any]:
     """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
     document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
-    told = from_plain(_Told, document)
-    if told.schema != TUNE_SCHEMA and told.exit_code not in set(ExitCode):
-        raise ValueError(f"it is of schema {told.schema} and ends with {told.exit_code}")
+    if document.get("schema") == TUNE_SCHEMA:
+        from_plain(_Result, document)
+    else:
+        ExitCode(from_plain(_Failure, document).exit_code)
     return document
 
 
@@ -96,15 +97,21 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What is read of an answer, whichever version wrote it."""
+class _Result:
+    """What is asked of a result, whichever version wrote it."""
+
+    best: _Found | None
+    recommended: _Found | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """What is asked of an answer that is no result."""
 
     schema: str
-    best: _Found | None = None
-    recommended: _Found | None = None
-    exit_code: int | None = None
-    kind: str = ""
-    message: str = ""
+    kind: str
+    message: str
+    exit_code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +188,7 @@ class JobRecord:
         if self.packed_document is None:
             return None
         try:
-            return _required_answer(unpacked(self.packed_document))
+            return unpacked(self.packed_document)
         except (*UNREADABLE, zlib.error) as error:
             raise DamagedError(error) from error
 
@@ -207,18 +214,6 @@ class JobRecord:
         if answer.get("schema") == TUNE_SCHEMA:
             return int(ExitCode.NOTHING_FITS if answer.get("best") is None else ExitCode.FOUND)
         return int(answer["exit_code"])
-
-
-def _required_answer(document: Any) -> dict[str, Any]:
-    """Raises what `UNREADABLE` has for a document without what is asked of every answer."""
-    if document["schema"] == TUNE_SCHEMA:
-        for entry in (document["best"], document.get("recommended")):
-            if entry is not None:
-                from_plain(int, entry["batch_size"])
-    else:
-        ExitCode(document["exit_code"])
-        document["kind"], document["message"]
-    return from_plain(dict[str, Any], document)
 
 
 def unknown_job(name: str, records: Iterable[JobRecord]) -> str:

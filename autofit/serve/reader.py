@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autofit.errors import StorageError
 from autofit.events import EventSink, JobsCounted, UnreadableCounted
 from autofit.jobs.queue import JOBS_STUDY, JobQueue
+from autofit.jobs.signing import storage_key
 from autofit.paths import studies_dir
 from autofit.serve.background import Log
 from autofit.serve.study_reader import StudyReader
@@ -73,7 +74,7 @@ class StorageReader:
         """Emits what is new since the last time.
 
         Raises:
-            UsageError: there can be no such storage.
+            UsageError: there can be no such storage, or its key in the environment is too short to be one.
             StorageError: it cannot be read now; what could be read was emitted.
         """
         state = self._state()
@@ -124,8 +125,9 @@ class StorageReader:
         if self._storage is None:
             if self._file is not None and not os.access(self._file, os.R_OK):
                 raise StorageError(f"{self._file} cannot be read: Permission denied")
+            key = storage_key()
             self._storage = open_storage(self._where, JOBS_STUDY)
-            self._jobs = JobQueue(self._storage, url=self._where)
+            self._jobs = JobQueue(self._storage, url=self._where, key=key)
         return self._storage
 
     def _read(self, storage: Storage) -> None:

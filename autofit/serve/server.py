@@ -152,12 +152,15 @@ def _bounded(
         def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
             super().connection_made(handler, transport)
             if len(self._open) >= max_connections:
-                next(iter(self._open.values()))[0].abort()
+                oldest, timer = self._open.pop(next(iter(self._open)))  # now: it is lost a turn later
+                timer.cancel()
+                oldest.abort()
             self._open[handler] = transport, loop.call_later(request_seconds, transport.abort)
 
         def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
             super().connection_lost(handler, exc)
-            self._open.pop(handler)[1].cancel()
+            if (known := self._open.pop(handler, None)) is not None:
+                known[1].cancel()
 
     return Bounded()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from autofit.study.relations import Relations  # it takes SQLAlchemy, which a journal does without
 
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
@@ -38,8 +43,10 @@ class TrialFeed:
     def _all(self) -> list[FrozenTrial]:
         """Of a database in pieces: Optuna holds many objects a trial until all that it reads are there."""
         backend = self._backend
-        ids = _ids(backend, self._study_id) if isinstance(backend, RDBStorage) else []
-        if not isinstance(backend, RDBStorage) or len(ids) <= self._piece:
+        if not isinstance(backend, RDBStorage):
+            return backend.get_all_trials(self._study_id, deepcopy=False)
+        ids = cast("Relations", backend).trial_ids(self._study_id)
+        if len(ids) <= self._piece:
             return backend.get_all_trials(self._study_id, deepcopy=False)
         trials: list[FrozenTrial] = []
         for begin in range(0, len(ids), self._piece):
@@ -94,12 +101,3 @@ class TrialFeed:
                 assert trial_id is not None, "a trial that was read is there"
                 self._unfinished[trial.number] = trial_id
         return trials
-
-
-def _ids(backend: RDBStorage, study_id: int) -> list[int]:
-    """Of all trials of a study."""
-    from sqlalchemy import text  # a third of a second that a journal does without
-
-    query = text("SELECT trial_id FROM trials WHERE study_id = :study ORDER BY trial_id")
-    with backend.engine.connect() as connection:
-        return [row.trial_id for row in connection.execute(query, {"study": study_id})]

@@ -55,7 +55,7 @@ class Relations(RDBStorage):
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         def by_rank() -> int:
             """Numbers are given in the order of ids, which an index has."""
-            ids = self._ids(study_id)
+            ids = self.trial_ids(study_id)
             if trial_number >= len(ids):
                 raise KeyError(_NOT_FOUND)
             return ids[trial_number]
@@ -73,7 +73,7 @@ class Relations(RDBStorage):
         def apart() -> list[FrozenTrial]:
             wanted = [
                 trial_id
-                for trial_id in self._ids(study_id, states)
+                for trial_id in self.trial_ids(study_id, states)
                 if trial_id > trial_id_greater_than or trial_id in included_trial_ids
             ]
             found = self._trials_apart(study_id, wanted)
@@ -99,6 +99,15 @@ class Relations(RDBStorage):
             return build(trial)
 
         return _or(whole, what_is_left)
+
+    def trial_ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
+        """The ids of a study's trials, ascending; of all where their states cannot be read."""
+        trial = models.TrialModel
+        query = select(trial.trial_id).where(trial.study_id == study_id).order_by(trial.trial_id)
+        chosen = (
+            query if states is None else query.where(trial.state.in_(cast("Iterable[TrialState]", states)))
+        )
+        return _or(lambda: self._all(chosen), lambda: self._all(query))
 
     # ── what is left ────────────────────────────────────────────────────────────────────────────
 
@@ -130,13 +139,13 @@ class Relations(RDBStorage):
         if study_ids is None:
             study_ids = self._all(select(models.StudyModel.study_id))
         for study_id in study_ids:
-            if trial_id in self._ids(study_id):
+            if trial_id in self.trial_ids(study_id):
                 return self._marked(trial_id, self._rank(study_id, trial_id), TrialState.FAIL, {})
         raise KeyError(_NOT_FOUND)
 
     def _rank(self, study_id: int, trial_id: int) -> int:
         """The number that a trial must have had."""
-        return sum(other < trial_id for other in self._ids(study_id))
+        return sum(other < trial_id for other in self.trial_ids(study_id))
 
     def _marked(
         self, trial_id: int, number: int, state: TrialState, attributes: dict[str, Any]
@@ -146,15 +155,6 @@ class Relations(RDBStorage):
         trial.number = number
         trial._trial_id = trial_id  # noqa: SLF001 - Optuna's storages are addressed by it
         return trial
-
-    def _ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
-        """The ids of a study's trials, ascending; of all where their states cannot be read."""
-        trial = models.TrialModel
-        query = select(trial.trial_id).where(trial.study_id == study_id).order_by(trial.trial_id)
-        chosen = (
-            query if states is None else query.where(trial.state.in_(cast("Iterable[TrialState]", states)))
-        )
-        return _or(lambda: self._all(chosen), lambda: self._all(query))
 
     def _studies_apart(self) -> list[FrozenStudy]:
         names = self._rows(select(models.StudyModel.study_id, models.StudyModel.study_name))

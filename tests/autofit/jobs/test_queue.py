@@ -14,7 +14,7 @@ import pytest
 
 from autofit.errors import StorageError
 from autofit.jobs.queue import JOBS_STUDY, JobQueue, JobSpec, JobState, WorkingDir
-from autofit.jobs.records import unknown_job
+from autofit.jobs.records import JobRecord, packed, unknown_job
 from tests.postgres import Postgres, running_postgres
 
 SPEC = JobSpec(
@@ -138,6 +138,31 @@ def test_reading_creates_nothing(queue: JobQueue) -> None:
     assert queue.records() == []
     assert queue.record("a") is None
     assert JOBS_STUDY not in optuna.get_all_study_names(queue.storage.backend)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"schema": "autofit.tune/1"}, "it lacks best"),
+        ({"schema": "autofit.tune/1", "best": {**BEST, "batch_size": True}}, "True is not of type int"),
+        ({**ANSWER, "recommended": {"batch_size": 86}}, "it lacks evidence, knobs"),
+        ({}, "it lacks exit_code, kind, message, schema"),
+        ({"schema": "autofit.error/1", "exit_code": 5}, "it lacks kind, message"),
+        ({**ERROR, "message": ["no such card"]}, "['no such card'] is not of type str"),
+        ({**ERROR, "exit_code": 7}, "7 is not a valid ExitCode"),
+    ],
+)
+def test_an_answer_that_is_none_says_what_is_wrong_with_it(answer: dict[str, Any], why: str) -> None:
+    job = JobRecord(
+        number=0,
+        job_id="a",
+        state=JobState.SUCCEEDED,
+        spec=SPEC,
+        submitted_seconds=0.0,
+        packed_document=packed(answer),
+    )
+    assert why in str(job.damage)
+    assert job.exit_code == 5
 
 
 def test_an_unknown_job_is_answered_with_those_like_it(queue: JobQueue) -> None:

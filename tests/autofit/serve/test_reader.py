@@ -305,6 +305,18 @@ def test_jobs_are_counted_by_state(storage: str, reading: Reading) -> None:
         assert reading.read() == {"jobs queued": 2, "jobs failed": 1}
 
 
+def test_a_job_that_the_key_has_not_signed_is_unreadable_and_not_queued(
+    storage: str, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id, secret in (("unsigned", None), ("forged", "0" * 64), ("signed", "1" * 64)):
+        if secret is not None:
+            monkeypatch.setenv("AUTOFIT_STORAGE_KEY", secret)
+        with JobQueue.open(storage) as queue:
+            queue.enqueue(job_id, JobSpec(options={}, workload="resnet50"))
+    assert reading.read() == {"jobs queued": 1, "unreadable_records job": 2}
+    assert [said.partition(" is not signed")[0] for said in reading.said] == ["job unsigned", "job forged"]
+
+
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
 def test_a_missing_file_is_an_error_and_stays_missing(
     kind: str, storage_of: Callable[[str], str], tmp_path: Path

@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -132,6 +133,31 @@ def test_the_oldest_connection_gives_way_where_there_are_too_many(registry: Coll
     assert silent[2].recv(15) == b"HTTP/1.0 200 OK"
     for each in silent:
         each.close()
+    server.close()
+
+
+def test_a_burst_leaves_the_newest_connections_alone(registry: CollectorRegistry):
+    """All of them come while the server is busy, and are taken in at once."""
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def keep_busy() -> None:
+        is_busy.set()
+        assert may_go_on.wait(60)
+
+    server = serve_metrics(registry, 0, checks={"/busy": keep_busy}, max_connections=20, request_seconds=600)
+    with contextlib.ExitStack() as opened:
+
+        def connect() -> socket.socket:
+            return opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+
+        connect().sendall(b"GET /busy HTTP/1.0\r\n\r\n")
+        assert is_busy.wait(60)
+        burst = [connect() for _ in range(100)]
+        may_go_on.set()
+        assert get(server, "/healthz")[0] == 200  # in the place of one more
+        closed, _, _ = select.select(burst, [], [], 0)
+        assert closed == burst[:81]
+        assert [each.recv(1) for each in closed] == [b""] * 81
     server.close()
 
 

@@ -13,6 +13,7 @@ from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
 from autofit.study.damage import DAMAGED, NewerError, UnreadableError, require_schema
+from autofit.study.feed import TrialFeed
 from autofit.study.storage import Storage, open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
 from workers.plain import from_plain
@@ -67,15 +68,35 @@ def _whole(storage: Storage) -> dict[int, dict[str, Any]]:
 def test_a_damaged_page_of_sqlite_costs_the_trials_on_it(database: Path, table: str) -> None:
     url = f"sqlite:///{database}"
     filled(url)
+    _damage_page(database, table)
+    whole = read(url)
+    assert 0 < NUM_TRIALS - len(whole) < NUM_TRIALS
+    assert all(attributes == {"number": number, "text": _TEXT} for number, attributes in whole.items())
+
+
+@pytest.mark.parametrize("table", ["trial_user_attributes", "trials"])
+def test_the_first_news_of_a_damaged_page_has_each_trial_once(database: Path, table: str) -> None:
+    """It is read in pieces, some of which have the page."""
+    url = f"sqlite:///{database}"
+    filled(url)
+    _damage_page(database, table)
+    with quiet_optuna():
+        storage = open_storage(url, "mine")
+        news = TrialFeed(storage.backend, storage.backend.get_study_id_from_name("mine"), piece=30).news()
+        storage.close()
+    assert [trial.number for trial in news] == list(range(NUM_TRIALS))
+    damaged = [trial for trial in news if DAMAGED in trial.user_attrs]
+    assert 0 < len(damaged) < NUM_TRIALS
+
+
+def _damage_page(database: Path, table: str) -> None:
+    """Writes over the second leaf page of a table."""
     leaves = _leaves(database, table)
     assert len(leaves) > 1
     page_bytes, page = leaves[1]
     with database.open("r+b") as file:
         file.seek((page - 1) * page_bytes)
         file.write(b"\xa5" * page_bytes)
-    whole = read(url)
-    assert 0 < NUM_TRIALS - len(whole) < NUM_TRIALS
-    assert all(attributes == {"number": number, "text": _TEXT} for number, attributes in whole.items())
 
 
 def _leaves(database: Path, table: str) -> list[tuple[int, int]]:
