@@ -168,8 +168,8 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
     text = data if isinstance(data, str) else data.decode()
     if len(text) > MOST_TOML_BYTES:
         raise DocumentError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
-    # tomllib takes the square of the parts of a key.
-    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+    # tomllib takes the square of the parts of a key; only this ends a line, and with it a key.
+    if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
         raise DocumentError(f"has a line with more than {MOST_DOTS} dots")
     try:
         value = tomllib.loads(text)

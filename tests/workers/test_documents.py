@@ -98,6 +98,8 @@ def test_reads_toml() -> None:
     [
         ("[" + ".".join("a" * 100_000) + "]", "dots"),
         (".".join("a" * 100_000) + " = 1", "dots"),
+        (".".join(["'\u2028'"] * 300) + " = 1", "dots"),
+        (".".join(["'\x85'"] * 300) + " = 1", "dots"),
         ("x = " + "[" * 90_000, "levels deep"),
         ("x = " + "[" * 70 + "]" * 70, "levels deep"),
         ("x = [" + "0," * MOST_TOML_BYTES + "]", "larger"),
