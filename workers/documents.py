@@ -51,6 +51,10 @@ class DocumentError(ValueError):
     """What was read is no such document, or beyond a limit; the text says which, after "it"."""
 
 
+class LimitError(DocumentError):
+    """It is larger, or nests deeper, than what is read."""
+
+
 def read_file(
     path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, pipe_seconds: float = PIPE_SECONDS
 ) -> bytes:
@@ -124,13 +128,13 @@ def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
         except zlib.error as error:
             raise DocumentError("is damaged") from error
         if len(content) > most_bytes:
-            raise DocumentError(f"grows beyond {most_bytes >> 20} MiB")
+            raise LimitError(f"grows beyond {most_bytes >> 20} MiB")
         if not inflater.eof:
             raise DocumentError("is truncated")
         rest = inflater.unused_data
         if not rest:
             return content
-    raise DocumentError(f"has more than {MOST_MEMBERS} members")
+    raise LimitError(f"has more than {MOST_MEMBERS} members")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -162,12 +166,12 @@ def parse_json(text: str | bytes) -> Any:
 def _require_affordable(data: bytes, *, times: int) -> None:
     """Estimates what a document takes by its punctuation, before anything of it is made so many times."""
     if len(data) > MOST_BYTES:
-        raise DocumentError(f"is larger than {MOST_BYTES >> 20} MiB")
+        raise LimitError(f"is larger than {MOST_BYTES >> 20} MiB")
     text_bytes = len(data) * (1 if data.isascii() and times == 1 else 2 * _WIDEST_BYTES)
     num_objects, num_lists, num_values = map(data.count, (b"{", b"[", b","))
     made_bytes = num_objects * _OBJECT_BYTES + num_lists * _LIST_BYTES + num_values * _VALUE_BYTES
     if text_bytes + times * made_bytes > MOST_JSON_MEMORY_BYTES:
-        raise DocumentError("has more values than any document of autofit")
+        raise LimitError("has more values than any document of autofit")
 
 
 def parse_toml(data: str | bytes) -> dict[str, Any]:
@@ -179,10 +183,10 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
     """
     text = data if isinstance(data, str) else data.decode()
     if len(text) > MOST_TOML_BYTES:
-        raise DocumentError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
+        raise LimitError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
     # tomllib takes the square of the parts of a key; only this ends a line, and with it a key.
     if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
-        raise DocumentError(f"has a line with more than {MOST_DOTS} dots")
+        raise LimitError(f"has a line with more than {MOST_DOTS} dots")
     try:
         value = tomllib.loads(text)
     except RecursionError as error:
@@ -232,5 +236,5 @@ def _children(value: Any) -> Iterable[Any]:
     return value.values() if type(value) is dict else value
 
 
-def _too_deep() -> DocumentError:
-    return DocumentError(f"nests more than {MOST_LEVELS} levels deep")
+def _too_deep() -> LimitError:
+    return LimitError(f"nests more than {MOST_LEVELS} levels deep")
