@@ -1,6 +1,7 @@
 """What others wrote, read within stated limits: files, what they compress, JSON and TOML.
 
     a file's bytes, or what it grows to       MOST_BYTES, unless its reader says less
+    members of what gzip compressed           MOST_MEMBERS
     memory of a JSON document, estimated      MOST_JSON_MEMORY_BYTES
     JSON's and TOML's nesting                 MOST_LEVELS
     whole numbers                             64 bits, with a sign
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 48 << 20
+MOST_MEMBERS = 64
 MOST_JSON_MEMORY_BYTES = 320 << 20
 MOST_TOML_BYTES = 1 << 18
 MOST_DOTS = 256
@@ -49,6 +51,10 @@ class DocumentError(ValueError):
     """What was read is no such document, or beyond a limit; the text says which, after "it"."""
 
 
+class LimitError(DocumentError):
+    """It is larger, or nests deeper, than what is read."""
+
+
 def read_file(
     path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, pipe_seconds: float = PIPE_SECONDS
 ) -> bytes:
@@ -61,13 +67,20 @@ def read_file(
     with _opened(path) as file:
         may_wait = not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         while len(content) <= most_bytes:
-            if may_wait and not select.select([file], [], [], pipe_seconds)[0]:
+            if may_wait and not _has_more(file, pipe_seconds):
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {pipe_seconds:g} s")
             chunk = file.read(1 << 20)
             if not chunk:
                 return bytes(content)
             content += chunk
     raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10:,} KiB")
+
+
+def _has_more(file: io.FileIO, seconds: float) -> bool:
+    """Whether there is something to read, or an end, within so long."""
+    waiting = select.poll()  # takes any descriptor; `select` none from 1024 on
+    waiting.register(file, select.POLLIN)
+    return bool(waiting.poll(1000 * seconds))
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
@@ -102,23 +115,26 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
-    """What was compressed with gzip or zlib.
+    """What was compressed with gzip, in one member or several, or with zlib.
 
     Raises:
-        DocumentError: it is neither, cut off, damaged, or grows beyond the limit.
+        DocumentError: it is neither, cut off, damaged, or beyond a limit.
     """
-    inflater = zlib.decompressobj(wbits=_ZLIB_OR_GZIP)
-    try:
-        content = inflater.decompress(data, most_bytes + 1)
-    except zlib.error as error:
-        raise DocumentError("is damaged") from error
-    if len(content) > most_bytes:
-        raise DocumentError(f"grows beyond {most_bytes >> 20} MiB")
-    if not inflater.eof:
-        raise DocumentError("is truncated")
-    if inflater.unused_data:
-        raise DocumentError("is damaged")
-    return content
+    content, rest = b"", data
+    for _ in range(MOST_MEMBERS):
+        inflater = zlib.decompressobj(wbits=_ZLIB_OR_GZIP)
+        try:
+            content += inflater.decompress(rest, most_bytes + 1 - len(content))
+        except zlib.error as error:
+            raise DocumentError("is damaged") from error
+        if len(content) > most_bytes:
+            raise LimitError(f"grows beyond {most_bytes >> 20} MiB")
+        if not inflater.eof:
+            raise DocumentError("is truncated")
+        rest = inflater.unused_data
+        if not rest:
+            return content
+    raise LimitError(f"has more than {MOST_MEMBERS} members")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -150,12 +166,12 @@ def parse_json(text: str | bytes) -> Any:
 def _require_affordable(data: bytes, *, times: int) -> None:
     """Estimates what a document takes by its punctuation, before anything of it is made so many times."""
     if len(data) > MOST_BYTES:
-        raise DocumentError(f"is larger than {MOST_BYTES >> 20} MiB")
+        raise LimitError(f"is larger than {MOST_BYTES >> 20} MiB")
     text_bytes = len(data) * (1 if data.isascii() and times == 1 else 2 * _WIDEST_BYTES)
     num_objects, num_lists, num_values = map(data.count, (b"{", b"[", b","))
     made_bytes = num_objects * _OBJECT_BYTES + num_lists * _LIST_BYTES + num_values * _VALUE_BYTES
     if text_bytes + times * made_bytes > MOST_JSON_MEMORY_BYTES:
-        raise DocumentError("has more values than any document of autofit")
+        raise LimitError("has more values than any document of autofit")
 
 
 def parse_toml(data: str | bytes) -> dict[str, Any]:
@@ -167,10 +183,10 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
     """
     text = data if isinstance(data, str) else data.decode()
     if len(text) > MOST_TOML_BYTES:
-        raise DocumentError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
-    # tomllib takes the square of the parts of a key.
-    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
-        raise DocumentError(f"has a line with more than {MOST_DOTS} dots")
+        raise LimitError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
+    # tomllib takes the square of the parts of a key; only this ends a line, and with it a key.
+    if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
+        raise LimitError(f"has a line with more than {MOST_DOTS} dots")
     try:
         value = tomllib.loads(text)
     except RecursionError as error:
@@ -220,5 +236,5 @@ def _children(value: Any) -> Iterable[Any]:
     return value.values() if type(value) is dict else value
 
 
-def _too_deep() -> DocumentError:
-    return DocumentError(f"nests more than {MOST_LEVELS} levels deep")
+def _too_deep() -> LimitError:
+    return LimitError(f"nests more than {MOST_LEVELS} levels deep")

@@ -16,7 +16,7 @@ from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from workers.documents import resolved
+from workers.documents import read_file, resolved
 from workers.protocol import WorkloadRef
 from workers.shown import has_secret
 from workers.workload.libraries import library_of
@@ -72,8 +72,18 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
         working_dir: a folder of this machine, the URI of a package, or None where there is none.
 
     Raises:
-        UsageError: a built-in of that name does not exist, or the file would not be on the cluster.
+        UsageError: a built-in of that name does not exist, or the file cannot be read or would not be on
+            the cluster.
     """
+    try:
+        return _located(settings, working_dir)
+    except OSError as error:
+        raise UsageError(
+            f"the workload {settings.model} cannot be read: {error.strerror}; name a file that can"
+        ) from error
+
+
+def _located(settings: TuneSettings, working_dir: str | None) -> Code:
     if settings.script is not None:
         raise UsageError(
             "a script cannot be submitted as a job: run `autofit tune --script … --address ADDRESS`, or give "
@@ -95,7 +105,7 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
             raise _only_here(location)
         return Code(model=model, source_sha256=_sha256(path) if path.is_file() else None)
     root = resolved_folder(working_dir)
-    candidates = [(folder / location).resolve() for folder in (root, Path.cwd())]
+    candidates = [resolved(folder / location) for folder in (root, Path())]
     inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
     if not inside:
         refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
@@ -110,7 +120,7 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
     if ref.source_sha256 is None:
         return Code(model=ref.target)
     prefix, _, name = model.partition(":")
-    path = Path(ref.target.partition(":")[2]).resolve()
+    path = resolved(ref.target.partition(":")[2])
     if working_dir is None:
         if not Path(name).is_absolute():
             raise _only_here(path.name)
@@ -151,7 +161,7 @@ def _outside(file: str | Path, root: Path) -> UsageError:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_file(path)).hexdigest()
 
 
 def make_spec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import zlib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from workers.documents import (
     MOST_BYTES,
     MOST_LEVELS,
+    MOST_MEMBERS,
     MOST_TOML_BYTES,
     DocumentError,
     inflate,
@@ -72,6 +74,15 @@ def test_inflates_gzip_and_zlib_up_to_the_limit(compress) -> None:  # type: igno
         inflate(compress(b"a" * 1001), 1000)
 
 
+def test_inflates_several_members_up_to_the_limits() -> None:
+    assert inflate(gzip.compress(b"abc") + gzip.compress(b"") + gzip.compress(b"def"), 6) == b"abcdef"
+    with pytest.raises(DocumentError, match="grows beyond"):
+        inflate(gzip.compress(b"abc") + gzip.compress(b"def"), 5)
+    assert inflate(gzip.compress(b"a") * MOST_MEMBERS) == b"a" * MOST_MEMBERS
+    with pytest.raises(DocumentError, match="members"):
+        inflate(gzip.compress(b"a") * (MOST_MEMBERS + 1))
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -79,6 +90,7 @@ def test_inflates_gzip_and_zlib_up_to_the_limit(compress) -> None:  # type: igno
         (b"plain", "damaged"),
         (gzip.compress(b"abc" * 99, mtime=0)[:-9], "truncated"),
         (gzip.compress(b"abc", mtime=0) + b"more", "damaged"),
+        (gzip.compress(b"abc", mtime=0) + gzip.compress(b"def", mtime=0)[:-9], "truncated"),
         (gzip.compress(b"abc", mtime=0)[:-8] + b"\0" * 8, "damaged"),
     ],
 )
@@ -98,6 +110,8 @@ def test_reads_toml() -> None:
     [
         ("[" + ".".join("a" * 100_000) + "]", "dots"),
         (".".join("a" * 100_000) + " = 1", "dots"),
+        (".".join(["'\u2028'"] * 300) + " = 1", "dots"),
+        (".".join(["'\x85'"] * 300) + " = 1", "dots"),
         ("x = " + "[" * 90_000, "levels deep"),
         ("x = " + "[" * 70 + "]" * 70, "levels deep"),
         ("x = [" + "0," * MOST_TOML_BYTES + "]", "larger"),
@@ -148,3 +162,20 @@ def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimeoutError, match="nothing was written"):
         read_file(tmp_path / "pipe", pipe_seconds=0.01)
+
+
+def test_a_pipe_is_read_where_a_thousand_files_are_open() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(2048, limits[1])), limits[1]))
+    output, entrance = os.pipe()
+    os.write(entrance, b"def")
+    os.close(entrance)
+    taken = [output]
+    try:
+        while taken[-1] < 1024:
+            taken.append(os.dup(output))
+        assert read_file(f"/dev/fd/{output}") == b"def"
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
-from workers.documents import MOST_BYTES
+from workers.documents import MOST_BYTES, LimitError
 from workers.process.descendants import MARK, kill_below, kill_marked
 from workers.process.log import Log
 
@@ -97,7 +97,7 @@ class ChildProcess:
         Raises:
             TimeoutError: the deadline passed first.
             EOFError: the process died first.
-            ValueError: the line grows beyond what is read.
+            LimitError: the line grows beyond what is read.
         """
         outgoing = memoryview(message.encode() + b"\n")
         incoming = bytearray()
@@ -127,7 +127,7 @@ class ChildProcess:
                         raise EOFError
                     incoming += chunk
                     if len(incoming) > MOST_BYTES and b"\n" not in incoming:
-                        raise ValueError(f"it is longer than {MOST_BYTES >> 20} MiB")
+                        raise LimitError(f"is larger than {MOST_BYTES >> 20} MiB")
                 elif died:
                     raise EOFError
                 else:

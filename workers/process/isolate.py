@@ -24,6 +24,7 @@ from contextvars import ContextVar
 from typing import Self
 
 from workers import conv
+from workers.documents import LimitError
 from workers.knobs.allocator import allocator_conf
 from workers.process.child_process import ChildProcess
 from workers.process.outcomes import without_answer
@@ -240,7 +241,11 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
         return without_answer(
             spec, Verdict.LOST, TrialError(kind="environment", message=message), environment={"exit": death}
         )
-    message = f"the outcome of the trial's process cannot be read ({error}): install autofit here again"
+    message = (
+        f"the answer of the trial's process {error}: its trace is too large, so try a smaller model"
+        if isinstance(error, LimitError)
+        else f"the outcome of the trial's process cannot be read ({error}): install autofit here again"
+    )
     return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
 
 

@@ -26,7 +26,7 @@ class Printed:
             yield
         finally:
             for stream in streams:
-                del stream.write  # the instance's own, over its class's
+                vars(stream).pop("write", None)  # the instance's own, which the script may have deleted
 
     def last_line(self) -> str:
         """The last line that is not empty; nothing where there is none."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from workers.documents import MOST_BYTES
+
+ROOT = str(Path(__file__).parent)
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "profile": lambda name: ("profile", "--trace", name),
     "config": lambda name: ("tune", "--config", name),
@@ -18,6 +21,18 @@ COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "journal": lambda name: ("jobs", "--storage", f"{name}.journal"),
     "working dir": lambda name: (
         "submit", "--working-dir", name, "--model", "mine.py:net", "--gpu-mem", "2G",
+        "--address", "http://[::1]:1",
+    ),
+    "submitted": lambda name: (
+        "submit", "--working-dir", ROOT, "--model", f"{name}/mine.py:net", "--gpu-mem", "2G",
+        "--address", "http://[::1]:1",
+    ),
+    "submitted file": lambda name: (
+        "submit", "--working-dir", ROOT, "--model", f"{name}.py:net", "--gpu-mem", "2G",
+        "--address", "http://[::1]:1",
+    ),
+    "submitted config.json": lambda name: (
+        "submit", "--working-dir", ROOT, "--model", f"hf:{name}/config.json", "--gpu-mem", "2G",
         "--address", "http://[::1]:1",
     ),
     "report": lambda name: (
@@ -89,6 +104,26 @@ def test_a_current_folder_that_is_gone_ends_no_command_with_a_traceback(
         os.chdir(before)
     assert finished.code in (2, 5)
     assert finished.err.count("error: ") == 1
+
+
+def test_a_workload_behind_a_loop_is_not_submitted(autofit, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOFIT_STORAGE", str(tmp_path / "jobs.journal"))
+    (tmp_path / "mine.py").symlink_to("mine.py")
+    finished = autofit(*COMMANDS["submitted file"](str(tmp_path / "mine")))
+    assert finished.code == 2
+    assert "Too many levels of symbolic links" in finished.err
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_workload_beyond_the_limit_is_not_submitted(autofit, tmp_path, has_folder, monkeypatch):
+    monkeypatch.setenv("AUTOFIT_STORAGE", str(tmp_path / "jobs.journal"))
+    (tmp_path / "mine.py").touch()
+    os.truncate(tmp_path / "mine.py", MOST_BYTES + 1)
+    folder = ("--working-dir", str(tmp_path)) if has_folder else ()
+    model = ("--model", f"{tmp_path / 'mine.py'}:net", "--gpu-mem", "2G")
+    finished = autofit("submit", *folder, *model, "--address", "http://[::1]:1")
+    assert finished.code == 2
+    assert "it is larger than" in finished.err
 
 
 @pytest.mark.parametrize("command", ["estimate", "check"])

@@ -119,12 +119,22 @@ def test_whatever_a_workload_raises_is_its_own_failure_told_in_short(spec, attri
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("attribute", ["nested", "half", "no_object", "bytes_of_all_kinds", "endless"])
-def test_what_is_no_outcome_is_a_lost_trial(spec, attribute):
+@pytest.mark.parametrize(
+    ("attribute", "advice"),
+    [
+        ("nested", "levels deep: its trace is too large"),
+        ("half", "install autofit here again"),
+        ("no_object", "install autofit here again"),
+        ("bytes_of_all_kinds", "install autofit here again"),
+        ("endless", "of the trial's process"),  # a heartbeat may be in the midst of it
+    ],
+)
+def test_what_is_no_outcome_is_a_lost_trial(spec, attribute, advice):
     with Child(environment_of(spec(attribute))) as child:
         outcome = child.run(spec(attribute))
     assert outcome.verdict is Verdict.LOST
     assert outcome.error.kind == "protocol"
+    assert advice in outcome.error.message
     assert len(outcome.error.message) < 1000
 
 
