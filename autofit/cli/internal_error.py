@@ -13,6 +13,7 @@ import click
 
 from autofit.errors import InternalError, StorageError
 from autofit.paths import errors_dir, write_atomically
+from workers.errors import in_short
 from workers.shown import brief, shown
 
 _PACKAGES = ("autofit", "torch", "ray", "optuna")
@@ -27,7 +28,6 @@ def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalEr
     text = shown("".join(traceback.format_exception(error)))
     command = shlex.join(["autofit", *map(shown, arguments)])
     details = f"{command}\n{_versions()}\n\n{text}"
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     try:
         path = errors_dir() / f"{hashlib.sha256(details.encode()).hexdigest()[:12]}.txt"
         write_atomically(path, details)
@@ -37,8 +37,8 @@ def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalEr
     else:
         where = str(path)
     return InternalError(
-        f"autofit itself failed ({brief(what)}), which is a mistake in it: report it, with {where}, to "
-        "whoever maintains your autofit"
+        f"autofit itself failed ({brief(in_short(error))}), which is a mistake in it: "
+        f"report it, with {where}, to whoever maintains your autofit"
     )
 
 

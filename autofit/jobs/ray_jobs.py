@@ -18,6 +18,7 @@ from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
+from workers.errors import in_short, text_of
 from workers.shown import brief, redacted_place
 
 DRIVER_RESOURCE = "autofit_driver"
@@ -109,8 +110,7 @@ class RayJobs:
             if refused.status == 404:
                 return None
             raise
-        first_line = (details.message or "").strip().partition("\n")[0]
-        return Driver(status=str(details.status), message=brief(first_line))
+        return Driver(status=str(details.status), message=brief(text_of(details.message or "")))
 
     def stop(self, submission_id: str) -> None:
         """Signals a driver to end; one that is gone has ended."""
@@ -186,8 +186,8 @@ def _dashboard(address: str) -> str:
         return get_address_for_submission_client(address)
     except Exception as error:  # Ray tells it in many ways
         raise DispatchError(
-            f"the Ray cluster at {address} does not give its dashboard's address ({brief(str(error))}): give "
-            "it yourself, such as http://head:8265"
+            f"the Ray cluster at {address} does not give its dashboard's address ({brief(in_short(error))}): "
+            "give it yourself, such as http://head:8265"
         ) from error
 
 
@@ -266,10 +266,9 @@ def _no_dashboard(address: str) -> DispatchError:
 
 
 def _went_away(address: str, error: BaseException) -> DispatchError:
-    first_line = brief((str(error).splitlines() or [type(error).__name__])[0])
     return DispatchError(
-        f"the cluster at {address} no longer answers ({first_line}): queued jobs stay in the storage; try "
-        "again when the head is back"
+        f"the cluster at {address} no longer answers ({brief(in_short(error))}): queued jobs stay in the "
+        "storage; try again when the head is back"
     )
 
 

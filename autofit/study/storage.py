@@ -16,6 +16,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from autofit.errors import StorageDeniedError, StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
 from autofit.study.journal import JOURNAL_SUFFIX, open_journal
+from workers.errors import text_of
 from workers.shown import brief, redacted_place
 
 WAIT_SECONDS = 60.0
@@ -245,11 +246,8 @@ def _reason(error: BaseException) -> str:
         return _reason(error.__cause__)
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return _first_line(getattr(error, "orig", None) or error)
-
-
-def _first_line(error: BaseException) -> str:
-    return brief((str(error).splitlines() or [type(error).__name__])[0])
+    error = getattr(error, "orig", None) or error
+    return brief(text_of(error) or type(error).__name__)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from workers.documents import read_file, resolved
+from workers.errors import in_short
 from workers.protocol import WorkloadRef
 from workers.shown import brief
 from workers.workload.libraries import LIBRARIES, library_of
@@ -167,7 +168,7 @@ def user_code(doing: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise WorkloadError(
-            f"{doing} failed with {type(error).__name__}: {brief(str(error))}; its traceback shows the line"
+            f"{doing} failed with {brief(in_short(error))}; its traceback shows the line"
         ) from error
 
 

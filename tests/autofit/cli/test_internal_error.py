@@ -28,6 +28,19 @@ def test_an_unexpected_exception_is_a_sentence_and_a_file_with_its_traceback(aut
     assert "\x1b" not in text
 
 
+def test_an_exception_without_a_text_is_told_by_its_name(autofit):
+    class MuteError(Exception):
+        def __str__(self):
+            raise KeyError("mute")
+
+    def mute():
+        raise MuteError
+
+    finished = autofit("doctor", examine=mute)
+    assert finished.code == 1
+    assert "autofit itself failed (MuteError: (its text cannot be made: KeyError))" in finished.err
+
+
 def test_with_json_it_is_a_document(autofit):
     finished = autofit("doctor", "--json", examine=broken)
     assert (finished.code, finished.err) == (1, "")

@@ -236,6 +236,15 @@ def test_function_that_fails_is_chained_from_its_own_error(
     assert isinstance(caught.value.__cause__, cause)
 
 
+def test_function_that_raises_what_has_no_text_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mute.py").write_text(
+        "class Mute(Exception):\n    def __str__(self):\n        raise KeyError\n\n"
+        "def make():\n    raise Mute\n"
+    )
+    with pytest.raises(WorkloadError, match=r"failed with Mute: \(its text cannot be made: KeyError\); its"):
+        Workload.load(f"{tmp_path / 'mute.py'}:make")
+
+
 def test_local_workload_crosses_by_value() -> None:
     workload = local_workload(name="mine")
     ref = workload.reference()
