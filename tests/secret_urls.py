@@ -75,3 +75,33 @@ SECRET_URLS = tuple(
         "http:{h}&token={s}",
     )
 )
+
+# What libraries and users write of secrets beside addresses.
+SECRET_TEXTS = tuple(
+    spelling.format(s=SECRET)
+    for spelling in (
+        "host=db password={s} user=me",
+        "host=db password='{s}' user=me",
+        "host=db password='a {s} c' user=me",
+        "host=db password = 'a {s} c' user=me",
+        "host=db passwd='a b {s}'",
+        r"host=db password='it\'s {s}' user=me",
+        'password="a {s} c"',
+        "{{'password': 'a {s} c', 'host': 'db'}}",
+        "AUTOFIT_STORAGE_KEY={s} autofit serve",
+        "export AUTOFIT_STORAGE_KEY='{s}'",
+        "authtoken={s}",
+        "login(hf_token={s})",
+        "HF_TOKEN={s}",
+        "HF_TOKEN=7{s}",
+        "--token={s}",
+        "token={s}",
+        "token='{s}', name='x'",
+        "RAY_AUTH_TOKEN={s}",
+        "Authorization: Basic {s}=",
+        "authorization: token {s}",
+        "Proxy-Authorization: Basic {s}",
+        "{{'Authorization': 'Basic {s}'}}",
+        "Authorization: Bearer {s}",
+    )
+)

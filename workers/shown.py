@@ -23,16 +23,28 @@ _WEB = re.compile(r"(?:https?|git|ftp)$", re.IGNORECASE)
 _ENCODED = re.compile(r"(%3A)(.*)(%40)", re.IGNORECASE)
 _PORT = re.compile(r"(?:\d*|port)(?:[^\w].*)?", re.IGNORECASE | re.DOTALL)
 _MODELS = ("hf", "timm", "torchvision")  # hf:NAME@REVISION has no password
-_PARAMETER = re.compile(r"(^|[?&;#])([\w%.+-]*)=")
+_PARAMETER = re.compile(r"""(^|[?&;#]|(?<=["'({\[,]))([\w%.+-]*)=""")
 _OF_URLS = re.compile(r"pass|pwd|token|secret|sig|cred|auth|api.?key|access.?key|^key$", re.IGNORECASE)
 _OF_TEXTS = re.compile(
-    r"(?:passwor(?:d|t)|passwd|passphrase|secret|(?:secret|access|api).?key|(?:access|auth|api).?token)$",
+    r"(?:passwor(?:d|t)|passwd|passphrase|secret|(?:secret|access|api|storage).?key|"
+    r"(?:access|auth|api).?token)$",
     re.IGNORECASE,
 )
-_QUOTED = re.compile(
-    r"""(passw(?:or)?d\\?["']?\s*[:=]\s*\\?)(["'])((?:(?!\2)[^\\])*)(?=\\?\2)""", re.IGNORECASE
+_TOKEN = re.compile(r"(?:^|[_.-])token$", re.IGNORECASE)
+# What a tokenizer calls so: a number, a name in brackets, nothing.
+_NO_SECRET = re.compile(
+    r"""[\\"'(]*(?:-?\d+(?:\.\d+)?|none|null|true|false|[<\[].*)[\\"'),;.\]}]*""", re.IGNORECASE
 )
-_BEARER = re.compile(r"(\bbearer\s+)[^\s\"'\\]+", re.IGNORECASE)
+# To the quotation mark that is like the first, with a backslash or without; never beyond a string of JSON.
+_QUOTED = re.compile(
+    r"""(passw(?:or)?d(?:\\?["']\s*[:=]\s*|\s*[:=]\s*(?!"(?:[,:}\]\n]|$))))"""
+    r"""(?:(\\["'])(?:[^"\\]|(?!\2)\\.)*(?=\2)"""
+    r"""|(["'])(?:\\{1,2}'|\\.|(?!\3|"(?=[\s,:}\]]|$))[^\\])*(?=\3))""",
+    re.IGNORECASE,
+)
+_AUTHORIZATION = re.compile(
+    r"""(\bbearer\s+|\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:basic|token)\s+)[^\s"'\\]+""", re.IGNORECASE
+)
 
 # Where none of these is, nothing has to be looked at.
 _SIGNS = (
@@ -75,9 +87,9 @@ def redacted(text: str) -> str:
     lower = text.lower()
     if not any(sign in lower for sign in _SIGNS):
         return text
+    text = _QUOTED.sub(lambda found: f"{found[1]}{found[2] or found[3]}{MASK}", text)
     text = _RUN.sub(lambda run: _redacted_run(run[0]), text)
-    text = _QUOTED.sub(lambda found: f"{found[1]}{found[2]}{MASK}", text)
-    return _BEARER.sub(rf"\1{MASK}", text)
+    return _AUTHORIZATION.sub(rf"\1{MASK}", text)
 
 
 def redacted_place(place: str) -> str:
@@ -132,10 +144,16 @@ def _without_values(run: str) -> str:
     kept, done = [], 0
     for found in _PARAMETER.finditer(run):
         names = _OF_URLS if found[1] else _OF_TEXTS
-        if found.start() < done or not names.search(unquote(found[2])):
+        if found.start() < done:
+            continue
+        name = unquote(found[2])
+        may_be_harmless = not names.search(name)
+        if may_be_harmless and not _TOKEN.search(name):
             continue
         end = run.find("&", found.end())
         end = len(run) if end < 0 else end
+        if may_be_harmless and _NO_SECRET.fullmatch(run, found.end(), end):
+            continue
         if end > found.end():
             kept += [run[done : found.end()], MASK]
             done = end

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.secret_urls import SECRET, SECRET_URLS
+from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 from workers.shown import LONGEST, brief, has_secret, redacted, redacted_place, shown, visible
 
 HARMLESS = (
@@ -26,6 +26,11 @@ HARMLESS = (
     "train.py:workload",
     "hf:org/model@main",
     "num_tokens=128, pad_token=0, key=query",
+    "Embedding(token=128), max_new_token=-1 token=0.5;",
+    "tokenizer(pad_token='[PAD]', eos_token=<|endoftext|>, unk_token=None)",
+    "a basic block, authorization failed: basic checks",
+    "storage=auto, sort_key=name, tokens=many, token: each",
+    "'it' is 'quoted', with key='x'",
     'File "/home/me/train.py", line 3, in forward',
     "aten::add.Tensor(Tensor self, Tensor other)",
     "C:\\work\\train.py:3",
@@ -49,6 +54,18 @@ def test_no_spelling_of_an_address_keeps_its_secret(url: str) -> None:
         assert SECRET not in redacted(sentence)
 
 
+@pytest.mark.parametrize("text", SECRET_TEXTS)
+def test_no_spelling_in_a_text_keeps_its_secret(text: str) -> None:
+    for sentence in (text, f"cannot connect with {text}: refused", f"'{text}'", f"({text})", repr(text)):
+        assert SECRET not in redacted(sentence)
+        assert redacted(redacted(sentence)) == redacted(sentence)
+    for separators in ((", ", ": "), (",", ":")):
+        document = {"first": 'a "quoted" word', "said": text, "next": ["it's", {"a": "'"}]}
+        told = redacted(json.dumps(document, separators=separators))
+        assert SECRET not in told
+        assert {**json.loads(told), "said": ""} == {**document, "said": ""}
+
+
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_has_no_secret_stays_as_it_is(text: str) -> None:
     assert shown(text) == text
@@ -63,6 +80,10 @@ def test_what_has_no_secret_stays_as_it_is(text: str) -> None:
         ("{'password': 'p w', 'host': 'db'}", "{'password': '***', 'host': 'db'}"),
         ("RAY_AUTH_TOKEN=pw autofit jobs", "RAY_AUTH_TOKEN=*** autofit jobs"),
         ("Authorization: Bearer pw", "Authorization: Bearer ***"),
+        ("{'Authorization': 'Basic cHc='}", "{'Authorization': 'Basic ***'}"),
+        ("password='a b c' host=db", "password=*** host=db"),
+        ("password=1234 access_token=7", "password=*** access_token=***"),
+        ("AUTOFIT_STORAGE_KEY=pw autofit serve", "AUTOFIT_STORAGE_KEY=*** autofit serve"),
     ],
 )
 def test_only_the_secret_goes(text: str, expected: str) -> None:
@@ -102,6 +123,13 @@ def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
 def test_any_document_stays_valid(document: object) -> None:
     json.loads(shown(json.dumps(document)))
     json.loads(shown(json.dumps(document, ensure_ascii=False)))
+
+
+@pytest.mark.parametrize("end", ["password=", "passwd: ", "password = "])
+def test_a_document_whose_text_ends_before_a_password_stays_one(end: str) -> None:
+    document = {"a": end, "b": [end, {"c": end}], "d": "it's"}
+    for indent in (None, 2):
+        assert json.loads(redacted(json.dumps(document, indent=indent))) == document
 
 
 @given(st.text("ab:/@=?&%\"'\\ \x1b", max_size=60))
