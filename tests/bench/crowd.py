@@ -16,6 +16,9 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.synchronize import Event
+from typing import TypeVar
+
+_What = TypeVar("_What")
 
 _Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -51,7 +54,7 @@ class Crowd:
 def measure(port: int, seconds: float) -> Crowd:
     """One client alone, then all of them for so long."""
     alone = asyncio.run(_alone(port))
-    with _bad_clients(port):
+    with beside(_crowd, port):
         durations, num_failed = asyncio.run(_together(port, seconds))
     in_order = sorted(durations)
     return Crowd(
@@ -100,17 +103,20 @@ async def _scrape(port: int) -> float:
 
 
 @contextlib.contextmanager
-def _bad_clients(port: int) -> Iterator[None]:
+def beside(run: Callable[[_What, Event, Event], None], what: _What) -> Iterator[None]:
+    """Another process runs a function meanwhile, which sets its first event once it has begun, and ends
+    with its second one.
+    """
     processes = multiprocessing.get_context("spawn")
-    connected, stop = processes.Event(), processes.Event()
-    crowd = processes.Process(target=_crowd, args=(port, connected, stop))
-    crowd.start()
-    connected.wait()
+    begun, stop = processes.Event(), processes.Event()
+    process = processes.Process(target=run, args=(what, begun, stop))
+    process.start()
+    begun.wait()
     try:
         yield
     finally:
         stop.set()
-        crowd.join()
+        process.join()
 
 
 def _crowd(port: int, connected: Event, stop: Event) -> None:

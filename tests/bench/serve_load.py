@@ -26,7 +26,6 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import multiprocessing
 import signal
 import statistics
 import subprocess
@@ -151,7 +150,7 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int, crow
             server.await_reads(4)
             idle_read = server.samples()["autofit_storage_read_duration_seconds"]
             scrapes = server.scrapes()
-            with telling(full):
+            with crowd.beside(tell_until, full):
                 busy_scrapes = server.scrapes()
             started = time.monotonic()
             together = crowd.measure(server.port, crowd_seconds)
@@ -319,21 +318,6 @@ def served(storage: str) -> Iterator[Server]:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
         server.lines_after_end += said.splitlines()
-
-
-@contextlib.contextmanager
-def telling(storage: str) -> Iterator[None]:
-    """Another process tells trials of the large study meanwhile."""
-    processes = multiprocessing.get_context("spawn")
-    begun, stop = processes.Event(), processes.Event()
-    writer = processes.Process(target=tell_until, args=(storage, begun, stop))
-    writer.start()
-    begun.wait()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
 
 
 def tell_until(storage: str, begun: Event, stop: Event) -> None:

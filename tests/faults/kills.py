@@ -45,6 +45,7 @@ from typing import Any
 import psutil
 import pytest
 
+from autofit.dispatch.processes import is_alive
 from tests.conformance.dispatcher import marked_processes
 from tests.conformance.searches import Finished, Search, finished
 from tests.marks import MARK
@@ -151,7 +152,7 @@ class _Tried:
         return self.search.start(environment={**environment, "TORCHINDUCTOR_CACHE_DIR": inductor})
 
     def processes(self) -> list[psutil.Process]:
-        return [process for process in marked_processes(self.mark) if _is_alive(process)]
+        return [process for process in marked_processes(self.mark) if is_alive(process)]
 
     def outlived(self) -> list[str]:
         """The processes that are alive after the time that they have to end."""
@@ -367,13 +368,6 @@ def _lost(search: Search, kept: list[TrialOutcome]) -> list[str]:
         lost.append("a trial is still said to run")
     missing = Counter(search.ran) - Counter(trial.params["batch_size"] for trial in trials)
     return [*lost, *(f"a trial at {size} ran and is not in the study" for size in missing)]
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _command(process: psutil.Process) -> str:
