@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import os
 
 from workers.documents import parse_json
 from workers.errors import StaleTensorError
@@ -54,16 +55,20 @@ def run(spec: TrialSpec) -> TrialOutcome:
     return outcome
 
 
-def start_predictor(*, for_host: bool = False) -> None:
+def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
     """Starts the process of the predictions and returns at once, to hide its start-up.
 
     Args:
         for_host: that of the predictions for the CPU, rather than for cards.
+        several: whether predictions for cards will be asked for two at a time, which takes a second process;
+            of one core there would be nothing left for it.
 
     Raises:
         OSError: the system refuses another process.
     """
     (_host_predictor if for_host else _predictor).start()
+    if several and not for_host and len(os.sched_getaffinity(0)) > 1:
+        _second_predictor.start()
 
 
 @atexit.register
@@ -130,10 +135,13 @@ def _predicted_once(spec: TrialSpec) -> TrialOutcome:
 def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
     """Predicts in whichever of the two processes is free.
 
-    There is no second one before the first has predicted for as long as it took to start.
+    Unless it was started ahead, there is no second one before the first has predicted for as long as it took
+    to start.
     """
     outcome = _predictor.run_if_free(spec)
-    if outcome is None and _predictor.busy_seconds > _predictor.start_seconds:
+    if outcome is None and (
+        _second_predictor.is_started or _predictor.busy_seconds > _predictor.start_seconds
+    ):
         outcome = _second_predictor.run_if_free(spec)
     return outcome or _predictor.run(spec)
 

@@ -28,6 +28,7 @@ from autofit.predict.estimate import (
 from autofit.predict.observations import Residual, sharpened
 from autofit.predict.plan_sources import CardPlans
 from autofit.predict.unpredictable import why_unpredictable
+from autofit.search.curves import PeakMemory
 from autofit.settings.goals import Risk
 from workers.allocator import AllocatorSettings, given_blocks
 from workers.architecture import Architecture, Vendor
@@ -41,7 +42,10 @@ from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.trace import Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
+# Those whose peaks are never above a risk's own: their replays are among its replays.
+_LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
 _NUM_LARGEST = 8
+_MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
 
 
 class PredictedCurve:
@@ -97,6 +101,8 @@ class PredictedCurve:
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
         self._digests: dict[int, str] = {}
         self._calibrations: dict[int, Calibration] = {}
+        self._peaks = {each: PeakMemory() for each in Risk}
+        self._steps: dict[tuple[StepCurve, int], StepOnCard] = {}
 
     @property
     def needs_traces(self) -> bool:
@@ -246,9 +252,17 @@ class PredictedCurve:
         return other
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """The peak at the curve's risk; see `autofit.search.curves.Curve`."""
+        """The peak at the curve's risk, worked out once; see `autofit.search.curves.Curve`."""
+        return self._peaks[self.risk].peak(
+            batch_size, stop_above_bytes, lambda: self._peak_reserved_bytes(batch_size, stop_above_bytes)
+        )
+
+    def _peak_reserved_bytes(self, batch_size: int, stop_above_bytes: int | None) -> int:
         on_card = self._at(batch_size, self._level)
         if stop_above_bytes is not None:
+            least_bytes = self._known_of_lower_risks(on_card)
+            if least_bytes > stop_above_bytes:
+                return least_bytes
             stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
         reserved_bytes = on_card.reserved_bytes(
             self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
@@ -256,6 +270,15 @@ class PredictedCurve:
         if self.risk is Risk.LIKELY:
             return reserved_bytes
         return self._calibration(on_card).high_end(reserved_bytes + self._on_top_bytes(on_card))
+
+    def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
+        """What peaks at lower risks were worked out to be, which bound this one's from below; 0 for none."""
+        lower = _LOWER_RISKS[self.risk]
+        if not lower or self._at_most is not None:  # of other sizes, the likely peak bounds nothing
+            return 0
+        if self._calibration(on_card).high_share < 0:  # by an observed peak
+            lower = tuple(risk for risk in lower if risk is not Risk.LIKELY)
+        return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
@@ -393,7 +416,12 @@ class PredictedCurve:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
         curve = self._at_most if is_high and self._at_most is not None else self._curve
-        return curve.on_card(batch_size, self._conditions)
+        step = self._steps.get((curve, batch_size))
+        if step is None:
+            if len(self._steps) >= _MOST_STEPS:
+                self._steps.clear()
+            step = self._steps[curve, batch_size] = curve.on_card(batch_size, self._conditions)
+        return step
 
     def _counted(self, on_card: StepOnCard) -> PeakEstimate:
         """The peaks of a step, their ends with what workspaces may add."""

@@ -33,7 +33,7 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
-from autofit.predict.unpredictable import require_predictable
+from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
 from workers import conv
 from workers.conv import Rewrite
@@ -303,6 +303,13 @@ class Predictor:
                 key = self._traced(knobs, batch_size), batch_size
                 if key not in self._traces:
                     self._ahead.ask(key, self._spec(*key))
+
+    def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
+        """Asks for the plans of a size that was traced, while others are: the tables are loaded then."""
+        trace = self._traces.get((self._traced(knobs, batch_size), batch_size))
+        if trace is not None and trace.convolves and why_unpredictable(knobs, trace, card) is None:
+            curve = PeakCurve([trace])
+            self._predicted(knobs, card, curve, Risk.SAFE, on_grid=True).peak_reserved_bytes(batch_size)
 
     @property
     def has_batch_kinds(self) -> bool:

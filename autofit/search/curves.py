@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -21,24 +22,43 @@ class Curve(Protocol):
         ...
 
 
+class PeakMemory:
+    """The peaks of a curve that were worked out, each once, and how far those came that were stopped."""
+
+    def __init__(self) -> None:
+        self._peaks: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+
+    def least_bytes(self, batch_size: int) -> int:
+        """What the peak of a size is known to reach."""
+        return self._peaks.get(batch_size, self._reached.get(batch_size, 0))
+
+    def peak(self, batch_size: int, stop_above_bytes: int | None, work_out: Callable[[], int]) -> int:
+        """What `Curve.peak_reserved_bytes` returns of a size, worked out where it is not known yet."""
+        if batch_size in self._peaks:
+            return self._peaks[batch_size]
+        if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
+            return self._reached[batch_size]
+        value = work_out()
+        exact = stop_above_bytes is None or value <= stop_above_bytes
+        (self._peaks if exact else self._reached)[batch_size] = value
+        return value
+
+
 class CachedCurve:
     """A curve that evaluates each size once."""
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
-        self._peaks: dict[int, int] = {}
-        self._reached: dict[int, int] = {}
+        self._peaks = PeakMemory()
         self._lower_bounds: dict[int, int] = {}
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        if batch_size in self._peaks:
-            return self._peaks[batch_size]
-        if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
-            return self._reached[batch_size]
-        value = self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
-        exact = stop_above_bytes is None or value <= stop_above_bytes
-        (self._peaks if exact else self._reached)[batch_size] = value
-        return value
+        return self._peaks.peak(
+            batch_size,
+            stop_above_bytes,
+            lambda: self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes),
+        )
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         if batch_size not in self._lower_bounds:

@@ -186,7 +186,10 @@ def _on_a_card(
             failures.append(error)
             continue
         if target.probe is None and (prior := curves.prior(knobs)) is not None:
-            scan = largest_fitting_batch(prior, target.budget.usable_bytes, sizes=space.sizes(knobs))
+            usable_bytes, sizes = target.budget.usable_bytes, space.sizes(knobs)
+            # What is too large by its likely peak, which takes the fewest replays, is so at every risk.
+            largest_fitting_batch(curves.of(knobs).at_risk(Risk.LIKELY), usable_bytes, sizes=sizes)
+            scan = largest_fitting_batch(prior, usable_bytes, sizes=sizes)
             answer = scan.largest_batch or space.min_batch
             answers.append((knobs, answer))
             predictor.expect(knobs, [answer])

@@ -238,7 +238,7 @@ def _predict(
     algos = conv_algos(settings, target, of_script=of_script)
     if not of_script:  # which gets processes of its own
         with suppress(OSError):  # the first prediction says it in words
-            start_predictor(for_host=target.probe is Probe.CPU)
+            start_predictor(for_host=target.probe is Probe.CPU, several=True)
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
@@ -248,6 +248,8 @@ def _predict(
         space, notes_on_script = as_the_script_has_it(space, predictor)
         for knobs in space.settings:
             predictor.expect(knobs, TRACED_BATCH_SIZES)
+        if target.probe is not Probe.CPU:
+            predictor.prepare(space.settings[0], target.card, space.min_batch)
         curves, notes = curves_of(
             space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
         )

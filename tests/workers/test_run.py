@@ -66,6 +66,13 @@ def test_predictions_share_one_process_that_can_be_started_ahead(others):
     assert children() - others == {process}
 
 
+def test_where_several_predictions_are_expected_two_processes_start_at_once(others, monkeypatch):
+    for cores, num_processes in (({0}, 1), ({0, 1}, 2)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _pid, cores=cores: cores)
+        start_predictor(several=True)
+        assert len(children() - others) == num_processes
+
+
 @pytest.mark.parametrize(
     "outcome",
     [

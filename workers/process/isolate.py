@@ -116,6 +116,11 @@ class Child:
         with self._lock:
             self._started()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process, which may be starting still."""
+        return self._process is not None
+
     def run(self, spec: TrialSpec) -> TrialOutcome:
         """Runs a trial; its process's death and its deadline are outcomes, not errors.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
 from autofit.predict.predictor import Predictor, raise_if_failed
+from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
@@ -612,6 +614,60 @@ def test_curves_at_other_risks_are_the_same_curve(make_curve: Any) -> None:
     curve = make_curve(num_channels=256, residuals=OFF)
     assert curve.at_risk(Risk.LIKELY)(8) == curve(8)
     assert curve.risk is Risk.SAFE
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(Risk)))
+def test_what_is_known_at_one_risk_changes_no_answer_at_another(
+    make_curve: Any, order: tuple[Risk, ...]
+) -> None:
+    sizes, residuals = of_sizes(64 * MIB, 96 * MIB, 0), adding(0.3, spans=True)
+    step = {"num_channels": 256, "residuals": residuals, "plans": lambda _: sizes}
+
+    def largest(curve: PredictedCurve) -> int | None:
+        return largest_fitting_batch(curve, 1024 * MIB, max_batch=60).largest_batch
+
+    alone = {risk: largest(make_curve(**step, risk=risk)) for risk in Risk}
+    curve = make_curve(**step)
+    assert {risk: largest(curve.at_risk(risk)) for risk in order} == alone
+    assert alone[Risk.LIKELY] > alone[Risk.SAFE] > alone[Risk.WORST]
+
+
+def test_a_size_that_is_likely_too_large_is_so_at_every_risk_without_another_replay(
+    make_curve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve = make_curve(num_channels=256, residuals=OFF)
+    likely = curve.at_risk(Risk.LIKELY).peak_reserved_bytes(8)
+
+    def refused(*_arguments: object, **_named: object) -> None:
+        raise AssertionError("a replay")
+
+    monkeypatch.setattr("workers.predict.curve.planned_step.replay", refused)
+    for risk in (Risk.SAFE, Risk.WORST):
+        assert curve.at_risk(risk).peak_reserved_bytes(8, stop_above_bytes=likely - 1) == likely
+
+
+def test_where_real_runs_took_less_than_is_likely_that_bounds_nothing(make_curve: Any) -> None:
+    measured = {key: dataclasses.replace(one, high_share=-0.1) for key, one in OFF.measured.items()}
+    curve = make_curve(residuals=dataclasses.replace(OFF, measured=measured))
+    likely = curve.at_risk(Risk.LIKELY).peak_reserved_bytes(8)
+    safe = curve.peak_reserved_bytes(8, stop_above_bytes=likely - 1)
+    assert safe == -(-likely * 9 // 10) < likely
+
+
+def test_plans_are_asked_of_a_traced_size_ahead_and_only_of_one(
+    workload: Any, worker: Any, make_trace: Any, card: Card
+) -> None:
+    worker.trace_at = lambda batch_size: make_trace(batch_size, num_channels=256)
+    sizes = of_sizes(64 * MIB)
+    predictor = Predictor(workload, worker, residuals=OFF, plans=lambda _: sizes)
+    predictor.prepare(CUDNN, card, 1)
+    assert (worker.traced, sizes.asked) == ([], [])
+    predictor.trace(CUDNN, 1)
+    predictor.prepare(CUDNN, card_named("mi300x"), 1)
+    assert sizes.asked == []
+    predictor.prepare(CUDNN, card, 1)
+    assert sizes.asked
+    assert worker.traced == [1]
 
 
 def test_near_the_limit_the_smallest_plans_may_let_a_size_run(make_curve: Any) -> None:

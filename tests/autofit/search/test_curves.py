@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofit.search.boundary import Boundary
-from autofit.search.curves import CachedCurve, LineCurve
+from autofit.search.curves import CachedCurve, LineCurve, PeakMemory
 
 MIB = 1024**2
 
@@ -47,3 +47,20 @@ def test_a_line_leads_to_the_boundary_in_a_few_trials() -> None:
         num_trials += 1
     assert boundary.largest_fitting == 3_300
     assert num_trials <= 6
+
+
+def test_a_peak_is_worked_out_once_and_one_that_was_stopped_again_where_it_may_fit() -> None:
+    memory, asked = PeakMemory(), []
+
+    def worked_out(value: int) -> int:
+        asked.append(value)
+        return value
+
+    assert memory.least_bytes(8) == 0
+    assert memory.peak(8, 100, lambda: worked_out(120)) == 120  # it was stopped there
+    assert memory.peak(8, 110, lambda: worked_out(0)) == 120
+    assert memory.least_bytes(8) == 120
+    assert memory.peak(8, 130, lambda: worked_out(150)) == 150
+    assert memory.peak(8, None, lambda: worked_out(160)) == 160
+    assert memory.peak(8, 150, lambda: worked_out(0)) == memory.least_bytes(8) == 160
+    assert asked == [120, 150, 160]

@@ -20,7 +20,7 @@ from workers.trace import Trace
 
 # Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
 TRACED_BATCH_SIZES = (4, 6, 10)
-_MOST_SIZES = 128  # remembered; 20 kB each of a usual network, 150 kB of a large model
+_MOST_SIZES = 512  # remembered; 20 kB each of a usual network, 150 kB of a large model
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:

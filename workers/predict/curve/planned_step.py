@@ -42,6 +42,7 @@ class PlannedStep:
         self._step = step
         self._conditions = conditions
         self._source = source
+        self._demanded: dict[Level, Demanded] = {}
 
     @cached_property
     def spans(self) -> tuple[Workspace, ...]:
@@ -50,6 +51,11 @@ class PlannedStep:
 
     def demanded(self, level: Level) -> Demanded:
         """What calls take at a level."""
+        if level not in self._demanded:
+            self._demanded[level] = self._work_out_demanded(level)
+        return self._demanded[level]
+
+    def _work_out_demanded(self, level: Level) -> Demanded:
         first = tuple(map(attrgetter(f"{level}_bytes"), self.spans))
         if level is not Level.LIKELY or not any(span.is_benchmark for span in self.spans):
             return 2 * first

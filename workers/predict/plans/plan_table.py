@@ -325,7 +325,9 @@ class PlanTable:
         self._codes: list[Copies] = list(zip(*document["codes"], strict=True))
         self._plans: list[list[int]] = document["plans"]
         self._shapes: list[str] = document["shapes"]
-        self._geometries: list[tuple[int, ...]] = list(zip(*document["geometries"], strict=True))
+        self._of_shape: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in self._shapes]
+        for index, (shape, *rest) in enumerate(zip(*document["geometries"], strict=True)):
+            self._of_shape[shape].append((index, tuple(rest)))
         self._answers: dict[str, dict[str, list[int]]] = document["answers"]
         self._neighbours: dict[str, Neighbours] = {}
 
@@ -348,11 +350,11 @@ class PlanTable:
         question, shape = _split(key)
         if shape not in self._shapes:
             return
-        wanted = self._shapes.index(shape)
+        geometries = self._of_shape[self._shapes.index(shape)]
         for num_samples, numbers in self._answers.get(question, {}).items():
-            for (has, *rest), number in zip(self._geometries, numbers, strict=True):
-                if has == wanted and number != _NOT_ASKED:
-                    yield (int(num_samples), *rest), number
+            for index, geometry in geometries:
+                if (number := numbers[index]) != _NOT_ASKED:
+                    yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
         """The calls of the kind that stands for one that the table lacks."""
