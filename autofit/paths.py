@@ -25,6 +25,7 @@ from autofit.errors import StorageError
 
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 _OWN = 0o700  # folders hold names of models and lines of code, which others need not read
+_OTHERS_WRITE = 0o022
 # Set to 1, predictions are made with a release that was not tried, if the self-test passes.
 UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
 # Signs jobs, see autofit.jobs.signing.
@@ -96,11 +97,27 @@ def _writable(folder: Path) -> Path:
             each.mkdir(mode=_OWN, exist_ok=True)
     except OSError as error:
         raise _storage_error(f"cannot create {folder}", error) from error
+    _narrow(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StorageError(
             f"cannot write to {folder}: make it writable or set {STATE_DIR_VARIABLE} to a folder that is"
         )
     return folder
+
+
+def _narrow(folder: Path) -> None:
+    """Takes from others what they may read in a folder that an earlier version made.
+
+    One that they may write to as well, or that is somebody else's or a link, is shared on purpose.
+    """
+    try:
+        found = folder.lstat()
+        mode = stat.S_IMODE(found.st_mode)
+        is_shared = mode & _OTHERS_WRITE or found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode)
+        if mode & ~_OWN and not is_shared:
+            folder.chmod(mode & _OWN)
+    except OSError as error:
+        _log.info("%s stays readable for others: %s", folder, error)
 
 
 def require_writable(path: Path) -> None:

@@ -42,6 +42,11 @@ _QUOTED = re.compile(
     r"""|(["'])(?:\\{1,2}'|\\.|(?!\3|"(?=[\s,:}\]]|$))[^\\])*(?=\3))""",
     re.IGNORECASE,
 )
+# A password with white space, between a user's name and an `@` on the same line; what begins so is no port.
+_SPACED = re.compile(
+    r"""(://[^\s/@:"\\\[]+:)(?!(?:\d*|port)(?:\W|$))(?:\\[^n]|[^\n"\\@]|"(?![\s,:}\]]|$)){1,200}(?=@[\w\[])""",
+    re.IGNORECASE,
+)
 _AUTHORIZATION = re.compile(
     r"""(\bbearer\s+|\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:basic|token)\s+)[^\s"'\\]+""", re.IGNORECASE
 )
@@ -88,6 +93,7 @@ def redacted(text: str) -> str:
     if not any(sign in lower for sign in _SIGNS):
         return text
     text = _QUOTED.sub(lambda found: f"{found[1]}{found[2] or found[3]}{MASK}", text)
+    text = _SPACED.sub(rf"\1{MASK}", text)
     text = _RUN.sub(lambda run: _redacted_run(run[0]), text)
     return _AUTHORIZATION.sub(rf"\1{MASK}", text)
 

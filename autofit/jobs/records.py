@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
-from autofit.study.damage import UNREADABLE, DamagedError, UnreadableError
+from autofit.study.damage import UNREADABLE, DamagedError
 from autofit.tuning.result import TUNE_SCHEMA
 from workers.documents import inflate, parse_json
 from workers.plain import from_plain
@@ -74,14 +75,14 @@ def packed(document: Mapping[str, Any]) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
-def unpacked(text: str) -> dict[str, Any]:
+def _unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
     """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
     document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
     if document.get("schema") == TUNE_SCHEMA:
-        from_plain(_Result, document)
-    else:
-        ExitCode(from_plain(_Failure, document).exit_code)
-    return document
+        return document, from_plain(_Result, document)
+    failure = from_plain(_Failure, document)
+    ExitCode(failure.exit_code)
+    return document, failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +128,12 @@ class Attempt:
     started_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """What the storage knows of a job.
+
+    Of its driver's answer it keeps a few values once they are asked for; the whole is unpacked for whoever
+    takes it, as a list of jobs with all of their answers would be large.
 
     Attributes:
         number: of its trial; jobs are admitted in this order.
@@ -165,55 +169,63 @@ class JobRecord:
     @property
     def document(self) -> dict[str, Any] | None:
         """What its driver answered; unpacked anew every time. In place of what is none an error says so."""
+        document, _ = self._unpack()
+        return document
+
+    @cached_property
+    def gist(self) -> _Result | _Failure | DamagedError | None:
+        """What is asked of its driver's answer most often."""
+        _, gist = self._unpack()
+        return gist
+
+    def _unpack(self) -> tuple[dict[str, Any] | None, _Result | _Failure | DamagedError | None]:
+        if self.packed_document is None:
+            return None, None
         try:
-            return self._read_document()
-        except UnreadableError as error:
-            return {
-                "schema": ERROR_SCHEMA,
-                "kind": "storage",
-                "message": f"the answer of job {self.job_id} {error}: submit the job with --again",
-                "exit_code": int(ExitCode.INFRASTRUCTURE),
-            }
+            return _unpacked(self.packed_document)
+        except (*UNREADABLE, zlib.error) as error:
+            damage = DamagedError(error)
+        message = f"the answer of job {self.job_id} {damage}: submit the job with --again"
+        return _error("storage", message, ExitCode.INFRASTRUCTURE), damage
 
     @property
-    def damage(self) -> UnreadableError | None:
+    def damage(self) -> DamagedError | None:
         """Why its answer cannot be read."""
-        try:
-            self._read_document()
-        except UnreadableError as error:
-            return error
-        return None
+        return self.gist if isinstance(self.gist, DamagedError) else None
 
-    def _read_document(self) -> dict[str, Any] | None:
-        if self.packed_document is None:
-            return None
-        try:
-            return unpacked(self.packed_document)
-        except (*UNREADABLE, zlib.error) as error:
-            raise DamagedError(error) from error
+    @property
+    def result(self) -> _Result | None:
+        """What its answer says, where it is one of a search."""
+        return self.gist if isinstance(self.gist, _Result) else None
 
     @property
     def answer(self) -> dict[str, Any] | None:
         """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
         if not self.state.is_over or self.packed_document is not None:
             return self.document
-        stopped = self.state is JobState.STOPPED
-        return {
-            "schema": ERROR_SCHEMA,
-            "kind": "interrupted" if stopped else "job",
-            "message": self.state_reason or f"job {self.job_id} ended without a result",
-            "exit_code": int(ExitCode.INTERRUPTED if stopped else ExitCode.INFRASTRUCTURE),
-        }
+        message = self.state_reason or f"job {self.job_id} ended without a result"
+        if self.state is JobState.STOPPED:
+            return _error("interrupted", message, ExitCode.INTERRUPTED)
+        return _error("job", message, ExitCode.INFRASTRUCTURE)
 
     @property
     def exit_code(self) -> int | None:
         """What the job's own `tune` exited with; None until it is over."""
+        match self.gist:
+            case _Result(best=None):
+                return int(ExitCode.NOTHING_FITS)
+            case _Result():
+                return int(ExitCode.FOUND)
+            case _Failure(exit_code=exit_code):
+                return exit_code
+            case DamagedError():
+                return int(ExitCode.INFRASTRUCTURE)
         answer = self.answer
-        if answer is None:
-            return None
-        if answer.get("schema") == TUNE_SCHEMA:
-            return int(ExitCode.NOTHING_FITS if answer.get("best") is None else ExitCode.FOUND)
-        return int(answer["exit_code"])
+        return None if answer is None else int(answer["exit_code"])
+
+
+def _error(kind: str, message: str, exit_code: ExitCode) -> dict[str, Any]:
+    return {"schema": ERROR_SCHEMA, "kind": kind, "message": message, "exit_code": int(exit_code)}
 
 
 def unknown_job(name: str, records: Iterable[JobRecord]) -> str:

@@ -17,7 +17,7 @@ from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.exc import DBAPIError
 
 from autofit.study.damage import DAMAGED, UNREADABLE
@@ -103,11 +103,17 @@ class Relations(RDBStorage):
     def trial_ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
         """The ids of a study's trials, ascending; of all where their states cannot be read."""
         trial = models.TrialModel
-        query = select(trial.trial_id).where(trial.study_id == study_id).order_by(trial.trial_id)
-        chosen = (
-            query if states is None else query.where(trial.state.in_(cast("Iterable[TrialState]", states)))
+
+        def ids(*conditions: ColumnElement[bool]) -> Callable[[], list[int]]:
+            return lambda: self._all(select(trial.trial_id).where(*conditions).order_by(trial.trial_id))
+
+        by_index, by_table = trial.study_id == study_id, trial.study_id + 0 == study_id  # sums have no index
+        if states is None:
+            return _or(ids(by_index), ids(by_table))
+        chosen = trial.state.in_(cast("Iterable[TrialState]", states))
+        return _or(
+            ids(by_index, chosen), lambda: _or(ids(by_table, chosen), lambda: self.trial_ids(study_id))
         )
-        return _or(lambda: self._all(chosen), lambda: self._all(query))
 
     # ── what is left ────────────────────────────────────────────────────────────────────────────
 

@@ -112,6 +112,40 @@ def test_what_is_kept_is_the_users_own(state_dir: Path, folder: Callable[[], Pat
     assert [stat.S_IMODE(path.stat().st_mode) for path in (made, state_dir)] == [0o700, 0o700]
 
 
+@pytest.mark.parametrize(
+    ("mode", "then"), [(0o755, 0o700), (0o750, 0o700), (0o705, 0o700), (0o775, 0o775), (0o1777, 0o1777)]
+)
+def test_what_an_earlier_version_let_others_read_is_taken_from_them(
+    state_dir: Path, mode: int, then: int
+) -> None:
+    folder = state_dir / "studies"
+    folder.mkdir(parents=True)
+    state_dir.chmod(0o755)
+    folder.chmod(mode)
+    assert studies_dir() == folder
+    # The state folder itself may be one that the user named, with other things in it.
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, state_dir)] == [then, 0o755]
+
+
+def test_a_folder_behind_a_link_keeps_its_mode(state_dir: Path, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir(mode=0o755)
+    others.chmod(0o755)
+    state_dir.mkdir()
+    (state_dir / "studies").symlink_to(others)
+    studies_dir()
+    assert stat.S_IMODE(others.stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_of_somebody_else_keeps_its_mode(state_dir: Path) -> None:
+    folder = studies_dir()
+    folder.chmod(0o755)
+    os.chown(folder, 65534, -1)
+    studies_dir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
 def test_what_can_be_made_again_is_kept_where_that_can_be(state_dir: Path) -> None:
     keep(cache_dir, "name", lambda: "first")
     keep(cache_dir, "name", lambda: "second")

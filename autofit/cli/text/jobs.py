@@ -13,7 +13,6 @@ from rich.text import Text
 
 from autofit.cli.text.output import grid, headed, listing, styled
 from autofit.jobs.records import JobRecord, JobState
-from autofit.tuning.result import TUNE_SCHEMA
 from workers.shown import brief
 
 JOBS_SCHEMA = "autofit.jobs/1"
@@ -80,15 +79,14 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 def _best(job: JobRecord) -> dict[str, Any]:
     """The answer in a few words; all null where there is none."""
-    document = job.document or {}
-    best = document.get("best")
-    recommended = document.get("recommended") or best
+    best = None if job.result is None else job.result.best
+    recommended = best if job.result is None else job.result.recommended or best
     return {
-        "best_batch": None if best is None else best["batch_size"],
-        "conv_algo": None if best is None else best["knobs"]["conv_algo"],
-        "evidence": None if best is None else best["evidence"],
-        "recommended_batch": None if recommended is None else recommended["batch_size"],
-        "recommended_conv_algo": None if recommended is None else recommended["knobs"]["conv_algo"],
+        "best_batch": None if best is None else best.batch_size,
+        "conv_algo": None if best is None else best.knobs.conv_algo,
+        "evidence": None if best is None else best.evidence,
+        "recommended_batch": None if recommended is None else recommended.batch_size,
+        "recommended_conv_algo": None if recommended is None else recommended.knobs.conv_algo,
     }
 
 
@@ -131,8 +129,7 @@ def print_fleet(jobs: Sequence[JobRecord]) -> None:
 def _best_words(job: JobRecord) -> tuple[str, str, str]:
     best = _best(job)
     if best["best_batch"] is None:
-        nothing = (job.document or {}).get("schema") == TUNE_SCHEMA
-        return ("none" if nothing else "–"), "–", "–"
+        return ("–" if job.result is None else "none"), "–", "–"
     return str(best["recommended_batch"]), best["recommended_conv_algo"], best["evidence"]
 
 

@@ -106,7 +106,7 @@ def test_a_secret_of_a_settings_file_is_in_no_message(
     assert_silent(autofit(*TUNE, "--config=settings.toml", tune=connects))
 
 
-@pytest.mark.parametrize("url", [url for url in SECRET_URLS if " " not in url])
+@pytest.mark.parametrize("url", SECRET_URLS)
 def test_what_jobs_recorded_is_shown_without_secrets(autofit: Autofit, url: str):
     with JobQueue.open(None) as queue:
         spec = JobSpec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import uuid
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
@@ -163,6 +164,24 @@ def test_an_answer_that_is_none_says_what_is_wrong_with_it(answer: dict[str, Any
     )
     assert why in str(job.damage)
     assert job.exit_code == 5
+
+
+def test_of_an_answer_a_record_keeps_only_what_is_asked_of_all_jobs() -> None:
+    long = {**ANSWER, "frontier": [{"largest_batch": number} for number in range(10_000)]}
+    job = JobRecord(
+        number=0,
+        job_id="a",
+        state=JobState.SUCCEEDED,
+        spec=SPEC,
+        submitted_seconds=0.0,
+        packed_document=packed(long),
+    )
+    num_bytes = len(pickle.dumps(job))
+    assert job.document == long
+    assert job.result is not None
+    assert (job.result, job.damage, job.exit_code) == (job.gist, None, 0)
+    assert job.gist is job.gist
+    assert len(pickle.dumps(job)) < num_bytes + 1000
 
 
 def test_an_unknown_job_is_answered_with_those_like_it(queue: JobQueue) -> None:

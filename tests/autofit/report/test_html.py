@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from plotly.offline import get_plotlyjs
 
 import autofit
 from autofit.explain.views.timeline import timeline
@@ -20,6 +22,7 @@ from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
+from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 from workers.knobs import Knobs
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
@@ -160,6 +163,34 @@ def test_names_of_a_user_are_shown_and_not_obeyed():
     assert "<script>alert" not in page
     (embedded,) = re.findall(r'id="figures">(.*?)</script>', page, flags=re.DOTALL)
     assert json.loads(embedded)["modules"]["data"][0]["ids"] == ["/", "/own", evil]
+
+
+@pytest.mark.parametrize("secret", [*SECRET_URLS, *SECRET_TEXTS])
+def test_secrets_and_controls_are_not_on_the_page(secret, searched):
+    """Wherever others' words stand: names of workloads, settings and modules, errors, the end of a log."""
+    said = f"OperationalError: cannot connect to {secret}\x1b[2J\x9b31m, a\u202eb; see the log"
+    for text in (secret, said, f"$ train.py --storage {secret}\r\n{said}"):
+        page = render(
+            dataclasses.replace(
+                searched[1],
+                title=text,
+                answer=(text, text),
+                facts=(Fact(name=text, value=text, note=text),),
+                frontier=Table(columns=(text,), rows=((text,),)),
+                curves=(CurveLine(label=text, batch_sizes=(1, 2), peaks_bytes=(GIB, 2 * GIB)),),
+                measured=(MeasuredPoint(label=text, batch_size=2, peak_bytes=GIB, verdict=text),),
+                nodes=(Node(path="", own_bytes=5), Node(path=text, own_bytes=7)),
+                workspaces=tuple(dataclasses.replace(layer, module=text) for layer in searched[1].workspaces),
+                notes=(text,),
+                made=text,
+            )
+        )
+        ours = page.replace(get_plotlyjs(), "")
+        assert SECRET not in ours
+        assert len(page) - len(ours) > 10**6
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", ours)
+        (embedded,) = re.findall(r'id="figures">(.*?)</script>', ours, flags=re.DOTALL)
+        assert SECRET not in json.dumps(json.loads(embedded))
 
 
 def test_measured_points_are_marked_and_a_far_budget_is_told_instead_of_drawn():

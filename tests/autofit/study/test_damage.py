@@ -89,22 +89,50 @@ def test_the_first_news_of_a_damaged_page_has_each_trial_once(database: Path, ta
     assert 0 < len(damaged) < NUM_TRIALS
 
 
+def test_of_a_damaged_index_of_sqlite_the_table_answers(database: Path) -> None:
+    url = f"sqlite:///{database}"
+    filled(url, NUM_TRIALS - 1)
+    with quiet_optuna():
+        storage = open_storage(url, "mine")
+        study = storage.backend.get_study_id_from_name("mine")
+        storage.backend.create_new_trial(study, create_trial(state=TrialState.RUNNING))
+        storage.close()
+    _write_over(database, *_root(database, "ix_trials_study_id"))
+    whole = {number: {"number": number, "text": _TEXT} for number in range(NUM_TRIALS - 1)}
+    assert read(url) == whole | {NUM_TRIALS - 1: {}}
+    with quiet_optuna():
+        storage = open_storage(url, "mine")
+        feed = TrialFeed(storage.backend, study, piece=30)
+        first, later = ([trial.number for trial in feed.news()] for _ in range(2))
+        storage.close()
+    assert (first, later) == (list(range(NUM_TRIALS)), [NUM_TRIALS - 1])
+
+
 def _damage_page(database: Path, table: str) -> None:
     """Writes over the second leaf page of a table."""
     leaves = _leaves(database, table)
     assert len(leaves) > 1
-    page_bytes, page = leaves[1]
+    _write_over(database, *leaves[1])
+
+
+def _write_over(database: Path, page_bytes: int, page: int) -> None:
     with database.open("r+b") as file:
         file.seek((page - 1) * page_bytes)
         file.write(b"\xa5" * page_bytes)
 
 
-def _leaves(database: Path, table: str) -> list[tuple[int, int]]:
-    """The leaf pages of a table, with their size: those that its first page points to."""
+def _root(database: Path, name: str) -> tuple[int, int]:
+    """The size of a page, and the number of the first one of a table or an index."""
     with sqlite3.connect(database) as connection:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
     connection.close()
+    return page_bytes, root
+
+
+def _leaves(database: Path, table: str) -> list[tuple[int, int]]:
+    """The leaf pages of a table, with their size: those that its first page points to."""
+    page_bytes, root = _root(database, table)
     content = database.read_bytes()[(root - 1) * page_bytes : root * page_bytes]
     assert content[0] == 5, "a table of one page has no leaves"
     num_cells = int.from_bytes(content[3:5], "big")
