@@ -55,7 +55,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 @pytest.mark.parametrize(
     "kill", [*KILLS, *KILLS_IN_A_DATABASE], ids=lambda kill: f"{kill.signal.name}-{kill.target}"
 )
-def test_after_kills_the_answer_is_the_same_and_nothing_is_lost_or_left(
+def test_after_a_kill_the_answer_is_the_same_and_nothing_is_lost_or_left(
     reports: dict[int, Report], kill: Kill
 ):
     report = reports[kill.number]
