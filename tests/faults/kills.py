@@ -36,7 +36,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ GONE_SECONDS = 15.0  # from the end of a search to the end of all of its process
 END_SECONDS = 10.0  # from a signal, or a server's death, to the end of the command
 
 _LOOK_SECONDS = 0.05
+_ENDING = ("coordinator", "raylet", "gcs")  # without these no command goes on
+_LOST = "outcomes that were in the study are gone"
 _NEVER_ENDED = -1  # in place of an exit code
 _DATABASE_AWAY_SECONDS = 2.0
 _EARLIEST_SECONDS = 0.15  # before that it is Python that starts
@@ -102,15 +104,15 @@ class Reference:
     first_seconds: float
     trial_seconds: float
 
-    def await_moment(self, moment: float, search: Search, coordinator: subprocess.Popen[str]) -> None:
-        """Waits until a search is as far as the moment says, or has ended."""
+    def await_moment(self, moment: float, command: _Command) -> None:
+        """Waits until a command is as far as the moment says, or has ended."""
         part = moment * (2 + self.num_trials)
         num_begun = max(0, int(part) - 1)  # trials
-        while len(search.ran) < num_begun and coordinator.poll() is None:
+        while command.num_begun() < num_begun and command.process.poll() is None:
             time.sleep(_LOOK_SECONDS)
         seconds = (part - num_begun - 1) * self.trial_seconds if num_begun else part / 2 * self.first_seconds
         with contextlib.suppress(subprocess.TimeoutExpired):
-            coordinator.wait(max(seconds, 0 if num_begun else _EARLIEST_SECONDS))
+            command.process.wait(max(seconds, 0 if num_begun else _EARLIEST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -196,63 +198,106 @@ def reference(folder: Path) -> Reference:
         tried.close()
 
 
-def try_kill(kill: Kill, normal: Reference, folder: Path, postgres: Postgres | None) -> Report:
-    """Makes a kill and resumes the search; a database is one that nobody else uses meanwhile."""
-    in_database = kill.target == "database"
+def try_kills(
+    kills: Sequence[Kill], normal: Reference, folder: Path, postgres: Postgres | None
+) -> list[Report]:
+    """Makes kills of one search, in their order, and resumes it to its end.
+
+    A kill is made in the command that resumes the search after the one before, or in the same where that
+    goes on. What is wrong with a command's end is reported of all kills that were made in it.
+
+    Args:
+        postgres: has the study where one of the kills is of the database; nobody else uses it meanwhile.
+    """
+    in_database = any(kill.target == "database" for kill in kills)
     assert not in_database or postgres is not None
-    storage = postgres.new_database(f"kill{kill.number}") if in_database and postgres is not None else None
+    storage = postgres.new_database(f"kill{kills[0].number}") if in_database and postgres else None
     tried = _Tried(folder, storage)
     try:
-        return _tried(kill, normal, tried, postgres if in_database else None)
+        return _tried(kills, normal, tried, postgres if in_database else None)
     finally:
         tried.outlived()
         tried.close()
 
 
-def _tried(kill: Kill, normal: Reference, tried: _Tried, postgres: Postgres | None) -> Report:
+def _tried(
+    kills: Sequence[Kill], normal: Reference, tried: _Tried, postgres: Postgres | None
+) -> list[Report]:
+    reports: list[Report] = []
+    kept: list[TrialOutcome] = []
+    while True:
+        made, end = _command_with(kills[len(reports) :], normal, tried, postgres)
+        lost = [] if _outcomes(tried.search)[: len(kept)] == kept else [_LOST]
+        kept = _outcomes(tried.search)
+        if is_last := len(reports) + len(made) == len(kills):
+            if end.code != 0:
+                end = finished(tried.start())
+                lost += [f"alive after the end: {command}" for command in tried.outlived()]
+                lost += [f"left behind by the resumed: {name}" for name in tried.left_behind()]
+            lost += [*_wrong_with_answer(normal, end), *_lost(tried.search, kept)]
+        reports += [
+            dataclasses.replace(report, num_kept=len(kept), problems=(*report.problems, *lost))
+            for report in made
+        ]
+        if is_last:
+            return reports
+
+
+def _command_with(
+    kills: Sequence[Kill], normal: Reference, tried: _Tried, postgres: Postgres | None
+) -> tuple[list[Report], Finished]:
+    """Runs the command once, and makes the next kills, as long as it goes on after them."""
     problems: list[str] = []
-    coordinator = tried.start()
-    drained = _Drained(coordinator)
-    is_sent = _send(kill, normal, tried, coordinator, postgres)
-    sent = time.monotonic()
-    if postgres is not None and is_sent:
-        _start_again(postgres, drained)
-    end = drained.finished()
-    seconds = drained.ended - sent
+    command = _Command(tried)
+    sent: list[tuple[Kill, bool, float]] = []
+    for kill in kills:
+        is_sent = _send(kill, normal, tried, command, postgres)
+        sent.append((kill, is_sent, time.monotonic()))
+        if kill.target == "database" and is_sent:
+            assert postgres is not None
+            _start_again(postgres, command)
+        if not is_sent or kill.target in _ENDING or command.is_over():
+            break
+    end = command.finished()
+    if len(sent) > 1 and not sent[-1][1] and end.code != 0:
+        sent.pop()  # by a kill before it the command ended: it is made in the next one
     problems += [f"alive after {GONE_SECONDS:g} s: {command}" for command in tried.outlived()]
     problems += [f"left behind: {name}" for name in tried.left_behind()]
     if postgres is not None and not postgres.is_running():
         postgres.start()
+    last, is_sent, at = sent[-1]
     if is_sent:
-        problems += _wrong_with_end(kill, end, seconds)
-    kept = _outcomes(tried.search)
-    answered = end
-    if end.code != 0:
-        answered = finished(tried.start())
-        problems += [f"alive after the end: {command}" for command in tried.outlived()]
-        problems += [f"left behind by the resumed: {name}" for name in tried.left_behind()]
-    problems += _wrong_with_answer(normal, answered)
-    problems += _lost(tried.search, kept)
-    return Report(kill, not is_sent, end.code, round(seconds, 2), len(kept), tuple(problems))
+        problems += _wrong_with_end(last, end, command.ended - at)
+    reports = [
+        Report(kill, not is_sent, end.code, round(command.ended - at, 2), 0, tuple(problems))
+        for kill, is_sent, at in sent
+    ]
+    return reports, end
 
 
-class _Drained:
-    """Waits for the end of a command in a thread, so that its moment is known."""
+class _Command:
+    """A command of a search, whose end is waited for in a thread, so that its moment is known."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, tried: _Tried) -> None:
         self.ended = 0.0
         self._end: Finished | None = None
         self._error: BaseException | None = None
-        self._process = process
+        self._search = tried.search
+        self._num_before = len(tried.search.ran)
+        self.process = tried.start()
         self._thread = threading.Thread(target=self._wait)
         self._thread.start()
 
     def _wait(self) -> None:
         try:
-            self._end = finished(self._process)
+            self._end = finished(self.process)
         except AssertionError as error:  # it never ends
             self._error = error
         self.ended = time.monotonic()
+
+    def num_begun(self) -> int:
+        """How many trials it has begun."""
+        return len(self._search.ran) - self._num_before
 
     def is_over(self) -> bool:
         return not self._thread.is_alive()
@@ -269,17 +314,18 @@ def _send(
     kill: Kill,
     normal: Reference,
     tried: _Tried,
-    coordinator: subprocess.Popen[str],
+    command: _Command,
     postgres: Postgres | None,
 ) -> bool:
     """Sends the signal when its moment has come and its process is there; False if the search ended first."""
-    normal.await_moment(kill.moment, tried.search, coordinator)
-    while coordinator.poll() is None:
-        if postgres is not None:
+    normal.await_moment(kill.moment, command)
+    while command.process.poll() is None:
+        if kill.target == "database":
+            assert postgres is not None
             postgres.signal(kill.signal)
             return True
         if kill.target == "coordinator":
-            coordinator.send_signal(kill.signal)
+            command.process.send_signal(kill.signal)
             return True
         victim = _victim(kill.target, tried.processes())
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -310,10 +356,10 @@ def _is_rays_worker(process: psutil.Process) -> bool:
     return "".join(process.cmdline()[:1]).startswith("ray::")
 
 
-def _start_again(postgres: Postgres, search: _Drained) -> None:
+def _start_again(postgres: Postgres, command: _Command) -> None:
     """Starts a server again that was sent a signal; one that waits for its clients ends after them."""
     time.sleep(_DATABASE_AWAY_SECONDS)
-    while postgres.is_running() and not search.is_over():
+    while postgres.is_running() and not command.is_over():
         time.sleep(_LOOK_SECONDS)
     if not postgres.is_running():
         postgres.start()
@@ -362,7 +408,7 @@ def _lost(search: Search, kept: list[TrialOutcome]) -> list[str]:
     """The trials that the study lost."""
     lost = []
     if search.outcomes()[: len(kept)] != kept:
-        lost.append("outcomes that were in the study are gone")
+        lost.append(_LOST)
     trials = search.trials()
     if not all(trial.state.is_finished() for trial in trials):
         lost.append("a trial is still said to run")
@@ -449,9 +495,10 @@ def main() -> int:
 def _guarded(kill: Kill, normal: Reference, folder: Path, postgres: Postgres | None) -> Report:
     """One search that never ends is no reason to make no other kill."""
     try:
-        return try_kill(kill, normal, folder, postgres)
+        (report,) = try_kills([kill], normal, folder, postgres)
     except AssertionError as error:
         return Report(kill, False, _NEVER_ENDED, -1.0, 0, (str(error)[-500:],))
+    return report
 
 
 @contextlib.contextmanager
