@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+from workers.errors import in_short
+
 MASK = "***"
 LONGEST = 200  # characters of others in one of our sentences
 
@@ -74,6 +76,11 @@ def brief(text: str) -> str:
     """The same in one line of at most `LONGEST` characters, to stand in a sentence of ours."""
     line = " ".join(shown(text[: 16 * LONGEST]).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def brief_error(error: BaseException) -> str:
+    """The name of an exception and the first line of its text, likewise."""
+    return brief(in_short(error))
 
 
 def visible(text: str) -> str:

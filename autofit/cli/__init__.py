@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
             with key_out_of_environment():  # before a process is started that runs users' code
                 if arguments is None:
                     open_missing()
-                    gc.set_threshold(*_COLLECTIONS)
                     if sys.argv[1:2] and sys.argv[1] in _PREDICTING:
+                        gc.set_threshold(*_COLLECTIONS)
                         _start_to_predict(sys.argv[2:])
                 from autofit.cli.app import main as run
 

@@ -13,8 +13,7 @@ import click
 
 from autofit.errors import InternalError, StorageError
 from autofit.paths import errors_dir, write_atomically
-from workers.errors import in_short
-from workers.shown import brief, shown
+from workers.shown import brief_error, shown
 
 _PACKAGES = ("autofit", "torch", "ray", "optuna")
 
@@ -37,7 +36,7 @@ def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalEr
     else:
         where = str(path)
     return InternalError(
-        f"autofit itself failed ({brief(in_short(error))}), which is a mistake in it: "
+        f"autofit itself failed ({brief_error(error)}), which is a mistake in it: "
         f"report it, with {where}, to whoever maintains your autofit"
     )
 

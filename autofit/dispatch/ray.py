@@ -56,10 +56,9 @@ from autofit.dispatch.requests import (
 )
 from autofit.errors import DispatchError, UsageError
 from autofit.events import EventSink, Progress, ignore
-from workers.errors import in_short
 from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
-from workers.shown import brief
+from workers.shown import brief_error
 
 # Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
 # the memory, would be missing from what trials can be given.
@@ -320,7 +319,7 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
         # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
         return _lost(
             spec,
-            f"Ray killed the trial's worker because its node ran short of memory ({brief(in_short(error))}): "
+            f"Ray killed the trial's worker because its node ran short of memory ({brief_error(error)}): "
             "run fewer trials at once there, or give the node more memory",
         )
     lost = (
@@ -330,9 +329,9 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
         exceptions.ObjectLostError,
     )
     if isinstance(error, lost):
-        return _lost(spec, f"the trial's worker or its node died ({brief(in_short(error))})")
+        return _lost(spec, f"the trial's worker or its node died ({brief_error(error)})")
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
-    return DispatchError(f"a worker could not supervise a trial ({brief(in_short(cause))}): {_SAME_VERSION}")
+    return DispatchError(f"a worker could not supervise a trial ({brief_error(cause)}): {_SAME_VERSION}")
 
 
 def _lost(spec: TrialSpec, message: str) -> TrialOutcome:
@@ -344,7 +343,7 @@ def _imported() -> Any:
     try:
         import ray
     except Exception as error:
-        reason = brief(in_short(error))
+        reason = brief_error(error)
         raise RayStartError(
             f"Ray cannot be imported ({reason}): install it with pip install 'ray[default]', or measure on "
             "this machine with --dispatch inline",
@@ -382,7 +381,7 @@ def private_folder() -> Path:
         try:
             folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # which nobody else can enter
         except OSError as error:
-            raise no_start(brief(in_short(error))) from error
+            raise no_start(brief_error(error)) from error
         if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
             break
         os.rmdir(folder)  # noqa: PTH106 - as it was made
@@ -424,9 +423,9 @@ def _connect(address: str, folder: Path | None) -> bool:
             raise
         if address == "local":
             processes.see_them_end(_processes_of_ray(), within_seconds=0.0)  # what of it did start
-            raise no_start(brief(in_short(error))) from error
+            raise no_start(brief_error(error)) from error
         raise DispatchError(
-            f"Ray cannot connect to {address} ({brief(in_short(error))}): use the cluster's version of Ray, "
+            f"Ray cannot connect to {address} ({brief_error(error)}): use the cluster's version of Ray, "
             "and its token in RAY_AUTH_TOKEN if it has one"
         ) from error
     return True
@@ -454,7 +453,7 @@ def _require_connections() -> None:
         with socket.create_server((here, 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS).close()
     except OSError as error:
-        raise no_start(f"its processes cannot connect to each other, {brief(in_short(error))}") from error
+        raise no_start(f"its processes cannot connect to each other, {brief_error(error)}") from error
 
 
 def cluster_of_this_machine() -> str | None:

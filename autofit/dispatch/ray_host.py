@@ -37,10 +37,9 @@ from autofit.dispatch.ray import SERVERS, RayDispatcher, RayStartError, servers_
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
 from autofit.events import Event, Progress
-from workers.errors import in_short
 from workers.process.descendants import adopt_orphans, below, die_with_parent, kill_below
 from workers.protocol import Probe, TrialOutcome, TrialSpec
-from workers.shown import brief
+from workers.shown import brief_error
 
 # A search is to end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0
@@ -124,7 +123,7 @@ class _Host:
                     answer = {"error": error_to_dict(error)}
                 self._say({"id": request["id"], **answer})
         except Exception as error:
-            self._say({"lost": f"the process that speaks with Ray failed ({brief(in_short(error))})"})
+            self._say({"lost": f"the process that speaks with Ray failed ({brief_error(error)})"})
             raise
         with self._lock:
             self._is_closing = True
@@ -213,7 +212,7 @@ def _refuses(address: tuple[str, int]) -> bool:
 def error_to_dict(error: BaseException) -> dict[str, str]:
     """An error as a message holds it; `error_from_dict` makes it again, of any other one of dispatch."""
     kind = next((name for name, made in _ERRORS.items() if isinstance(error, made)), "dispatch")
-    message = error.message if isinstance(error, AutofitError) else brief(in_short(error))
+    message = error.message if isinstance(error, AutofitError) else brief_error(error)
     return {"kind": kind, "message": message, "reason": getattr(error, "reason", "")}
 
 

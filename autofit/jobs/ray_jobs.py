@@ -18,8 +18,8 @@ from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
-from workers.errors import in_short, text_of
-from workers.shown import brief, redacted_place
+from workers.errors import text_of
+from workers.shown import brief, brief_error, redacted_place
 
 DRIVER_RESOURCE = "autofit_driver"
 
@@ -186,7 +186,7 @@ def _dashboard(address: str) -> str:
         return get_address_for_submission_client(address)
     except Exception as error:  # Ray tells it in many ways
         raise DispatchError(
-            f"the Ray cluster at {address} does not give its dashboard's address ({brief(in_short(error))}): "
+            f"the Ray cluster at {address} does not give its dashboard's address ({brief_error(error)}): "
             "give it yourself, such as http://head:8265"
         ) from error
 
@@ -267,7 +267,7 @@ def _no_dashboard(address: str) -> DispatchError:
 
 def _went_away(address: str, error: BaseException) -> DispatchError:
     return DispatchError(
-        f"the cluster at {address} no longer answers ({brief(in_short(error))}): queued jobs stay in the "
+        f"the cluster at {address} no longer answers ({brief_error(error)}): queued jobs stay in the "
         "storage; try again when the head is back"
     )
 

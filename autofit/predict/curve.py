@@ -42,7 +42,7 @@ from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.trace import Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
-# Those whose peaks are never above a risk's own: their replays are among its replays.
+# Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
 _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
 _NUM_LARGEST = 8
 _MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
@@ -276,8 +276,8 @@ class PredictedCurve:
         lower = _LOWER_RISKS[self.risk]
         if not lower or self._at_most is not None:  # of other sizes, the likely peak bounds nothing
             return 0
-        if self._calibration(on_card).high_share < 0:  # by an observed peak
-            lower = tuple(risk for risk in lower if risk is not Risk.LIKELY)
+        if self._calibration(on_card).high_share < 0:  # real runs took less than is likely
+            lower = lower[1:]
         return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
 
     def lower_bound_bytes(self, batch_size: int) -> int:

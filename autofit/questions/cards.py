@@ -19,7 +19,6 @@ from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
 from autofit.questions.levers import Lever, levers
 from autofit.search.boundary import nearly_largest_batch
-from autofit.search.curves import CachedCurve
 from autofit.search.sizes import sizes_for
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
@@ -234,7 +233,6 @@ class _Kind:
     def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
         self._curve = curve
         self._batch_size = batch_size
-        self._cached = CachedCurve(curve)
         self._reason = curve.why_refused(batch_size) or ""
         self._sizes = sizes[: bisect.bisect_right(sizes, curve.largest_accepted(sizes[-1]))]
         self._estimate: Estimate = curve(batch_size)
@@ -256,7 +254,7 @@ class _Kind:
         )
 
     def _answer(self, usable_bytes: int) -> Answer:
-        if not self._reason and self._cached.peak_reserved_bytes(self._batch_size) <= usable_bytes:
+        if not self._reason and self._curve.peak_reserved_bytes(self._batch_size) <= usable_bytes:
             return Answer.FITS
         return (
             Answer.DOES_NOT_FIT if self._curve.cannot_run(self._batch_size, usable_bytes) else Answer.UNSURE
@@ -265,7 +263,7 @@ class _Kind:
     def _largest(self, usable_bytes: int) -> int | None:
         if self._curve.needs_traces or not self._sizes:
             return None
-        largest = nearly_largest_batch(self._cached, usable_bytes, sizes=self._sizes)
+        largest = nearly_largest_batch(self._curve, usable_bytes, sizes=self._sizes)
         # The next card is smaller, and what exceeds a larger budget exceeds a smaller one.
         self._sizes = self._sizes[: 1 + bisect.bisect_right(self._sizes, largest or 0)]
         return largest

@@ -14,7 +14,7 @@ from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.search.boundary import Boundary, largest_fitting_batch
-from autofit.search.curves import CachedCurve, Curve
+from autofit.search.curves import Curve
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
@@ -152,7 +152,7 @@ def card_answers(
         sizes: those of interest, ascending.
         emit: is told of each card.
     """
-    by_architecture: dict[str, CachedCurve] = {}
+    by_architecture: dict[str, PredictedCurve] = {}
     answers = []
     for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
@@ -164,7 +164,7 @@ def card_answers(
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None
         else:
-            cached = by_architecture.setdefault(gpu.architecture, CachedCurve(curve.on(named)))
-            largest = largest_fitting_batch(cached, budget.usable_bytes, sizes=sizes).largest_batch
+            on_card = by_architecture.setdefault(gpu.architecture, curve.on(named))
+            largest = largest_fitting_batch(on_card, budget.usable_bytes, sizes=sizes).largest_batch
         answers.append(CardAnswer(gpu=gpu.key, total_bytes=gpu.total_bytes, largest_batch=largest))
     return tuple(reversed(answers))

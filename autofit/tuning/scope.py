@@ -71,6 +71,12 @@ def search_space(
     fixed, searched = settings.knobs, dict(settings.searched)
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
     combinations = list(_combinations(fixed, searched))
+    for knobs in combinations:
+        predictor.expect(knobs, sizes[:1])
+    for (
+        knobs
+    ) in combinations:  # nearly always the first size runs; on the CPU an algorithm has its own traces
+        predictor.expect(dataclasses.replace(knobs, conv_algo=algos[0]), TRACED_BATCH_SIZES)
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
     if settings.conv_algos is None and predictor.convolves is False:
@@ -109,9 +115,6 @@ def _smallest_batch(
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
     """
-    for expected in (sizes[:1], TRACED_BATCH_SIZES):  # nearly always the first size runs
-        for knobs in settings:
-            predictor.expect(knobs, expected)
     for batch_size in sizes:
         failing = {
             knobs: error

@@ -14,7 +14,7 @@ from workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
 from workers.process.sources import is_installed
 from workers.protocol import TrialError
-from workers.shown import brief
+from workers.shown import brief_error
 from workers.workload.workload import WorkloadError
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
@@ -65,7 +65,7 @@ def told(error: BaseException) -> TrialError:
 
 def user_error(error: BaseException) -> TrialError:
     """Tells a workload's exception in one sentence, with the line of the user's own file."""
-    message = brief(in_short(error))
+    message = brief_error(error)
     try:
         message += _place(error)
         frames = _user_traceback(error)

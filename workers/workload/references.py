@@ -21,9 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from workers.documents import read_file, resolved
-from workers.errors import in_short
 from workers.protocol import WorkloadRef
-from workers.shown import brief
+from workers.shown import brief_error
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.models import BUILTINS
 
@@ -168,7 +167,7 @@ def user_code(doing: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise WorkloadError(
-            f"{doing} failed with {brief(in_short(error))}; its traceback shows the line"
+            f"{doing} failed with {brief_error(error)}; its traceback shows the line"
         ) from error
 
 

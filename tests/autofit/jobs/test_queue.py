@@ -29,6 +29,18 @@ NOTHING_FITS = {"schema": "autofit.tune/1", "best": None}
 ERROR = {"schema": "autofit.error/1", "kind": "usage", "message": "no such card", "exit_code": 2}
 
 
+def answered(document: dict[str, Any]) -> JobRecord:
+    """A job that is over, with what its driver said."""
+    return JobRecord(
+        number=0,
+        job_id="a",
+        state=JobState.SUCCEEDED,
+        spec=SPEC,
+        submitted_seconds=0.0,
+        packed_document=packed(document),
+    )
+
+
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     with running_postgres() as server:
@@ -154,28 +166,14 @@ def test_reading_creates_nothing(queue: JobQueue) -> None:
     ],
 )
 def test_an_answer_that_is_none_says_what_is_wrong_with_it(answer: dict[str, Any], why: str) -> None:
-    job = JobRecord(
-        number=0,
-        job_id="a",
-        state=JobState.SUCCEEDED,
-        spec=SPEC,
-        submitted_seconds=0.0,
-        packed_document=packed(answer),
-    )
+    job = answered(answer)
     assert why in str(job.damage)
     assert job.exit_code == 5
 
 
 def test_of_an_answer_a_record_keeps_only_what_is_asked_of_all_jobs() -> None:
     long = {**ANSWER, "frontier": [{"largest_batch": number} for number in range(10_000)]}
-    job = JobRecord(
-        number=0,
-        job_id="a",
-        state=JobState.SUCCEEDED,
-        spec=SPEC,
-        submitted_seconds=0.0,
-        packed_document=packed(long),
-    )
+    job = answered(long)
     num_bytes = len(pickle.dumps(job))
     assert job.document == long
     assert job.result is not None

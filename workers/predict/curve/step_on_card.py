@@ -64,7 +64,8 @@ class StepOnCard:
         if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
-        # What is alive tells of large workspaces sooner than a replay; of likely ones it seldom does.
+        # A replay reserves no less than what is alive, which tells of large workspaces sooner; of likely ones
+        # it seldom does.
         most_alive = None if level is Level.LIKELY else stop_above_bytes
         for planned, demanded in self._distinct(level.up_to):
             if most_alive is not None and (live := planned.live_bytes(demanded)) > most_alive:
