@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,8 +17,9 @@ from typing import Any
 
 import workers
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials
+from autofit.dispatch.processes import remove_folder
 from autofit.dispatch.ray import RayStartError, no_start, private_folder
-from autofit.dispatch.ray_host import GRACE_SECONDS, error_from_dict
+from autofit.dispatch.ray_host import GRACE_SECONDS, HURRY, error_from_dict
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError
 from autofit.events import EventSink, Progress, ignore
@@ -130,15 +130,15 @@ class RayApart(Dispatcher):
         with self._lock, suppress(OSError):
             os.close(self._requests)  # by which the host ends trials first, then Ray
         if self._process is not None:
-            if not self._is_connected:  # it hears nothing yet
-                self._process.kill()
+            if not self._is_connected:
+                self._process.send_signal(HURRY)
             try:
                 self._process.wait(_EXIT_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
         kill_marked(self._mark)  # whatever becomes of those two
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
     def _started(self) -> subprocess.Popen[bytes]:
         root = str(Path(workers.__path__[0]).parent)

@@ -1,7 +1,8 @@
-"""The processes that a dispatcher started: found by what they run, ended by their number."""
+"""The processes that a dispatcher started, found by what they run and ended by their number; their files."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 
 _POLL_SECONDS = 0.05
+_REMOVAL_SECONDS = 2.0
 
 
 def children_running(folder: Path) -> list[psutil.Process]:
@@ -46,3 +48,12 @@ def is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder of processes that were ended; a thread of a killed one may still make a last file."""
+    give_up = time.monotonic() + _REMOVAL_SECONDS
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < give_up:
+        time.sleep(_POLL_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -25,7 +25,6 @@ import functools
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import tempfile
@@ -128,7 +127,7 @@ class RayDispatcher(Dispatcher):
             ray = _imported()
             if address == "local" and folder is None and not ray.is_initialized():
                 folder = self._own_folder = private_folder()
-                on_failure.callback(shutil.rmtree, folder, ignore_errors=True)
+                on_failure.callback(processes.remove_folder, folder)
             self._owns_connection = _connect(address, folder)
             on_failure.pop_all()
         self._owns_cluster = self._owns_connection and address == "local"
@@ -211,7 +210,7 @@ class RayDispatcher(Dispatcher):
             ray.shutdown()
             processes.see_them_end(started)
             if self._own_folder is not None:
-                shutil.rmtree(self._own_folder, ignore_errors=True)
+                processes.remove_folder(self._own_folder)
         elif self._owns_connection:
             ray.shutdown()
 

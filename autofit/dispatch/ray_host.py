@@ -4,6 +4,7 @@
       requests, a line each ──────────────────────────────▶    RayDispatcher, ray.init
       answers, a line each  ◀──────────────────────────────      └ GCS, raylet, agents, workers, trials
       closes its pipe       ──▶ waits a while, then kills all below it and removes their folder
+      sends HURRY           ──▶ waits for nothing, as the host hears nothing while Ray starts
 
 Ray is not let into the coordinator's process because it takes SIGTERM there (`ray.init` in
 ray/_private/worker.py sets a handler that exits, and its core worker installs abseil's failure handler in
@@ -18,7 +19,6 @@ import dataclasses
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -32,7 +32,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from autofit.dispatch.processes import is_alive
+from autofit.dispatch.processes import is_alive, remove_folder
 from autofit.dispatch.ray import SERVERS, RayDispatcher, RayStartError, servers_of_ray
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
@@ -43,6 +43,7 @@ from workers.shown import brief_error
 
 # A search is to end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0
+HURRY = signal.SIGUSR1  # before the keeper runs it ends that process, below which nothing is then
 _LOOK_SECONDS = 0.1
 _ANSWER_SECONDS = 1.0
 
@@ -51,28 +52,31 @@ def main(folder: str) -> None:
     """Keeps the host until it ends or its coordinator does; then ends what is left and removes the folder."""
     coordinator = os.getppid()
     adopt_orphans()
+    is_hurried = threading.Event()
+    signal.signal(HURRY, lambda *_: is_hurried.set())
     host = os.fork()
     if host == 0:
+        signal.signal(HURRY, signal.SIG_DFL)
         die_with_parent()
         _speak(Path(folder))
     os.close(1)
     for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    _wait(host, coordinator)
+    _wait(host, coordinator, is_hurried)
     give_up = time.monotonic() + GRACE_SECONDS  # of what it may not kill, as with another user's rights
     kill_below(os.getpid())
     while below(os.getpid()) and time.monotonic() < give_up:
         time.sleep(_LOOK_SECONDS)
         kill_below(os.getpid())
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(Path(folder))
 
 
-def _wait(host: int, coordinator: int) -> None:
-    """Waits for the host's end, or some seconds longer than its coordinator lives."""
+def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
+    """Waits for the host's end, or some seconds longer than its coordinator wants it."""
     requests = select.poll()
     requests.register(0, 0)  # the pipe's end alone, which its reader may see too
     give_up: float | None = None
-    while os.waitpid(-1, os.WNOHANG)[0] != host:  # orphans that end are reaped too
+    while os.waitpid(-1, os.WNOHANG)[0] != host and not is_hurried.is_set():  # orphans are reaped too
         if give_up is None:
             # Whoever the coordinator forked may hold the pipe open.
             if requests.poll(_LOOK_SECONDS * 1000) or os.getppid() != coordinator:

@@ -107,8 +107,8 @@ def test_the_death_of_the_process_that_speaks_with_ray_or_of_its_keeper_leaves_n
     assert set(place.iterdir()) <= before
 
 
-def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str):
-    unwanted = threading.Event()
+def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str, place: Path):
+    unwanted, before = threading.Event(), set(place.iterdir())
 
     def connect() -> RayApart:
         with ended_by(unwanted):
@@ -122,3 +122,23 @@ def test_a_connection_that_nobody_wants_any_more_is_given_up_at_once(mark: str):
         with pytest.raises(StoppedError):
             connecting.result(timeout=30)
         assert survivors(marked_processes(own)) == []
+    assert set(place.iterdir()) <= before
+
+
+def test_the_death_of_the_head_while_the_cluster_starts_leaves_nothing_either(place: Path):
+    before = set(place.iterdir())
+    with marking() as mark, ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(RayApart)
+        while (head := _named("gcs_server", mark)) is None or _named("raylet", mark) is None:
+            assert not connecting.done()
+        head.kill()
+        with pytest.raises(DispatchError, match="gcs_server of the Ray cluster on this machine died"):
+            connecting.result(timeout=30).devices()  # where it was connected just before
+        if connecting.exception() is None:
+            connecting.result().close()
+        assert survivors(marked_processes(mark)) == []
+    assert set(place.iterdir()) <= before
+
+
+def _named(name: str, mark: str) -> psutil.Process | None:
+    return next((process for process in marked_processes(mark) if process.name() == name), None)

@@ -53,3 +53,20 @@ def test_a_process_that_is_gone_has_no_descendants(child: subprocess.Popen[bytes
     child.kill()
     child.wait()
     assert processes.descendants(leader) == []
+
+
+MAKES_FILES = "import pathlib, sys\n"
+MAKES_FILES += "pathlib.Path(sys.argv[1]).mkdir()\n"
+MAKES_FILES += "for number in range(2000): pathlib.Path(sys.argv[1], str(number)).touch()"
+
+
+def test_a_folder_goes_though_a_process_that_is_about_to_end_still_makes_files_in_it(tmp_path: Path):
+    folder = tmp_path / "session"
+    command = [sys.executable, "-c", MAKES_FILES, str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not folder.exists():
+            assert process.poll() is None
+        processes.remove_folder(folder)
+        assert not folder.exists()
+        process.wait()
+    assert not folder.exists()
