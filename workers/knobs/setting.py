@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from workers.knobs import (
+    adapter,
     allocator,
     attention,
+    base,
     checkpointing,
     compile,  # noqa: A004 - PyTorch's own word
     conv_algo,
@@ -38,6 +40,8 @@ KNOBS: dict[str, Knob] = {
         global_batch,
         compile,
         attention,
+        adapter,
+        base,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -75,6 +79,9 @@ class Knobs:
             take is measured, never predicted.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
             choice to PyTorch.
+        adapter: what is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the library
+            peft; None for nothing.
+        base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
 
     Raises:
         ValueError: a knob has no such value.
@@ -92,6 +99,8 @@ class Knobs:
     global_batch: int | None = KNOBS["global_batch"].default
     compile: bool = KNOBS["compile"].default
     attention: str = KNOBS["attention"].default
+    adapter: str | None = KNOBS["adapter"].default
+    base: str | None = KNOBS["base"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

@@ -10,6 +10,7 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 from workers import conv
 from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
+from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
 from workers.predict.curve.conditions import Conditions
@@ -121,6 +122,7 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
+    setting.import_libraries(spec.knobs)
     device_kind = "cpu" if spec.is_for_host else "cuda"
     algorithm = setting.algorithm_on(spec.knobs, device_kind)
     log = CallLog() if spec.with_calls else None
@@ -149,7 +151,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         recorder.category = Category.PARAMETER
         with fake_device.parameters_diverted(mode):
             model = setting.converted_model(workload.build_model(), spec.knobs)
-        fake_device.move_to_device(mode, model)
+            fake_device.move_to_device(mode, model, then=quantize)
+            model = setting.adapted_model(model, spec.knobs)
         model.train(training)
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None

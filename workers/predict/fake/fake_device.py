@@ -256,9 +256,13 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
 
 @contextmanager
 def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter."""
+    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter.
+
+    So does `Parameter` itself, or a class of a library that is made of one, given fake data.
+    """
     fake: Any = FakeTensor
-    make, initialize = fake.__new__, fake.__init__
+    tensor: Any = torch.Tensor
+    make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor)):
@@ -270,18 +274,31 @@ def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
         if not (args and isinstance(args[0], torch.Tensor)):
             initialize(self, *args, **kwargs)
 
+    def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
+        """A library's own class of parameters goes on with a fake one, which is not of that class."""
+        if isinstance(data, FakeTensor):
+            return torch.nn.Parameter(data, requires_grad=requires_grad)
+        return make_subclass(cls, data, requires_grad, **kwargs)
+
     fake.__new__, fake.__init__ = staticmethod(made), initialized
+    tensor._make_subclass = staticmethod(made_of_class)
     try:
         yield
     finally:
         fake.__new__, fake.__init__ = make, initialize
+        tensor._make_subclass = make_subclass
 
 
-def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+def move_to_device(
+    mode: FakeDeviceMode, model: torch.nn.Module, then: Callable[[torch.nn.Module], None] = lambda _: None
+) -> None:
     """Does what `model.to(device)` does to parameters and buffers, in the same order.
 
     `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
     Parameters that several modules share stay shared.
+
+    Args:
+        then: is given each module whose own parameters and buffers are there.
     """
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
@@ -298,6 +315,7 @@ def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
                 module._buffers[name] = mode.moved(buffer)
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
+        then(module)
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
