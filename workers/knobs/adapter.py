@@ -6,13 +6,15 @@ installed (`workers.apply.adapter`).
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 from workers.knobs.knob import Knob, or_none
 
-Option = bool | int | float | str | list[Any]
+Option = bool | int | float | str | list[Any] | dict[str, Any]
 
 # Methods that peft has as an option of another one, under the names of their papers.
 VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
@@ -20,6 +22,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
     "rslora": ("lora", {"use_rslora": True}),
 }
 _RANKS = ("r", "rank")
+_FILE = ".json"
+_MOST_CHARACTERS = 100_000
+# What peft writes beside a method's options, which the model that is adapted says itself.
+_OF_FILES = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
 _WORDS = {"true": True, "false": False}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -29,11 +35,32 @@ _EXAMPLE = "lora:r=16,targets=q_proj,v_proj"
 def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
     """The method of an adapter and what it is told: `lora:r=16,targets=q_proj,v_proj`.
 
-    A piece without `=` belongs to the value before it, which makes a list of it.
+    A piece without `=` belongs to the value before it, which makes a list of it. The same may be said as a
+    JSON object, with `peft_type` for the method, as peft saves it.
 
     Raises:
         ValueError: it is not written so, says one thing twice, or names a rank below 1.
     """
+    method, options = _of_json(text) if text.lstrip().startswith("{") else _of_pieces(text)
+    for key in _RANKS:
+        rank = options.get(key, 1)
+        if not isinstance(rank, int) or rank < 1:
+            raise ValueError(f"{key}={rank} of {text!r} is a rank: give a whole number of 1 or more")
+    return method.lower().replace("-", "_"), options
+
+
+def _of_json(text: str) -> tuple[str, dict[str, Option]]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"an adapter's configuration is no JSON ({error})") from None
+    method = document.pop("peft_type", None) if isinstance(document, dict) else None
+    if not isinstance(method, str) or not _NAME.fullmatch(method):
+        raise ValueError("an adapter's configuration names no method: it has no peft_type")
+    return method, {key: value for key, value in document.items() if value is not None and key not in _OF_FILES}
+
+
+def _of_pieces(text: str) -> tuple[str, dict[str, Option]]:
     method, _, told = text.strip().partition(":")
     if not _NAME.fullmatch(method):
         raise ValueError(f"{text!r} names no method: write METHOD:KEY=VALUE,…, as in {_EXAMPLE}")
@@ -51,12 +78,7 @@ def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
             last = pieces[key] = []
         assert last is not None
         last.append(value)
-    options = {key: _option(values) for key, values in pieces.items()}
-    for key in _RANKS:
-        rank = options.get(key, 1)
-        if not isinstance(rank, int) or rank < 1:
-            raise ValueError(f"{key}={rank} of {text!r} is a rank: give a whole number of 1 or more")
-    return method.lower().replace("-", "_"), options
+    return method, {key: _option(values) for key, values in pieces.items()}
 
 
 def _option(values: list[str]) -> Option:
@@ -73,9 +95,28 @@ def _word(text: str) -> bool | int | float | str:
 
 
 def _read(value: Any) -> str:
-    method, options = split_adapter(str(value))
+    text = _file_text(str(value)) if str(value).endswith(_FILE) else str(value)
+    method, options = split_adapter(text)
+    if any(isinstance(option, dict) for option in options.values()):
+        return json.dumps({"peft_type": method.upper(), **options}, sort_keys=True)
     told = ",".join(f"{key}={_written(option)}" for key, option in options.items())
     return f"{method}:{told}" if told else method
+
+
+def _file_text(path: str) -> str:
+    """What a file says that peft saved, so that a trial elsewhere does not need it.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"{path} is too long for the configuration of an adapter")
+    return text
 
 
 def _written(option: Option) -> str:
@@ -90,7 +131,7 @@ KNOB = Knob(
     read=or_none(_read),
     help="Train small weights beside the model's own, which are frozen, by a method of the library peft with "
     "its own options: lora:r=16,alpha=32,targets=all-linear. dora and rslora are lora's; every other name "
-    "and option is peft's.",
+    "and option is peft's, and so is a file adapter_config.json.",
     metavar="METHOD[:KEY=VALUE,…]",
     examples=("lora:r=16", "lora:r=16,targets=all-linear", "dora:r=16", "adalora", "ia3", "vera", "oft"),
     words={None: "no adapter"},

@@ -165,13 +165,14 @@ def _use_the_meta_guard_for_cuda() -> None:
 
 def _pretend_that_cuda_is_available() -> None:
     cuda: Any = torch.cuda
-    for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all"):
+    for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all", "set_rng_state"):
         # Each its own: the compiler keeps rules by function, and refuses one that has two names.
         setattr(cuda, name, _doing_nothing())
     cuda.is_available = lambda: True
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
+    cuda.get_rng_state = lambda *_args: torch.get_rng_state()  # of a generator that is not there
     cuda.get_device_capability = lambda *_args: (8, 0)  # no code of ours, but many a model's, asks
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
