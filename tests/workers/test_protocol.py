@@ -139,7 +139,7 @@ def test_a_message_of_another_version_is_refused_by_name():
         ("precision", "fp8", "fp32, ieee-fp32, tf32, amp-fp16, amp-bf16, bf16"),
         ("memory_format", "nhwc", "contiguous, channels_last"),
         ("optimizer_impl", "apex", "default, foreach, fused, loop"),
-        ("optimizer", "lion", "sgd, sgd-momentum, adam, adamw, rmsprop, adagrad, adamw8bit"),
+        ("optimizer", "lamb", ", ".join(OPTIMIZERS)),
     ],
 )
 def test_a_knob_takes_its_own_values_and_names_them(knob, value, choices):

@@ -54,8 +54,7 @@ class Knobs:
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
         memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
-            bitsandbytes, which keeps two bytes of state for a parameter.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with

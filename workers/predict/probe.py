@@ -12,6 +12,7 @@ from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
+from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
@@ -30,7 +31,7 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
+from workers.workload.optimizers import make_optimizers, require_library
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
@@ -154,9 +155,9 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
-            if workload.optimizer == EIGHT_BIT:
+            if isinstance(workload.optimizer, str):
                 with fake_gpu.unseen():
-                    eight_bit_library()
+                    require_library(workload.optimizer)
             optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
         step = _TracedStep(
             spec,
@@ -189,8 +190,15 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=decisions.notes,
+        notes=(*decisions.notes, *_left_out(workload)),
     )
+
+
+def _left_out(workload: Workload) -> tuple[str, ...]:
+    """What of a named optimizer's step is not in the trace."""
+    optimizer = workload.optimizer if workload.mode == "train" else None
+    said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
+    return (f"{optimizer}: {said}",) if said else ()
 
 
 def _parallel(

@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from workers.errors import DeviceError
+from workers.knobs.optimizer import NAMED
+from workers.workload.hidden_weights import hidden_weights
 from workers.workload.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
 
-EIGHT_BIT = "adamw8bit"
-_EIGHT_BIT_PACKAGE = "bitsandbytes"
-
-
-def eight_bit_library() -> ModuleType:
-    """The library of the optimizer with states of 8 bits.
-
-    Raises:
-        DeviceError: it is not installed here.
-    """
-    try:
-        return importlib.import_module(_EIGHT_BIT_PACKAGE)
-    except ModuleNotFoundError as error:
-        if error.name != _EIGHT_BIT_PACKAGE:
-            raise
-        raise DeviceError(
-            f"{EIGHT_BIT} is an optimizer of {_EIGHT_BIT_PACKAGE}, which is not installed where trials run: "
-            f"pip install {_EIGHT_BIT_PACKAGE}"
-        ) from error
-
-
-def _eight_bit(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    made: torch.optim.Optimizer = eight_bit_library().optim.AdamW8bit(params)
-    return made
-
-
-_FACTORIES: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "sgd-momentum": functools.partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-    EIGHT_BIT: _eight_bit,
-}
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "default": {},
     "foreach": {"foreach": True},
     "fused": {"fused": True},
     "loop": {"foreach": False},
 }
-# RMSprop has no fused kernel, and that of Adagrad is for the CPU alone (torch/optim/adagrad.py).
-_WITH_FUSED_KERNEL = ("sgd", "sgd-momentum", "adam", "adamw")
+
+
+def require_library(optimizer: str) -> None:
+    """Imports the library of a named optimizer.
+
+    Raises:
+        DeviceError: it is not installed here, or has no such optimizer.
+    """
+    _class_of(NAMED[optimizer].path, optimizer)
+
+
+def _class_of(path: str, name: str) -> Callable[..., torch.optim.Optimizer]:
+    """The class at a path, such as `torch.optim.Adam`, for the optimizer of a name."""
+    library, distribution = NAMED[name].library, NAMED[name].distribution
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise DeviceError(
+            f"{name} is an optimizer of {library}, which is not installed where trials run: "
+            f"pip install {distribution}"
+        ) from error
+    if not hasattr(found, attribute):
+        version = getattr(importlib.import_module(library), "__version__", "")
+        raise DeviceError(
+            f"{name} is {path}, which {library} {version} does not have: "
+            f"pip install --upgrade {distribution or library}"
+        )
+    made: Callable[..., torch.optim.Optimizer] = getattr(found, attribute)
+    return made
 
 
 def each_of(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
@@ -76,6 +71,8 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
         WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
             each of them does.
     """
+    if isinstance(workload.optimizer, str):
+        return make_named(workload.optimizer, model, implementation)
     given: Any = model if _takes_model(workload.optimizer) else model.parameters()
     made = make_optimizer(workload.optimizer, given, implementation)
     if workload.step is None and not isinstance(made, torch.optim.Optimizer):
@@ -86,40 +83,70 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
     return made
 
 
-def _takes_model(optimizer: str | OptimizerFactory) -> bool:
+def _takes_model(optimizer: OptimizerFactory) -> bool:
     """Whether a workload's own function calls its parameter `model`, else it takes the parameters."""
-    if isinstance(optimizer, str):
-        return False
     try:
         return next(iter(inspect.signature(optimizer).parameters)) == "model"
     except (StopIteration, TypeError, ValueError):  # no parameter at all, or a callable that C made
         return False
 
 
-def make_optimizer(
-    optimizer: str | OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
-) -> Optimizers:
-    """Makes an optimizer by name, or what a workload's own function makes.
+def make_named(name: str, model: nn.Module, implementation: str = "default") -> Optimizers:
+    """Makes an optimizer by name, or the two that a name stands for.
 
     Args:
-        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, or a function of the parameters.
-        params: the model's parameters, once they are where they are trained.
+        name: one of `workers.knobs.optimizer.OPTIMIZERS`.
+        model: once it is where it is trained.
         implementation: one of `workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
-        WorkloadError: the function returned something else than an optimizer or several; it decides
-            the implementation itself; or there is no such implementation.
+        WorkloadError: it has no such implementation; or it is for weights that the model does not have.
         DeviceError: its library is not installed here.
     """
-    if isinstance(optimizer, str):
-        if implementation == "fused" and optimizer not in _WITH_FUSED_KERNEL:
-            raise WorkloadError(
-                f"PyTorch has no fused CUDA kernel for {optimizer}: use another optimizer_impl, "
-                f"or one of {', '.join(_WITH_FUSED_KERNEL)}"
-            )
-        if optimizer == EIGHT_BIT and implementation != "default":
-            raise WorkloadError(f"{EIGHT_BIT} has only its own implementation: leave out optimizer_impl")
-        return _FACTORIES[optimizer](params, **_IMPLEMENTATIONS[implementation])
+    named = NAMED[name]
+    if implementation not in named.implementations:
+        raise _no_such_implementation(name, implementation)
+    make = _class_of(named.path, name)
+    options = {**named.options, **_IMPLEMENTATIONS[implementation]}
+    if not named.tells_hidden_weights:
+        return make(model.parameters(), **options)
+    hidden = hidden_weights(model)
+    if not hidden:
+        raise WorkloadError(
+            f"{name} is for the matrices of hidden layers, and the model has none: use another optimizer"
+        )
+    known = set(map(id, hidden))
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    if not named.rest:
+        return make([{"params": rest}, {"params": hidden, **named.hidden}], **options)
+    first = make(hidden, **options)
+    return (first, _class_of(named.rest, name)(rest)) if rest else first
+
+
+def _no_such_implementation(name: str, implementation: str) -> WorkloadError:
+    named = NAMED[name]
+    if named.implementations == ("default",):
+        return WorkloadError(f"{name} has only its own implementation: leave out optimizer_impl")
+    having = [other for other, each in NAMED.items() if implementation in each.implementations]
+    return WorkloadError(
+        f"PyTorch has no {implementation} CUDA kernel for {name}: use another optimizer_impl, "
+        f"or one of {', '.join(having)}"
+    )
+
+
+def make_optimizer(
+    optimizer: OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
+) -> Optimizers:
+    """Makes what a workload's own function makes.
+
+    Args:
+        params: the model's parameters, once they are where they are trained.
+        implementation: `default`; the function decides it.
+
+    Raises:
+        WorkloadError: the function returned something else than an optimizer or several; or another
+            implementation is asked for.
+    """
     if implementation != "default":
         raise WorkloadError(
             f"optimizer_impl {implementation} is for optimizers given by name, but the workload makes its "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from workers.protocol import TrialSpec
+from workers.workload.optimizers import each_of
 from workers.workload.workload import Optimizers, Workload, check_loss
 
 PhaseHook = Callable[[str], None]
@@ -87,9 +88,10 @@ def train_step(
         with autocast():
             workload.step(model, optimizer, batch)
         return
-    assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
+    optimizers = each_of(optimizer)
     if part.is_first:
-        optimizer.zero_grad(set_to_none=set_to_none)
+        for each in optimizers:
+            each.zero_grad(set_to_none=set_to_none)
     with autocast():
         loss = workload.loss(model, batch)
     check_loss(loss)
@@ -100,7 +102,8 @@ def train_step(
     if not part.is_last:
         return
     phase("optimizer")
-    scaler.step(optimizer)
+    for each in optimizers:
+        scaler.step(each)
     scaler.update()
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
 from workers.knobs import Knobs
-from workers.knobs.optimizer import OPTIMIZERS
+from workers.knobs.optimizer import NAMED, OPTIMIZERS
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, MODES, Setup
 from workers.workload.libraries import library_of
@@ -182,7 +182,7 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
         InapplicableError: gradients are to be accumulated, and there are none or the workload takes its
-            own steps.
+            own steps; or a step of its own is to take another number of optimizers.
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
@@ -207,6 +207,11 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
         raise InapplicableError(
             "the workload has its own step, in which autofit cannot accumulate gradients: accumulate them "
             "there, and leave out --grad-accumulation and --global-batch"
+        )
+    if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
+        raise InapplicableError(
+            f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "
+            "makes: make them in its optimizer function, and leave out --optimizer"
         )
     return changed
 

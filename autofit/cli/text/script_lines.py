@@ -9,24 +9,17 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
+from workers.knobs.optimizer import NAMED
 from workers.protocol import ScriptCall
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
-_OPTIMIZERS = {
-    "sgd": ("SGD", ""),
-    "sgd-momentum": ("SGD", ", momentum=0.9"),
-    "adam": ("Adam", ""),
-    "adamw": ("AdamW", ""),
-    "rmsprop": ("RMSprop", ""),
-    "adagrad": ("Adagrad", ""),
-    "adamw8bit": ("AdamW8bit", ""),
-}
 _IMPLEMENTATIONS = {
     "default": "",
     "foreach": ", foreach=True",
     "fused": ", fused=True",
     "loop": ", foreach=False",
 }
+_ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop gradients
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
@@ -104,20 +97,30 @@ def _conversions(knobs: Knobs) -> str:
 
 def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
-    if knobs.optimizer is not None:
-        name, options = _OPTIMIZERS[knobs.optimizer]
-        package = "bitsandbytes" if name.endswith("8bit") else "torch"
-        yield f"optimizer = {package}.optim.{name}(model.parameters(){options}{implementation})"
-    elif implementation:
-        yield f"optimizer = ...(model.parameters(){implementation})"
+    if knobs.optimizer is None:
+        if implementation:
+            yield f"optimizer = ...(model.parameters(){implementation})"
+        return
+    named = NAMED[knobs.optimizer]
+    options = "".join(f", {name}={value!r}" for name, value in named.options.items()) + implementation
+    if not named.tells_hidden_weights:
+        yield f"optimizer = {named.path}(model.parameters(){options})"
+        return
+    yield "hidden = autofit.hidden_weights(model)  # matrices, without embeddings and the output layer"
+    yield "rest = [p for p in model.parameters() if all(p is not weight for weight in hidden)]"
+    if named.rest:
+        yield f"optimizers = [{named.path}(hidden{options}), {named.rest}(rest)]"
+        return
+    yield f'groups = [{{"params": rest}}, {{"params": hidden, **{dict(named.hidden)!r}}}]'
+    yield f"optimizer = {named.path}(groups{options})"
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterator[str]:
-    """Those of a step, as far as its precision or its being made of several batches changes them."""
+    """Those of a step, as far as the knobs change them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
-    zero = "optimizer.zero_grad()" if knobs.set_to_none else "optimizer.zero_grad(set_to_none=False)"
-    if not (accumulates or knobs.set_to_none):
+    zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
+    if not accumulates and (_are_several(knobs) or not knobs.set_to_none):
         yield zero
     if dtype is not None:
         yield _autocast(device_kind, dtype)
@@ -125,16 +128,26 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"
     elif accumulates:
         yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
+    step = [*_of_each("optimizer.step()", knobs)]
     if scales:
+        step = [*_of_each("scaler.step(optimizer)", knobs), "scaler.update()"]
         yield "scaler.scale(loss).backward()"
-    elif accumulates:
+    elif accumulates or len(step) > 1:
         yield "loss.backward()"
-    step = ["scaler.step(optimizer)", "scaler.update()"] if scales else ["optimizer.step()"]
     if accumulates:
         yield f"if (number + 1) % {num_batches} == 0:  # of the batches, counted from 0"
         yield from (f"    {line}" for line in (*step, zero))
-    elif scales:
+    elif len(step) > 1:
         yield from step
+
+
+def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:
+    """A line about the optimizer, of each where there are several."""
+    return ("for optimizer in optimizers:", f"    {line}") if _are_several(knobs) else (line,)
+
+
+def _are_several(knobs: Knobs) -> bool:
+    return knobs.optimizer is not None and bool(NAMED[knobs.optimizer].rest)
 
 
 def _autocast(device_kind: str, dtype: str) -> str:

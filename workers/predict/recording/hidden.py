@@ -101,6 +101,11 @@ def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_for
     return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
 
 
+def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
+    """cuda/linalg/BatchLinearAlgebraLib.cpp: cuSOLVER destroys the matrix, so it is given a copy."""
+    return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
+
+
 # Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
 
 _CUBLAS = _request("cublas", "cublas", (), 1, lifetime=Lifetime.THREAD)
@@ -329,6 +334,7 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
         grad_out, tensor
     ),
+    aten._linalg_svd.default: _decomposition,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.convolution.default: _convolution,

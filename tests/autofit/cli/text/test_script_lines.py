@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import pytest
 import torch
 
+import autofit
 from autofit.cli.text.script_lines import script_lines
 from workers.apply import setting
 from workers.knobs import Knobs
 from workers.knobs.memory_format import MEMORY_FORMATS
-from workers.knobs.optimizer import TORCH_OPTIMIZERS
-from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.optimizer import NAMED
 from workers.knobs.precision import PRECISIONS
+from workers.workload.optimizers import each_of, make_named
 
 
 def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
@@ -55,27 +57,46 @@ def test_the_conversions_are_those_of_the_trial(precision, memory_format):
     assert (names["inputs"].dtype, names["inputs"].stride()) == (inputs.dtype, inputs.stride())
 
 
-WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "implementation"),
-    [
-        pair
-        for pair in itertools.product(TORCH_OPTIMIZERS, OPTIMIZER_IMPLS)
-        if pair not in WITHOUT_FUSED_KERNEL
-    ],
+    [(name, implementation) for name, named in NAMED.items() for implementation in named.implementations],
 )
 def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
-    names = {"torch": torch, "model": torch.nn.Linear(2, 2)}
+    library = pytest.importorskip(NAMED[optimizer].library)
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    names = {"torch": torch, "autofit": autofit, "model": model, library.__name__: library}
+    importlib.import_module(NAMED[optimizer].path.rpartition(".")[0])
     knobs = Knobs(optimizer=optimizer, optimizer_impl=implementation)
-    exec("\n".join(line for line in lines(knobs) if line.startswith("optimizer")), names)
-    defaults = names["optimizer"].defaults
-    assert (defaults["foreach"], bool(defaults.get("fused"))) == (
-        {"foreach": True, "loop": False}.get(implementation),
-        implementation == "fused",
+    made = lines(knobs)
+    exec(
+        "\n".join(line for line in made if line.startswith(("optimizer", "hidden", "rest", "groups"))), names
     )
-    assert defaults.get("momentum", 0) == (0.9 if optimizer == "sgd-momentum" else 0)
+    found = names["optimizers"] if "optimizers" in names else [names["optimizer"]]
+    expected = each_of(make_named(optimizer, model, implementation))
+    for one, other in zip(found, expected, strict=True):
+        assert type(one) is type(other)
+        assert one.defaults == other.defaults
+        of_one, of_other = (
+            [{**group, "params": [*map(id, group["params"])]} for group in each.param_groups]
+            for each in (one, other)
+        )
+        assert of_one == of_other
+
+
+def test_of_two_optimizers_each_steps_and_the_model_drops_the_gradients():
+    assert lines(Knobs(optimizer="muon"))[-4:] == [
+        "model.zero_grad()",
+        "loss.backward()",
+        "for optimizer in optimizers:",
+        "    optimizer.step()",
+    ]
+    assert lines(Knobs(optimizer="muon", precision="amp-fp16", grad_accumulation=4))[-5:] == [
+        "if (number + 1) % 4 == 0:  # of the batches, counted from 0",
+        "    for optimizer in optimizers:",
+        "        scaler.step(optimizer)",
+        "    scaler.update()",
+        "    model.zero_grad()",
+    ]
 
 
 def test_an_optimizer_of_the_workload_keeps_its_arguments_beside_the_implementation():
