@@ -50,6 +50,7 @@ knobs = st.builds(
     allocator=st.sampled_from([*ALLOCATORS, "max_split:64"]),
     grad_accumulation=st.integers(1, 64),
     compile=st.booleans(),
+    clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
 )
 specs = st.builds(
     TrialSpec,
@@ -154,6 +155,20 @@ def test_gradients_are_dropped_or_not():
         Knobs(compile="yes")
 
 
+@pytest.mark.parametrize("norm", [0, -1.0, "none", True, float("nan"), float("inf")])
+def test_gradients_are_clipped_to_a_number_above_0(norm):
+    with pytest.raises(ValueError, match=r"^clip_grad_norm: .* is not a number above 0$"):
+        Knobs(clip_grad_norm=norm)
+    assert Knobs(clip_grad_norm=1) == Knobs(clip_grad_norm=1.0)
+
+
+def test_a_record_from_before_there_was_a_knob_has_its_default():
+    reference = WorkloadRef(kind="builtin", target="gpt2")
+    data = json.loads(TrialSpec(workload=reference, batch_size=1, probe=Probe.PREDICT).to_json())
+    del data["knobs"]["clip_grad_norm"]
+    assert TrialSpec.from_json(json.dumps(data)).knobs == Knobs()
+
+
 @pytest.mark.parametrize(
     ("knob", "value", "message"),
     [
@@ -207,6 +222,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "global_batch": None,
         "compile": False,
         "attention": "default",
+        "clip_grad_norm": None,
     }
 
 

@@ -10,6 +10,7 @@ from workers.knobs import (
     allocator,
     attention,
     checkpointing,
+    clip_grad_norm,
     compile,  # noqa: A004 - PyTorch's own word
     conv_algo,
     global_batch,
@@ -38,6 +39,7 @@ KNOBS: dict[str, Knob] = {
         global_batch,
         compile,
         attention,
+        clip_grad_norm,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -74,6 +76,8 @@ class Knobs:
             take is measured, never predicted.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
             choice to PyTorch.
+        clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
+            where they are not.
 
     Raises:
         ValueError: a knob has no such value.
@@ -91,6 +95,7 @@ class Knobs:
     global_batch: int | None = KNOBS["global_batch"].default
     compile: bool = KNOBS["compile"].default
     attention: str = KNOBS["attention"].default
+    clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():
@@ -99,7 +104,7 @@ class Knobs:
                 read = knob.read(value)
             except ValueError as error:
                 raise ValueError(f"{knob.name}: {error}") from None
-            if type(read) is not type(value):
+            if type(read) is not type(value) and not (type(read) is float and type(value) is int):
                 raise ValueError(f"{knob.name}: expected {type(read).__name__}, got {value!r}")
             object.__setattr__(self, knob.name, read)
         if self.global_batch is None:
@@ -154,5 +159,5 @@ class Knobs:
         """The same, accumulated from so many batches of any size."""
         return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
 
-    def to_dict(self) -> dict[str, str | bool | int | None]:
+    def to_dict(self) -> dict[str, str | bool | int | float | None]:
         return dataclasses.asdict(self)

@@ -208,6 +208,7 @@ class Trial:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=self._spec.knobs.set_to_none,
+            clip_grad_norm=self._spec.knobs.clip_grad_norm,
             part=part,
         )
 

@@ -286,6 +286,7 @@ class _TracedStep:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
+            clip_grad_norm=knobs.clip_grad_norm,
             phase=self._begin_phase,
             part=self._part,
         )

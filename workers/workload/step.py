@@ -70,6 +70,7 @@ def train_step(
     autocast: AutocastFactory = nullcontext,
     scaler: torch.amp.GradScaler = _NO_SCALER,
     set_to_none: bool = True,
+    clip_grad_norm: float | None = None,
     phase: PhaseHook = no_phase,
     part: Part = WHOLE,
 ) -> None:
@@ -78,10 +79,11 @@ def train_step(
     Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
     and the optimizer steps after the last.
 
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
-    scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
-    and `optimizer` as each begins. A workload's own `step` runs under autocast as a whole, drops
-    and scales its gradients itself, and only its beginning (`forward`) can be seen.
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
+    loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
+    clipped to before it; `phase` is called with `forward`, `backward` and `optimizer` as each begins. A
+    workload's own `step` runs under autocast as a whole, drops and scales its gradients itself, and only its
+    beginning (`forward`) can be seen.
     """
     phase("forward")
     if workload.step is not None:
@@ -102,6 +104,10 @@ def train_step(
     if not part.is_last:
         return
     phase("optimizer")
+    if clip_grad_norm is not None:
+        for each in optimizers:
+            scaler.unscale_(each)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
     for each in optimizers:
         scaler.step(each)
     scaler.update()

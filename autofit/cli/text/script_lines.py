@@ -128,9 +128,8 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"
     elif accumulates:
         yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
-    step = [*_of_each("optimizer.step()", knobs)]
+    step = _step_lines(knobs, scales=scales)
     if scales:
-        step = [*_of_each("scaler.step(optimizer)", knobs), "scaler.update()"]
         yield "scaler.scale(loss).backward()"
     elif accumulates or len(step) > 1:
         yield "loss.backward()"
@@ -139,6 +138,17 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
         yield from (f"    {line}" for line in (*step, zero))
     elif len(step) > 1:
         yield from step
+
+
+def _step_lines(knobs: Knobs, *, scales: bool) -> list[str]:
+    """Those from the gradients to the optimizer's step."""
+    clipping: list[str] = []
+    if knobs.clip_grad_norm is not None:
+        clipping += _of_each("scaler.unscale_(optimizer)", knobs) if scales else ()
+        clipping.append(f"torch.nn.utils.clip_grad_norm_(model.parameters(), {knobs.clip_grad_norm})")
+    if scales:
+        return [*clipping, *_of_each("scaler.step(optimizer)", knobs), "scaler.update()"]
+    return [*clipping, *_of_each("optimizer.step()", knobs)]
 
 
 def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ EXAMPLES = [
     ("global-batch", "256", "knobs.global_batch", 256),
     ("compile", "true", "knobs.compile", True),
     ("attention", "math", "knobs.attention", "math"),
+    ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

@@ -127,6 +127,30 @@ def test_gradients_are_accumulated_in_steps_that_the_trial_takes_itself(fields, 
         run(workload_of(**fields), knobs=Knobs(global_batch=6))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": lambda *_: None}, "cannot clip gradients: do so there"),
+        ({"mode": "infer"}, "only in training"),
+    ],
+)
+def test_gradients_are_clipped_in_steps_that_the_trial_takes_itself(fields, message):
+    with pytest.raises(InapplicableError, match=f"{message}.* leave out --clip-grad-norm"):
+        run(workload_of(**fields), knobs=Knobs(clip_grad_norm=1.0))
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_gradients_are_clipped_as_they_are_unscaled(scale):
+    workload = workload_of(loss=lambda model, batch: 100 * model(batch).sum())
+    model = workload.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    before = model.weight.detach().clone()
+    train_step(workload, model, optimizer, torch.ones(2, 8), scaler=scaler, clip_grad_norm=3.0)
+    assert torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() == pytest.approx(3.0)
+    assert torch.equal(model.weight, before - 0.1 * model.weight.grad)
+
+
 def test_allocator_settings_are_refused_where_there_is_no_such_allocator():
     with pytest.raises(UnsupportedError, match="max_split:64 does not apply to cpu: choose default"):
         run(workload_of(), knobs=Knobs(allocator="max_split:64"))

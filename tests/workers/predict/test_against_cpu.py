@@ -48,7 +48,15 @@ def allocator_events_on_cpu(
 
     def take(part: Part) -> None:
         batch = setting.converted_batch(workload.make_batch(4, CPU), knobs)
-        train_step(workload, model, optimizer, batch, set_to_none=knobs.set_to_none, part=part)
+        train_step(
+            workload,
+            model,
+            optimizer,
+            batch,
+            set_to_none=knobs.set_to_none,
+            clip_grad_norm=knobs.clip_grad_norm,
+            part=part,
+        )
 
     gc.collect()  # what earlier tests left in cycles would be freed under the profiler
     with (
@@ -155,6 +163,7 @@ def test_blocks_that_run_again_allocate_as_in_a_real_run(checkpointing, steps_of
         Knobs(set_to_none=False),
         Knobs(grad_accumulation=2, optimizer="adam", optimizer_impl="loop"),
         Knobs(grad_accumulation=2, set_to_none=False),
+        Knobs(grad_accumulation=2, clip_grad_norm=1.0),
     ],
 )
 def test_knobs_move_allocations_as_in_a_real_run(knobs, steps_of):

@@ -42,6 +42,20 @@ def test_adafactor_updates_one_parameter_after_the_other_unless_told_otherwise(s
     assert not any("branches" in note for note in default.trace.notes)
 
 
+def test_clipping_takes_the_norms_of_all_gradients_at_once(steps_of):
+    made = steps_of("perceptron", clip_grad_norm=1.0).allocations("optimizer")
+    norms = [each for each in made if each.operator == "aten._foreach_norm.Scalar"]
+    (pieces,) = (each.scratch for each in norms if each.scratch is not None)
+    assert pieces.dimensions == (4, 1)  # of 65,536 elements, of each of four parameters
+    assert [each.num_bytes for each in norms if each.scratch is None] == [4] * 4
+
+
+def test_gradients_are_unscaled_before_they_are_clipped(steps_of):
+    steps = steps_of("perceptron", clip_grad_norm=1.0, precision="amp-fp16")
+    operators = [operator for operator, _ in steps.outputs("optimizer")]
+    assert operators.index("reciprocal") < operators.index("_foreach_norm.Scalar")  # of the scale
+
+
 def test_muon_makes_a_gradient_orthogonal_in_half_precision(steps_of):
     halves = [
         size

@@ -228,8 +228,16 @@ def _doing_nothing() -> Callable[..., None]:
 
 
 def _let_optimizers_take_fake_tensors() -> None:
-    """Without this the default optimizers would take their single-tensor path."""
-    from torch.optim import optimizer
+    """Without this optimizers, and the clipping of gradients, would take their single-tensor path.
 
-    supported: list[Any] = optimizer._foreach_supported_types
-    supported.append(FakeTensor)
+    Clipping goes by the device that C++ names.
+    """
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for supported in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        types: list[Any] = supported
+        types.append(FakeTensor)
+    utils: Any = _foreach_utils
+    devices = utils._get_foreach_kernels_supported_devices
+    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), _ANSWER.type]

@@ -116,6 +116,22 @@ def test_float16_scales_the_loss_and_takes_the_step_through_the_scaler():
     ]
 
 
+def test_gradients_are_clipped_between_backward_and_the_step_and_unscaled_before():
+    assert lines(Knobs(clip_grad_norm=1.0))[-3:] == [
+        "loss.backward()",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "optimizer.step()",
+    ]
+    assert lines(Knobs(clip_grad_norm=0.5, precision="amp-fp16", grad_accumulation=2))[-6:] == [
+        "if (number + 1) % 2 == 0:  # of the batches, counted from 0",
+        "    scaler.unscale_(optimizer)",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)",
+        "    scaler.step(optimizer)",
+        "    scaler.update()",
+        "    optimizer.zero_grad()",
+    ]
+
+
 def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
     knobs = Knobs(checkpointing="blocks")
     assert any(line.startswith("autofit.checkpoint_blocks(model)") for line in lines(knobs))
@@ -164,8 +180,12 @@ def test_inference_needs_neither_optimizer_nor_scaler():
 @pytest.mark.parametrize(
     "knobs",
     [
-        Knobs(precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches)
-        for precision, set_to_none, num_batches in itertools.product(PRECISIONS, (True, False), (1, 4))
+        Knobs(
+            precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches, clip_grad_norm=norm
+        )
+        for precision, set_to_none, num_batches, norm in itertools.product(
+            PRECISIONS, (True, False), (1, 4), (None, 1.0)
+        )
     ],
     ids=str,
 )
