@@ -94,7 +94,7 @@ def levers(knobs: Knobs) -> tuple[Lever, ...]:
                 Lever(
                     name=knob.name,
                     value=written,
-                    how=f"--{knob.option} {written}",
+                    how=_option(knob, value, written),
                     knobs=changed,
                     allocator=allocator_conf(changed.allocator),
                     effect=_effect(knob, before, value),
@@ -102,6 +102,12 @@ def levers(knobs: Knobs) -> tuple[Lever, ...]:
                 )
             )
     return tuple(sorted(found, key=lambda lever: lever.effect.rank))
+
+
+def _option(knob: Knob, value: Any, written: str) -> str:
+    if knob.is_switch:
+        return f"--{knob.option}" if value else f"--no-{knob.option}"
+    return f"--{knob.option} {written}"
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ knobs = st.builds(
     grad_accumulation=st.integers(1, 64),
     compile=st.booleans(),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
+    optimizer_in_backward=st.booleans(),
 )
 specs = st.builds(
     TrialSpec,
@@ -165,7 +166,7 @@ def test_gradients_are_clipped_to_a_number_above_0(norm):
 def test_a_record_from_before_there_was_a_knob_has_its_default():
     reference = WorkloadRef(kind="builtin", target="gpt2")
     data = json.loads(TrialSpec(workload=reference, batch_size=1, probe=Probe.PREDICT).to_json())
-    del data["knobs"]["clip_grad_norm"]
+    del data["knobs"]["clip_grad_norm"], data["knobs"]["optimizer_in_backward"]
     assert TrialSpec.from_json(json.dumps(data)).knobs == Knobs()
 
 
@@ -223,6 +224,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "compile": False,
         "attention": "default",
         "clip_grad_norm": None,
+        "optimizer_in_backward": False,
     }
 
 

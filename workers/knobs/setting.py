@@ -18,6 +18,7 @@ from workers.knobs import (
     memory_format,
     optimizer,
     optimizer_impl,
+    optimizer_in_backward,
     precision,
     set_to_none,
 )
@@ -32,6 +33,7 @@ KNOBS: dict[str, Knob] = {
         memory_format,
         optimizer,
         optimizer_impl,
+        optimizer_in_backward,
         set_to_none,
         checkpointing,
         allocator,
@@ -59,6 +61,8 @@ class Knobs:
         optimizer: one of `OPTIMIZERS`, or None for the workload's own.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
+        optimizer_in_backward: whether each parameter is stepped, and its gradient freed, as soon as backward
+            has made it.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
         checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
@@ -88,6 +92,7 @@ class Knobs:
     memory_format: str = KNOBS["memory_format"].default
     optimizer: str | None = KNOBS["optimizer"].default
     optimizer_impl: str = KNOBS["optimizer_impl"].default
+    optimizer_in_backward: bool = KNOBS["optimizer_in_backward"].default
     set_to_none: bool = KNOBS["set_to_none"].default
     checkpointing: str = KNOBS["checkpointing"].default
     allocator: str = KNOBS["allocator"].default

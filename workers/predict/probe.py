@@ -12,6 +12,7 @@ from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
+from workers.knobs import Knobs
 from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
@@ -31,6 +32,7 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
+from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
@@ -158,7 +160,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             if isinstance(workload.optimizer, str):
                 with fake_gpu.unseen():
                     require_library(workload.optimizer)
-            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
+            optimizer = _optimizers(workload, model, spec.knobs, recorder)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -192,6 +194,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         assumptions=decisions.assumptions,
         notes=(*decisions.notes, *_left_out(workload)),
     )
+
+
+def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:
+    if not knobs.optimizer_in_backward:
+        return make_optimizers(workload, model, knobs.optimizer_impl)
+
+    def tell(parameter: torch.Tensor) -> None:
+        recorder.recategorize(gradients([parameter]), Category.GRADIENT)
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(tell)  # before the one that frees it
+    return make_in_backward(workload, model, knobs.optimizer_impl)
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
@@ -287,6 +302,7 @@ class _TracedStep:
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
             clip_grad_norm=knobs.clip_grad_norm,
+            in_backward=knobs.optimizer_in_backward,
             phase=self._begin_phase,
             part=self._part,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from workers.knobs.optimizer import NAMED
 from workers.workload.hidden_weights import hidden_weights
 from workers.workload.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
 
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "default": {},
     "foreach": {"foreach": True},
@@ -32,7 +34,7 @@ def require_library(optimizer: str) -> None:
     _class_of(NAMED[optimizer].path, optimizer)
 
 
-def _class_of(path: str, name: str) -> Callable[..., torch.optim.Optimizer]:
+def _class_of(path: str, name: str) -> MakeOptimizer:
     """The class at a path, such as `torch.optim.Adam`, for the optimizer of a name."""
     library, distribution = NAMED[name].library, NAMED[name].distribution
     module, _, attribute = path.rpartition(".")
@@ -51,7 +53,7 @@ def _class_of(path: str, name: str) -> Callable[..., torch.optim.Optimizer]:
             f"{name} is {path}, which {library} {version} does not have: "
             f"pip install --upgrade {distribution or library}"
         )
-    made: Callable[..., torch.optim.Optimizer] = getattr(found, attribute)
+    made: MakeOptimizer = getattr(found, attribute)
     return made
 
 
@@ -73,7 +75,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
     """
     if isinstance(workload.optimizer, str):
         return make_named(workload.optimizer, model, implementation)
-    given: Any = model if _takes_model(workload.optimizer) else model.parameters()
+    given: Any = model if takes_model(workload.optimizer) else model.parameters()
     made = make_optimizer(workload.optimizer, given, implementation)
     if workload.step is None and not isinstance(made, torch.optim.Optimizer):
         raise WorkloadError(
@@ -83,7 +85,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
     return made
 
 
-def _takes_model(optimizer: OptimizerFactory) -> bool:
+def takes_model(optimizer: OptimizerFactory) -> bool:
     """Whether a workload's own function calls its parameter `model`, else it takes the parameters."""
     try:
         return next(iter(inspect.signature(optimizer).parameters)) == "model"
@@ -103,13 +105,24 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
         WorkloadError: it has no such implementation; or it is for weights that the model does not have.
         DeviceError: its library is not installed here.
     """
+    made = tuple(make(groups) for make, groups in parts_of_named(name, model, implementation))
+    return made[0] if len(made) == 1 else made
+
+
+def parts_of_named(
+    name: str, model: nn.Module, implementation: str = "default"
+) -> list[tuple[MakeOptimizer, list[dict[str, Any]]]]:
+    """What makes each optimizer that a name stands for, and the groups of parameters to make it with.
+
+    Args and errors are those of `make_named`.
+    """
     named = NAMED[name]
     if implementation not in named.implementations:
         raise _no_such_implementation(name, implementation)
-    make = _class_of(named.path, name)
     options = {**named.options, **_IMPLEMENTATIONS[implementation]}
+    make: MakeOptimizer = functools.partial(_class_of(named.path, name), **options)
     if not named.tells_hidden_weights:
-        return make(model.parameters(), **options)
+        return [(make, [{"params": [*model.parameters()]}])]
     hidden = hidden_weights(model)
     if not hidden:
         raise WorkloadError(
@@ -117,10 +130,12 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
         )
     known = set(map(id, hidden))
     rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups: list[dict[str, Any]] = [{"params": hidden, **named.hidden}]
+    groups += [{"params": rest}] if rest else []
     if not named.rest:
-        return make([{"params": rest}, {"params": hidden, **named.hidden}], **options)
-    first = make(hidden, **options)
-    return (first, _class_of(named.rest, name)(rest)) if rest else first
+        return [(make, groups)]
+    makers: tuple[MakeOptimizer, ...] = (make, _class_of(named.rest, name))
+    return [(maker, [group]) for maker, group in zip(makers, groups, strict=False)]
 
 
 def _no_such_implementation(name: str, implementation: str) -> WorkloadError:

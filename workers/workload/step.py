@@ -71,6 +71,7 @@ def train_step(
     scaler: torch.amp.GradScaler = _NO_SCALER,
     set_to_none: bool = True,
     clip_grad_norm: float | None = None,
+    in_backward: bool = False,
     phase: PhaseHook = no_phase,
     part: Part = WHOLE,
 ) -> None:
@@ -81,9 +82,10 @@ def train_step(
 
     `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
     loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
-    clipped to before it; `phase` is called with `forward`, `backward` and `optimizer` as each begins. A
-    workload's own `step` runs under autocast as a whole, drops and scales its gradients itself, and only its
-    beginning (`forward`) can be seen.
+    clipped to before it; with `in_backward` hooks take it in backward, and drop the gradients; `phase` is
+    called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
+    autocast as a whole, drops and scales its gradients itself, and only its beginning (`forward`) can be
+    seen.
     """
     phase("forward")
     if workload.step is not None:
@@ -91,7 +93,7 @@ def train_step(
             workload.step(model, optimizer, batch)
         return
     optimizers = each_of(optimizer)
-    if part.is_first:
+    if part.is_first and not in_backward:
         for each in optimizers:
             each.zero_grad(set_to_none=set_to_none)
     with autocast():
@@ -104,6 +106,8 @@ def train_step(
     if not part.is_last:
         return
     phase("optimizer")
+    if in_backward:
+        return
     if clip_grad_norm is not None:
         for each in optimizers:
             scaler.unscale_(each)

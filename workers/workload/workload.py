@@ -32,6 +32,7 @@ from workers.knobs.optimizer import NAMED, OPTIMIZERS
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, MODES, Setup
 from workers.workload.libraries import library_of
+from workers.workload.loop_parts import require_loop
 from workers.workload.models import BUILTINS
 from workers.workload.references import (
     FILE_MODULE_PREFIX,
@@ -176,57 +177,13 @@ class Workload:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _LoopPart:
-    """What knobs add to the loop of steps, which only training has, and not where the workload steps itself.
-
-    Attributes:
-        is_asked: whether a knob setting asks for it.
-        done: what happens, as in "gradients are clipped".
-        to_do: the same, as in "clip gradients".
-        options: that ask for it.
-    """
-
-    is_asked: Callable[[Knobs], bool]
-    done: str
-    to_do: str
-    options: str
-
-    def require_a_loop(self, workload: Workload) -> None:
-        """Raises `InapplicableError` where the workload has no such loop."""
-        if workload.mode != "train":
-            raise InapplicableError(f"{self.done} only in training: leave out {self.options}")
-        if workload.step is not None:
-            raise InapplicableError(
-                f"the workload has its own step, in which autofit cannot {self.to_do}: do so there, and "
-                f"leave out {self.options}"
-            )
-
-
-_LOOP_PARTS = (
-    _LoopPart(
-        lambda knobs: knobs.accumulates,
-        "gradients are accumulated",
-        "accumulate gradients",
-        "--grad-accumulation and --global-batch",
-    ),
-    _LoopPart(
-        lambda knobs: knobs.clip_grad_norm is not None,
-        "gradients are clipped",
-        "clip gradients",
-        "--clip-grad-norm",
-    ),
-)
-
-
 def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
     """The workload that a trial runs: what knobs and setup say replaces the workload's own.
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: something is to be done in the loop of steps (gradients accumulated, clipped), and
-            there is none or the workload takes its own steps; or a step of its own is to take another number
-            of optimizers.
+        InapplicableError: as of `require_loop`; or a step of the workload's own is to take another number of
+            optimizers.
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
@@ -243,9 +200,7 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
         optimizer=knobs.optimizer or workload.optimizer,
         mode=setup.mode or workload.mode,
     )
-    for part in _LOOP_PARTS:
-        if part.is_asked(knobs):
-            part.require_a_loop(changed)
+    require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
     if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
         raise InapplicableError(
             f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "

@@ -9,7 +9,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
-from workers.knobs.optimizer import NAMED
+from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.protocol import ScriptCall
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
@@ -97,22 +97,47 @@ def _conversions(knobs: Knobs) -> str:
 
 def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
-    if knobs.optimizer is None:
-        if implementation:
+    named = NAMED.get(knobs.optimizer or "")
+    if named is None:
+        if knobs.optimizer_in_backward:
+            yield from _in_backward_lines(f"...([p]{implementation})")
+        elif implementation:
             yield f"optimizer = ...(model.parameters(){implementation})"
         return
-    named = NAMED[knobs.optimizer]
     options = "".join(f", {name}={value!r}" for name, value in named.options.items()) + implementation
-    if not named.tells_hidden_weights:
-        yield f"optimizer = {named.path}(model.parameters(){options})"
-        return
-    yield "hidden = autofit.hidden_weights(model)  # matrices, without embeddings and the output layer"
-    yield "rest = [p for p in model.parameters() if all(p is not weight for weight in hidden)]"
-    if named.rest:
+    if named.tells_hidden_weights:
+        yield "hidden = autofit.hidden_weights(model)  # matrices, without embeddings and the output layer"
+        yield "rest = [p for p in model.parameters() if all(p is not weight for weight in hidden)]"
+    if knobs.optimizer_in_backward:
+        yield from _in_backward_lines(_of_one_parameter(named, options))
+    elif named.rest:
         yield f"optimizers = [{named.path}(hidden{options}), {named.rest}(rest)]"
-        return
-    yield f'groups = [{{"params": rest}}, {{"params": hidden, **{dict(named.hidden)!r}}}]'
-    yield f"optimizer = {named.path}(groups{options})"
+    elif named.hidden:
+        yield f'groups = [{{"params": hidden, **{dict(named.hidden)!r}}}, {{"params": rest}}]'
+        yield f"optimizer = {named.path}(groups{options})"
+    else:
+        yield f"optimizer = {named.path}(model.parameters(){options})"
+
+
+def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
+    """The optimizer of a parameter `p`."""
+    made = f"{named.path}([p]{options})"
+    if not named.tells_hidden_weights:
+        return made
+    of_hidden = (
+        f'{named.path}([{{"params": [p], **{dict(named.hidden)!r}}}]{options})' if named.hidden else made
+    )
+    of_rest = f"{named.rest}([p])" if named.rest else made
+    return f"{of_rest} if any(p is other for other in rest) else {of_hidden}"
+
+
+def _in_backward_lines(made: str) -> Iterator[str]:
+    yield f"optimizers = {{p: {made} for p in model.parameters() if p.requires_grad}}"
+    yield "def step_in_backward(parameter):"
+    yield "    optimizers[parameter].step()"
+    yield "    optimizers[parameter].zero_grad()"
+    yield "for parameter in optimizers:"
+    yield "    parameter.register_post_accumulate_grad_hook(step_in_backward)"
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterator[str]:
@@ -120,7 +145,8 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
-    if not accumulates and (_are_several(knobs) or not knobs.set_to_none):
+    is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)
+    if is_told and not accumulates:
         yield zero
     if dtype is not None:
         yield _autocast(device_kind, dtype)
@@ -128,6 +154,9 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"
     elif accumulates:
         yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
+    if knobs.optimizer_in_backward:
+        yield "loss.backward()  # steps all optimizers, and drops the gradients"
+        return
     step = _step_lines(knobs, scales=scales)
     if scales:
         yield "scaler.scale(loss).backward()"

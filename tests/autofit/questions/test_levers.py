@@ -27,6 +27,7 @@ def test_what_leaves_a_step_as_it_is_comes_before_what_takes_time_and_that_befor
     assert by_option["--optimizer-impl fused"] is Effect.NONE
     assert by_option["--allocator expandable_segments"] is Effect.NONE
     assert by_option["--optimizer-impl loop"] is Effect.SLOWER
+    assert by_option["--optimizer-in-backward"] is Effect.SLOWER
     assert by_option["--checkpointing blocks"] is Effect.SLOWER
     assert by_option["--conv-algo cudnn-deterministic"] is Effect.SLOWER
     assert by_option["--precision amp-bf16"] is Effect.ROUNDS

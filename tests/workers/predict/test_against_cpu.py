@@ -15,6 +15,7 @@ from workers.knobs import Knobs
 from workers.knobs.optimizer import TORCH_OPTIMIZERS
 from workers.predict.probe import NUM_TRACED_STEPS
 from workers.predict.versions import release_of
+from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
 from workers.workload.workload import Workload, with_overrides
@@ -38,7 +39,8 @@ def allocator_events_on_cpu(
     """Bytes of every allocation, negative for a free, in the order of the CPU allocator's own report."""
     workload = with_overrides(workload, knobs)
     model = setting.converted_model(workload.build_model(), knobs)
-    optimizer = make_optimizers(workload, model, knobs.optimizer_impl)
+    make = make_in_backward if knobs.optimizer_in_backward else make_optimizers
+    optimizer = make(workload, model, knobs.optimizer_impl)
     num_passes = knobs.grad_accumulation
 
     def step() -> None:
@@ -55,6 +57,7 @@ def allocator_events_on_cpu(
             batch,
             set_to_none=knobs.set_to_none,
             clip_grad_norm=knobs.clip_grad_norm,
+            in_backward=knobs.optimizer_in_backward,
             part=part,
         )
 
@@ -164,6 +167,8 @@ def test_blocks_that_run_again_allocate_as_in_a_real_run(checkpointing, steps_of
         Knobs(grad_accumulation=2, optimizer="adam", optimizer_impl="loop"),
         Knobs(grad_accumulation=2, set_to_none=False),
         Knobs(grad_accumulation=2, clip_grad_norm=1.0),
+        Knobs(optimizer="adam", optimizer_impl="loop", optimizer_in_backward=True),
+        Knobs(optimizer="adafactor", optimizer_in_backward=True, checkpointing="none"),
     ],
 )
 def test_knobs_move_allocations_as_in_a_real_run(knobs, steps_of):

@@ -56,6 +56,16 @@ def test_gradients_are_unscaled_before_they_are_clipped(steps_of):
     assert operators.index("reciprocal") < operators.index("_foreach_norm.Scalar")  # of the scale
 
 
+def test_in_backward_gradients_live_one_by_one_and_are_none_of_what_outlives_a_step(steps_of):
+    steps = steps_of("perceptron", optimizer="adam", optimizer_in_backward=True)
+    assert steps.live_bytes() == 3 * sum(PARAMETERS_BYTES)
+    assert steps.live_bytes("gradient") == 0
+    made = {a.num_bytes for a in steps.allocations("backward") if a.category == "gradient"}
+    assert made == set(PARAMETERS_BYTES)
+    assert steps.live_bytes("parameter", "gradient", mark="step 2 optimizer") == sum(PARAMETERS_BYTES)
+    assert not steps.outputs("optimizer")
+
+
 def test_muon_makes_a_gradient_orthogonal_in_half_precision(steps_of):
     halves = [
         size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import itertools
 
@@ -130,6 +131,32 @@ def test_gradients_are_clipped_between_backward_and_the_step_and_unscaled_before
         "    scaler.update()",
         "    optimizer.zero_grad()",
     ]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd-momentum", "muon", "galore-adamw"])
+def test_in_backward_every_parameter_has_an_optimizer_that_a_hook_steps(optimizer):
+    library = pytest.importorskip(NAMED[optimizer].library)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    made = lines(Knobs(optimizer=optimizer, optimizer_in_backward=True))
+    names = {"torch": torch, "autofit": autofit, "model": model, library.__name__: library}
+    exec("\n".join(made[1:-1]), names)
+    twin = copy.deepcopy(model)
+    model(torch.ones(2, 4)).sum().backward()
+    assert made[-1].startswith("loss.backward()  #")
+    assert all(parameter.grad is None for parameter in model.parameters())
+    after = make_named(optimizer, twin)
+    twin(torch.ones(2, 4)).sum().backward()
+    for each in each_of(after):
+        each.step()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_in_backward_the_workload_s_optimizer_is_made_of_each_parameter():
+    made = lines(Knobs(optimizer_in_backward=True, precision="amp-bf16", optimizer_impl="fused"))
+    assert "optimizers = {p: ...([p], fused=True) for p in model.parameters() if p.requires_grad}" in made
+    assert made[-1].startswith("loss.backward()  #")
+    assert not any("optimizer.step" in line for line in made)
 
 
 def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
