@@ -70,12 +70,16 @@ def test_states_that_are_paged_are_a_span_from_nothing_to_all(steps_of):
     assert steps.live_bytes("optimizer_state") == plain - 2 * 400 * 300
 
 
-def test_temporaries_of_a_compiled_step_are_a_span_of_one_parameter_at_a_time(steps_of):
-    needs("adamw8bit-torchao")
-    steps = steps_of("wide", optimizer="adamw8bit-torchao")
+@pytest.mark.parametrize(
+    ("name", "span"), [("adamw8bit-torchao", (0, 0, 8)), ("adamw4bit-torchao", (9, 18, 26))]
+)
+def test_what_the_kernels_of_a_compiled_step_leave_each_other_is_a_span(name, span, steps_of):
+    needs(name)
+    steps = steps_of("wide", optimizer=name)
+    low, likely, high = (size * 6400 for size in span)
     made = [(each.operator, each.num_bytes, each.span_bytes) for each in steps.allocations("optimizer")]
-    assert made == [(COMPILED_STEP, 0, (0, 12 * 6400)), (COMPILED_STEP, 0, (0, 12 * 100))]
-    assert [event >= 0 for event in steps.events("optimizer")][:4] == [True, False, True, False]
+    assert made == [(COMPILED_STEP, likely, (low, high))]  # the bias, of 100 elements, has states of 32 bits
+    assert [event >= 0 for event in steps.events("optimizer")][:2] == [True, False]
 
 
 def test_a_gradient_is_decomposed_on_a_copy_and_what_cusolver_takes_is_said_to_be_left_out(steps_of):

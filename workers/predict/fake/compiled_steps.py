@@ -1,10 +1,15 @@
 """Optimizers whose libraries compile their step: what a compiled one takes, in place of running it eagerly.
 
-torchao's low-bit optimizers hand `single_param_adam` to `torch.compile` (torchao/optim/adam.py). It updates
-a parameter and its states in place by operators on the same elements and on blocks of them, which the
-compiler joins: of its many temporaries, none need be. What is not joined goes through the device's memory,
-of which the three float32 tensors that the function names for each element are taken as the most. That is
-an assumption; no run is known of.
+torchao's low-bit optimizers hand `single_param_adam` to `torch.compile` (torchao/optim/adam.py), which makes
+few kernels of its many operators. What one kernel leaves for the next is a tensor of all elements of the
+parameter, for each of the two states; what stays within a kernel takes nothing.
+
+    unpacked   codes of 4 bits as bytes, which are read as indices     (subclass_4bit.py, `dequantize`)
+    scaled     float32 to be quantized; a kernel may well keep it       (quant_utils.py, `scale_tensor`)
+    codes      int64, of which the next kernel packs pairs of 4 bits   (subclass_4bit.py, `copy_`)
+
+These are the buffers in what TorchInductor 2.13 makes of it for the CPU (`TORCH_LOGS=output_code`). Which of
+them stay within a kernel on a GPU, and whether the second state takes the place of the first, is not known.
 """
 
 from __future__ import annotations
@@ -18,19 +23,29 @@ from workers.predict.fake.library_memory import library_memory
 from workers.predict.spans import between
 from workers.trace import COMPILED_STEP
 
-_FLOAT32_BYTES = 4
-_NAMED_TENSORS = 3  # p_f32, exp_avg_f32, exp_avg_sq_f32
+_UNPACKED, _SCALED, _CODES = 1, 4, 8  # bytes of an element
+# By the class of a state, low, likely and high bytes of an element of the parameter.
+_ELEMENT_BYTES = {
+    "OptimState8bit": (0, 0, 2 * _SCALED),
+    "OptimState4bit": (
+        _UNPACKED + _CODES,
+        2 * (_UNPACKED + _CODES),
+        2 * (_UNPACKED + _CODES + _SCALED),
+    ),
+}
 
 
 def replace_in_torchao(adam: Any) -> None:
     """Takes the place of the function that `torchao.optim.adam` compiles, for parameters on the GPU."""
     eager = adam.single_param_adam
 
-    def compiled(parameter: torch.Tensor, *rest: Any) -> None:
+    def compiled(
+        parameter: torch.Tensor, grad: torch.Tensor, step: torch.Tensor, state: torch.Tensor, *rest: Any
+    ) -> None:
         if parameter.device.type != GPU.type:
-            eager(parameter, *rest)
-            return
-        most_bytes = _NAMED_TENSORS * _FLOAT32_BYTES * parameter.numel()
-        library_memory(between(0, 0, most_bytes), COMPILED_STEP)
+            eager(parameter, grad, step, state, *rest)
+        elif type(state).__name__ in _ELEMENT_BYTES:
+            span = (parameter.numel() * size for size in _ELEMENT_BYTES[type(state).__name__])
+            library_memory(between(*span), COMPILED_STEP)
 
     adam.single_param_adam = compiled
