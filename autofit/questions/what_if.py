@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.errors import UsageError, WorkloadFailedError
+from autofit.errors import MissingLibraryError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
@@ -125,7 +125,7 @@ def what_if(
 def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
     try:
         estimate = predictor.estimate(lever.knobs, card, base.batch_size)
-    except (UsageError, WorkloadFailedError) as error:
+    except (UsageError, WorkloadFailedError, MissingLibraryError) as error:
         return LeverResult(lever=lever, reason=error.message)
     return LeverResult(
         lever=lever,

@@ -29,7 +29,7 @@ def make_in_backward(workload: Workload, model: nn.Module, implementation: str =
 
     Raises:
         InapplicableError: the workload's function makes optimizers of the model, not of parameters.
-        WorkloadError, DeviceError: as of `make_optimizers`.
+        WorkloadError, MissingLibraryError: as of `make_optimizers`.
     """
     made: list[torch.optim.Optimizer] = []
     for parameter, optimizers in _of_each(workload, model, implementation):

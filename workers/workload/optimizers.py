@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from workers.errors import DeviceError
+from workers.errors import MissingLibraryError
 from workers.knobs.optimizer import NAMED
 from workers.workload.hidden_weights import hidden_weights
 from workers.workload.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
@@ -29,7 +29,7 @@ def require_library(optimizer: str) -> None:
     """Imports the library of a named optimizer.
 
     Raises:
-        DeviceError: it is not installed here, or has no such optimizer.
+        MissingLibraryError: it is not installed here, or has no such optimizer.
     """
     _class_of(NAMED[optimizer].path, optimizer)
 
@@ -43,13 +43,13 @@ def _class_of(path: str, name: str) -> MakeOptimizer:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != library:
             raise
-        raise DeviceError(
+        raise MissingLibraryError(
             f"{name} is an optimizer of {library}, which is not installed where trials run: "
             f"pip install {distribution}"
         ) from error
     if not hasattr(found, attribute):
         version = getattr(importlib.import_module(library), "__version__", "")
-        raise DeviceError(
+        raise MissingLibraryError(
             f"{name} is {path}, which {library} {version} does not have: "
             f"pip install --upgrade {distribution or library}"
         )
@@ -103,7 +103,7 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
 
     Raises:
         WorkloadError: it has no such implementation; or it is for weights that the model does not have.
-        DeviceError: its library is not installed here.
+        MissingLibraryError: its library is not installed here.
     """
     made = tuple(make(groups) for make, groups in parts_of_named(name, model, implementation))
     return made[0] if len(made) == 1 else made

@@ -379,6 +379,7 @@ def test_a_step_that_cannot_be_traced_ends_the_prediction(
         (Verdict.FAILED, "user", "workload", 4),
         (Verdict.INVALID, "user", "workload", 4),
         (Verdict.FAILED, "unsupported", "unsupported", 4),
+        (Verdict.FAILED, "missing-library", "infrastructure", 5),
         (Verdict.LOST, "environment", "dispatch", 5),
         (Verdict.TIMEOUT, "environment", "dispatch", 5),
     ],

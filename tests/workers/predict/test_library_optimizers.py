@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.errors import DeviceError
+from workers.errors import MissingLibraryError
 from workers.knobs.optimizer import NAMED
 from workers.trace import COMPILED_STEP, MANAGED_MEMORY
 from workers.workload.optimizers import each_of, make_named
@@ -102,11 +102,13 @@ def test_where_its_library_is_not_installed_it_is_said_how_to_get_it(name, monke
     for module in [each for each in sys.modules if each.partition(".")[0] == NAMED[name].library]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, NAMED[name].library, None)
-    with pytest.raises(DeviceError, match=f"pip install {NAMED[name].distribution}"):
+    with pytest.raises(MissingLibraryError, match=f"pip install {NAMED[name].distribution}"):
         make_named(name, torch.nn.Linear(1, 1))
 
 
 def test_where_the_library_has_no_such_optimizer_a_newer_one_is_asked_for(monkeypatch):
     monkeypatch.delattr(importlib.import_module("torch.optim"), "Muon")
-    with pytest.raises(DeviceError, match=r"muon is torch\.optim\.Muon, which torch .* does not have"):
+    with pytest.raises(
+        MissingLibraryError, match=r"muon is torch\.optim\.Muon, which torch .* does not have"
+    ):
         make_named("muon", torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)))
