@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autofit.predict.estimate import Breakdown, Estimate, Interval
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
-    from autofit.training.apply import apply_conv_algo, checkpoint_blocks
+    from autofit.training.apply import apply_conv_algo, checkpoint_blocks, hidden_weights
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.lengths import BatchLengths, worst_case_lengths
     from autofit.training.probe_step import StepPeak, probe_step
@@ -57,6 +57,7 @@ __all__ = [
     "errors",
     "estimate",
     "find_executable_batch_size",
+    "hidden_weights",
     "observe",
     "peak_curve",
     "probe_step",
@@ -86,6 +87,7 @@ _PLACES = {
     "checkpoint_blocks": "autofit.training.apply",
     "estimate": "autofit.api",
     "find_executable_batch_size": "autofit.training.find_batch_size",
+    "hidden_weights": "autofit.training.apply",
     "observe": "autofit.api",
     "peak_curve": "autofit.api",
     "probe_step": "autofit.training.probe_step",

@@ -39,12 +39,16 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
 from workers.predict.curve.peak_estimate import LiveAllocation, PeakEstimate
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
-from workers.trace import Category, Convolution, Trace
+from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 # Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
 _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
 _NUM_LARGEST = 8
+_SPANNING = {
+    MANAGED_MEMORY: "pages of managed memory",
+    COMPILED_STEP: "temporaries of the compiled optimizer step",
+}
 _MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
 
 
@@ -168,7 +172,7 @@ class PredictedCurve:
                 peak,
                 most_bytes,
                 calibration,
-                workspaces=self._workspaces_of(trace),
+                workspaces=self._spans_of(trace),
                 modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
@@ -396,11 +400,13 @@ class PredictedCurve:
         """Names the trace at the first of the sizes that every curve is traced at."""
         return self._digest(self._at(TRACED_BATCH_SIZES[0]).step.trace)
 
-    def _workspaces_of(self, trace: Trace) -> str:
-        """What the workspaces of a step are of, as a reader is told."""
+    def _spans_of(self, trace: Trace) -> str:
+        """What is known as a span in a step, as a reader is told."""
+        workspaces = "workspaces of convolutions" if trace.convolves else ""
         if self._is_amds:
-            return "workspaces of hipBLASLt, hipBLAS and AOTriton"
-        return "workspaces of convolutions" if trace.convolves else "workspaces of libraries"
+            workspaces = "workspaces of hipBLASLt, hipBLAS and AOTriton"
+        found = (*((workspaces,) if workspaces else ()), *_spanning(trace))
+        return " and ".join(found or ("workspaces of libraries",))
 
     @property
     def _is_amds(self) -> bool:
@@ -470,8 +476,9 @@ class PredictedCurve:
         """The calibration by real runs of such steps, whatever was observed of this workload."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
-            model_class = classify(trace)
-            self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)
+            found = self._residuals.of(classify(trace), *self._card.architectures)
+            spans = found.spans or bool(_spanning(trace))  # no real runs with such are among them
+            self._calibrations[trace.batch_size] = dataclasses.replace(found, spans=spans)
         return self._calibrations[trace.batch_size]
 
     def _calibration(self, on_card: StepOnCard) -> Calibration:
@@ -509,6 +516,12 @@ def _breakdown(by_category: dict[Category, int]) -> Breakdown:
         workspace=by_category[Category.WORKSPACE],
         other=by_category[Category.OTHER],
     )
+
+
+def _spanning(trace: Trace) -> tuple[str, ...]:
+    """What of a step is known as a span alone, whatever the card and the runs that are known, in words."""
+    operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
+    return tuple(words for operator, words in _SPANNING.items() if operator in operators)
 
 
 def _unknowns(

@@ -77,6 +77,21 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
         raise UsageError(str(error)) from error
 
 
+def hidden_weights(model: Any) -> list[Any]:
+    """The weights that the optimizers `muon` and `galore-adamw` are for.
+
+    These are the matrices of a model, those of embeddings and of the layer that makes its output left out.
+
+        >>> hidden = autofit.hidden_weights(model)
+
+    Args:
+        model: an `nn.Module`.
+    """
+    from workers.workload.hidden_weights import hidden_weights as find  # imports torch
+
+    return [*find(model)]
+
+
 def _assignment(conv_algo: str, plan: ConvPlan | str | Path | None) -> tuple[tuple[str, str], ...] | None:
     if (plan is None) == (conv_algo == "mixed"):
         raise UsageError(

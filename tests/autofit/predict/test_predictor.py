@@ -33,7 +33,7 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import Allocation, Category, Scratch, Trace
+from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Allocation, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -103,6 +103,39 @@ def test_a_card_whose_convolutions_nobody_knows_has_no_curve_of_them(
     assert curve.why_unpredictable_on(amds, 8) is None
     assert curve.conv_cost(8, 10**12) is None
     assert "MIOpen" in str(predictor.curve(CUDNN, card).why_unpredictable_on(amds, 8))
+
+
+@pytest.mark.parametrize(
+    ("operator", "source"),
+    [
+        (MANAGED_MEMORY, "pages of managed memory"),
+        (COMPILED_STEP, "temporaries of the compiled optimizer step"),
+    ],
+)
+def test_what_may_be_on_the_card_or_not_is_an_unknown_of_its_own_from_nothing_to_all(
+    predictor: Predictor, worker: Any, make_trace: Any, operator: str, source: str
+) -> None:
+    def takes_pages(batch_size: int) -> Trace:
+        trace = make_trace(batch_size)
+        pages = Allocation(
+            num_bytes=0,
+            category=Category.OPTIMIZER_STATE,
+            operator=operator,
+            span_bytes=(0, 40 * MIB),
+        )
+        number = len(trace.allocations)
+        return dataclasses.replace(
+            trace, allocations=(*trace.allocations, pages), events=(number, *trace.events)
+        )
+
+    without = predictor.curve(CUDNN, card_named("h100-80g"))(8)
+    worker.trace_at = takes_pages
+    curve = predictor.curve(dataclasses.replace(CUDNN, optimizer="adam"), card_named("h100-80g"))
+    (unknown,) = curve(8).unknowns
+    assert unknown.source == source
+    assert unknown.low_bytes == unknown.likely_bytes == without.peak_reserved_bytes
+    assert unknown.high_bytes == unknown.likely_bytes + 40 * MIB
+    assert curve(8).interval.high_bytes >= unknown.high_bytes
 
 
 def test_on_amd_s_cards_the_workspaces_of_products_are_an_unknown_of_their_own(
@@ -346,6 +379,7 @@ def test_a_step_that_cannot_be_traced_ends_the_prediction(
         (Verdict.FAILED, "user", "workload", 4),
         (Verdict.INVALID, "user", "workload", 4),
         (Verdict.FAILED, "unsupported", "unsupported", 4),
+        (Verdict.FAILED, "missing-library", "infrastructure", 5),
         (Verdict.LOST, "environment", "dispatch", 5),
         (Verdict.TIMEOUT, "environment", "dispatch", 5),
     ],

@@ -28,6 +28,7 @@ aten: Any = torch.ops.aten
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
+_CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
@@ -99,6 +100,17 @@ def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contigu
 def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_format:
     dimensions = {torch.channels_last: 4, torch.channels_last_3d: 5}
     return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
+
+
+def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
+    """cuda/ForeachReduceOp.cu: a number for each piece of a tensor, as many for all as for the largest."""
+    most_pieces = max(-(-tensor.numel() // _CHUNK_ELEMENTS) for tensor in tensors)
+    return Recipe(before=((_elements("norms", (len(tensors), most_pieces), _FLOAT_BYTES),),))
+
+
+def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
+    """cuda/linalg/BatchLinearAlgebraLib.cpp: cuSOLVER destroys the matrix, so it is given a copy."""
+    return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
 
 
 # Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
@@ -329,6 +341,8 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
         grad_out, tensor
     ),
+    aten._foreach_norm.Scalar: _norms,
+    aten._linalg_svd.default: _decomposition,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.convolution.default: _convolution,
