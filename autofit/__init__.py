@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autofit.predict.estimate import Breakdown, Estimate, Interval
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
-    from autofit.training.apply import apply_conv_algo, checkpoint_blocks, hidden_weights
+    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.lengths import BatchLengths, worst_case_lengths
     from autofit.training.probe_step import StepPeak, probe_step
@@ -51,6 +51,7 @@ __all__ = [
     "StepPeak",
     "TuneResult",
     "Workload",
+    "adapt",
     "apply_conv_algo",
     "check",
     "checkpoint_blocks",
@@ -82,6 +83,7 @@ _PLACES = {
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
     "Workload": "workers.workload.workload",
+    "adapt": "autofit.training.apply",
     "apply_conv_algo": "autofit.training.apply",
     "check": "autofit.api",
     "checkpoint_blocks": "autofit.training.apply",

@@ -6,6 +6,8 @@ model: then a layer's weights are there in 16 bits only while it is quantized.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,8 @@ from workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
+# Classes of weights by that of their layer.
+_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values()}
 _KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
 
 
@@ -35,7 +39,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     """The model, on the CPU, with its weights as the knob says; quantized once they are on their device.
 
     Raises:
-        InapplicableError: it has no linear layers to quantize, or no adapter to train beside them.
+        InapplicableError: it has no linear layers to quantize.
         DeviceError: bitsandbytes is not installed here.
     """
     if knobs.base is None:
@@ -43,10 +47,6 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     if knobs.base in FLOATS:
         return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
     quantization = QUANTIZATIONS[knobs.base]
-    if knobs.adapter is None:
-        raise InapplicableError(
-            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
-        )
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
     model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
     if not _replace_layers(model, quantization, library(knobs.base), compute_type):
@@ -64,8 +64,20 @@ def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
         return model
     import peft
 
-    made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
+        made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return made
+
+
+@contextmanager
+def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
+    weights = [(layer, layer._parameters.pop("weight")) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, weight in weights:
+            layer._parameters = {"weight": weight, **layer._parameters}
 
 
 def quantize(module: nn.Module) -> None:
@@ -73,13 +85,13 @@ def quantize(module: nn.Module) -> None:
 
     bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put there.
     """
-    weights = {each.layer: each.weight for each in QUANTIZATIONS.values()}.get(type(module).__name__)
+    kind = _WEIGHTS.get(type(module).__name__)
     weight: Any = getattr(module, "weight", None)
-    if weights is None or not weight.is_floating_point():
+    if kind is None or not weight.is_floating_point():
         return
     import bitsandbytes
 
-    getattr(bitsandbytes.nn, weights)._quantize(weight, weight.device)
+    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)
 
 
 def _replace_layers(

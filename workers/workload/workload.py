@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
 from workers.knobs import Knobs
+from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED, OPTIMIZERS
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, MODES, Setup
@@ -182,7 +183,7 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: as of `require_loop`; or a step of the workload's own is to take another number of
+        InapplicableError: as of `require_loop`; nothing would be trained; or a step of the workload's own is to take another number of
             optimizers.
     """
     make_batch = workload.make_batch
@@ -201,6 +202,10 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
         mode=setup.mode or workload.mode,
     )
     require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
+    if changed.mode == "train" and knobs.base in QUANTIZATIONS and knobs.adapter is None:
+        raise InapplicableError(
+            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
+        )
     if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
         raise InapplicableError(
             f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "

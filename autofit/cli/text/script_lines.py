@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
+from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.protocol import ScriptCall
 
@@ -59,6 +61,8 @@ def script_lines(
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
+    if knobs.adapter is not None or knobs.base is not None:
+        yield _adapt_line(knobs)
     if knobs.compile:
         yield "model = torch.compile(model)  # once it is on its device"
     if num_ranks > 1:
@@ -93,6 +97,14 @@ def _conversions(knobs: Knobs) -> str:
     if knobs.memory_format == "channels_last":
         parts.append("memory_format=torch.channels_last")
     return ", ".join(parts)
+
+
+def _adapt_line(knobs: Knobs) -> str:
+    told = {"adapter": knobs.adapter, "base": knobs.base}
+    if knobs.precision != Knobs().precision and (knobs.adapter is not None or knobs.base in QUANTIZATIONS):
+        told["precision"] = knobs.precision
+    options = ", ".join(f"{name}={json.dumps(value)}" for name, value in told.items() if value is not None)
+    return f"model = autofit.adapt(model, {options})  # before it is moved to the GPU"
 
 
 def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
