@@ -20,6 +20,7 @@ from workers.predict.fake import dynamo, fake_device, fake_gpu
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
+from workers.predict.kernels.registry import REGISTRY
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.data_parallel import DataParallel
@@ -62,6 +63,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
+    REGISTRY.begin_program()
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     if spec.workload.kind == "library":
@@ -189,7 +191,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=decisions.notes,
+        notes=(*decisions.notes, *mode.notes),
     )
 
 

@@ -119,7 +119,7 @@ class ScriptTracer:
         notes = list(self._watch.notes)
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
-        notes += self._decisions.notes
+        notes += (*self._decisions.notes, *self._mode.notes)
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:
