@@ -21,6 +21,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from workers import conv
+from workers.apply.attention import set_attention
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
@@ -139,8 +140,10 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     A conversion together with the move would leave temporaries of its own on the GPU.
 
     Raises:
-        InapplicableError: there is nothing to checkpoint.
+        DeviceError: the library of its attention is not installed.
+        InapplicableError: there is nothing to checkpoint, or no such attention.
     """
+    set_attention(model, knobs.attention)
     checkpoint_blocks(model, knobs.checkpointing)
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)

@@ -12,6 +12,7 @@ from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
+from workers.knobs.attention import IMPLEMENTATIONS
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
@@ -21,6 +22,7 @@ from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
 from workers.predict.kernels.registry import REGISTRY
+from workers.predict.kernels.stand_ins import asking
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.data_parallel import DataParallel
@@ -64,6 +66,8 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
     REGISTRY.begin_program()
+    asking.install()
+    asking.begin_program()
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     if spec.workload.kind == "library":
@@ -149,6 +153,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             setting.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
+        if (implementation := IMPLEMENTATIONS.get(spec.knobs.attention)) is not None:
+            asking.offer(implementation.name)
         with fake_device.parameters_diverted(mode):
             model = setting.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)
@@ -191,7 +197,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=(*decisions.notes, *mode.notes),
+        notes=(*decisions.notes, *mode.notes, *asking.notes()),
     )
 
 

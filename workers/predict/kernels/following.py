@@ -34,8 +34,7 @@ def outputs_of(
     Raises:
         WorkloadError: the function fails, or returns another number of tensors than the operator does.
     """
-    assert kernel.outputs is not None
-    result = _answer("outputs", kernel.outputs, func, args, kwargs)
+    result = _answer("outputs", kernel, func, args, kwargs)
     expected, num_made = len(func._schema.returns), len(result) if isinstance(result, tuple | list) else 1
     if result is None:
         num_made = 0
@@ -58,19 +57,19 @@ def scratch_of(
     """
     if kernel.scratch is None:
         return ()
-    made = _answer("scratch", kernel.scratch, func, args, kwargs)
+    made = _answer("scratch", kernel, func, args, kwargs)
     pieces = [_piece(func, size) for size in (made if isinstance(made, tuple | list) else [made])]
     return tuple(piece for piece in pieces if piece.dimensions != (0,))
 
 
 def _answer(
-    what: str,
-    function: Callable[..., Any],
-    func: torch._ops.OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    what: str, kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    function: Callable[..., Any] = getattr(kernel, what)
     args, kwargs = _whole(func, args, kwargs)
+    if kernel.by_name:
+        names = [argument.name for argument in func._schema.arguments if not argument.kwarg_only]
+        args, kwargs = (), {**dict(zip(names, args, strict=True)), **kwargs}
     try:
         return function(*args, **kwargs)
     except (WorkerError, WorkloadError):

@@ -60,7 +60,11 @@ _PYTORCHS = frozenset(
     }
 )
 # By namespace of the operators, the module here that knows them.
-_LIBRARIES = {"bitsandbytes": "workers.predict.kernels.bitsandbytes"}
+_LIBRARIES = {
+    "bitsandbytes": "workers.predict.kernels.bitsandbytes",
+    "flash_attn": "workers.predict.kernels.flash_attn2",
+    "flash_attn_3": "workers.predict.kernels.flash_attn3",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +74,12 @@ class Kernel:
     Attributes:
         outputs: see `autofit.register_kernel`; None where the operator has a fake function of its own.
         scratch: likewise; None where it takes nothing beside what it returns.
+        by_name: whether both take the arguments by the names that the operator gives them.
     """
 
     outputs: Outputs | None = None
     scratch: ScratchOf | None = None
+    by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
