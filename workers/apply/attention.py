@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -11,6 +13,10 @@ from torch import nn
 from workers.errors import DeviceError, InapplicableError, text_of
 from workers.knobs.attention import IMPLEMENTATIONS, Implementation
 from workers.shown import brief_error
+from workers.workload.libraries.finders import when_imported
+
+MODELS = "transformers.modeling_utils"
+DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
@@ -32,6 +38,41 @@ def set_attention(model: nn.Module, attention: str) -> None:
     _require_library(implementation, attention)
     for each in settable:
         _set(each, implementation, attention)
+
+
+@contextmanager
+def every_model_told(attention: str) -> Iterator[None]:
+    """Lets every model of transformers that is made in the block attend as the knob says.
+
+    For the process of a script, which does nothing else: it stays so.
+
+    Raises:
+        DeviceError: the library with the kernels is not installed.
+        InapplicableError: after the block, no such model was made.
+    """
+    implementation = IMPLEMENTATIONS.get(attention)
+    if implementation is None:
+        yield
+        return
+    _require_library(implementation, attention)
+    name, told = implementation.name, list[bool]()
+
+    def tell(module: Any) -> None:
+        decide = getattr(module.PreTrainedModel, DECIDING)
+
+        @functools.wraps(decide)
+        def decided(self: Any, _asked_for: Any, *args: Any, **kwargs: Any) -> Any:
+            told.append(True)
+            return decide(self, name, *args, **kwargs)
+
+        setattr(module.PreTrainedModel, DECIDING, decided)
+
+    when_imported(MODELS, tell)
+    yield
+    if not told:
+        raise InapplicableError(
+            f"attention {attention} is for models of transformers, and the script made none: leave it out"
+        )
 
 
 def _settable(module: nn.Module) -> Iterator[Any]:

@@ -12,7 +12,6 @@ from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
-from workers.knobs.attention import IMPLEMENTATIONS
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
@@ -153,8 +152,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             setting.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
-        if (implementation := IMPLEMENTATIONS.get(spec.knobs.attention)) is not None:
-            asking.offer(implementation.name)
+        asking.offer_for(spec.knobs)
         with fake_device.parameters_diverted(mode):
             model = setting.converted_model(workload.build_model(), spec.knobs)
         fake_device.move_to_device(mode, model)

@@ -32,7 +32,7 @@ _IMPLEMENTATIONS = {
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
     """How a script is called with its answer, and what to set in it first."""
     assert settings.script is not None
-    for line in _conv_lines(best.knobs, "cuda"):
+    for line in (*_conv_lines(best.knobs, "cuda"), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
     call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
     before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]

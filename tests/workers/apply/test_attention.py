@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from torch import nn
 
-from workers.apply.attention import set_attention
+from workers.apply.attention import MODELS, every_model_told, set_attention
 from workers.errors import DeviceError, InapplicableError
 
 
@@ -55,6 +56,36 @@ def test_another_model_is_told_in_a_sentence() -> None:
 def test_one_that_does_not_take_it_is_refused(model: nn.Module, said: str) -> None:
     with pytest.raises(InapplicableError, match=said):
         set_attention(model, "eager")
+
+
+def made_by_a_script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """How a model of transformers decides on its attention, as it is made."""
+
+    class PreTrainedModel:
+        def _check_and_adjust_attn_implementation(self, attn_implementation: str) -> str:
+            return attn_implementation
+
+    module = ModuleType(MODELS)
+    vars(module)["PreTrainedModel"] = PreTrainedModel
+    monkeypatch.setitem(sys.modules, MODELS, module)
+    return lambda asked_for: PreTrainedModel()._check_and_adjust_attn_implementation(asked_for)
+
+
+def test_every_model_of_a_script_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_by_a_script(monkeypatch)
+    with every_model_told("default"):
+        assert made("sdpa") == "sdpa"
+    with every_model_told("eager"):
+        assert made("sdpa") == "eager"
+
+
+def test_a_script_that_makes_no_such_model_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by_a_script(monkeypatch)
+    with (
+        pytest.raises(InapplicableError, match="the script made none: leave it out"),
+        every_model_told("eager"),
+    ):
+        pass
 
 
 def test_flash_attention_that_is_not_installed_is_said_how_to_get(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ def require_taken(query: Tensor) -> None:
     if query.dtype not in _HALF:
         dtype = str(query.dtype).removeprefix("torch.")
         raise InapplicableError(
-            f"FlashAttention takes fp16 and bf16 alone, and queries are {dtype}: add --precision bf16, "
-            "amp-bf16 or amp-fp16, or choose another --attention"
+            f"FlashAttention takes fp16 and bf16 alone, and queries are {dtype}: convert the model or "
+            "run it under autocast (--precision bf16, amp-bf16 or amp-fp16), or choose another --attention"
         )
     if query.size(-1) > _LARGEST_HEAD:
         raise InapplicableError(

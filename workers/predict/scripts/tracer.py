@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from workers.apply.attention import every_model_told
 from workers.errors import UnsupportedError, WorkerError
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.predict.explaining import Unpredictable, explanation
@@ -67,6 +68,7 @@ class ScriptTracer:
         answers.install(spec.architecture, name, self._watch.refuse, self._watch.notes.append)
         distributed.install(name, self._recorder, self._watch.refuse)
         begin(self._decisions)
+        asking.offer_for(spec.knobs)
         seed(spec.seed)
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
@@ -77,6 +79,7 @@ class ScriptTracer:
             self._watch.watching(),
             Shortcuts(self._watch, lambda: self._recorder.num_live).taken(),
             without_missing_operators(),
+            every_model_told(spec.knobs.attention),
         ):
             run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
         self._recorder.close()

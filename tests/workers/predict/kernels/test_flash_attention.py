@@ -111,7 +111,7 @@ def test_sizes_at_other_batches_follow_from_three(attribute: str) -> None:
     [
         (
             "in_fp32",
-            "FlashAttention takes fp16 and bf16 alone, and queries are float32: add --precision bf16",
+            "FlashAttention takes fp16 and bf16 alone, and queries are float32: convert the model",
         ),
         ("too_wide", "heads of at most 256 numbers, and these have 264"),
         ("odd_fa3", "FlashAttention 3 takes heads of a multiple of 8 numbers, and these have 36"),

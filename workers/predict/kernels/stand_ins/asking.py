@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from workers.apply.attention import DECIDING, MODELS
+from workers.knobs import Knobs
+from workers.knobs.attention import IMPLEMENTATIONS
 from workers.predict.kernels.stand_ins.finder import StandIn, StandInFinder
-from workers.workload.libraries.finders import ExecutingFinder
+from workers.workload.libraries.finders import when_imported
 
 _HERE = "workers.predict.kernels.stand_ins"
 FLASH_ATTENTION_2 = StandIn(
@@ -34,8 +35,7 @@ FLASH_ATTENTION_3 = StandIn(
     modules={"flash_attn_interface": f"{_HERE}.flash_attn3"},
 )
 # By transformers' names.
-_IMPLEMENTATIONS = {"flash_attention_2": FLASH_ATTENTION_2, "flash_attention_3": FLASH_ATTENTION_3}
-_MODELS = "transformers.modeling_utils"
+_LIBRARIES = {"flash_attention_2": FLASH_ATTENTION_2, "flash_attention_3": FLASH_ATTENTION_3}
 _REMEMBERING = (
     "_package_distribution_mapping",
     "is_flash_attn_2_available",
@@ -52,10 +52,7 @@ def install() -> None:
     if _installed:
         return
     _installed.append(True)
-    if _MODELS in sys.modules:
-        _listen(sys.modules[_MODELS])
-    else:
-        sys.meta_path.insert(0, ExecutingFinder((_MODELS,), _execute_and_listen))
+    when_imported(MODELS, _listen)
 
 
 def begin_program() -> None:
@@ -70,13 +67,19 @@ def notes() -> tuple[str, ...]:
     return tuple(stand_in.note for stand_in in _finder.offered.values())
 
 
+def offer_for(knobs: Knobs) -> None:
+    """Lets the library be found that a knob setting names; raises as `offer` does."""
+    if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
+        offer(implementation.name)
+
+
 def offer(implementation: str) -> None:
     """Lets the library of an attention be found, by transformers' name; does nothing for others.
 
     Raises:
         UnsupportedError: the library is installed, in a release that cannot be followed.
     """
-    stand_in = _IMPLEMENTATIONS.get(implementation)
+    stand_in = _LIBRARIES.get(implementation)
     if stand_in is None:
         return
     if stand_in.is_installed:
@@ -98,18 +101,12 @@ def _forget() -> None:
         vars(attention)["_loaded_implementation"] = None
 
 
-def _execute_and_listen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    execute(module)
-    _listen(module)
-
-
 def _listen(module: Any) -> None:
-    model = module.PreTrainedModel
-    decide = model._check_and_adjust_attn_implementation
+    decide = getattr(module.PreTrainedModel, DECIDING)
 
     @functools.wraps(decide)
     def decided(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> Any:
         offer(attn_implementation)
         return decide(self, attn_implementation, *args, **kwargs)
 
-    model._check_and_adjust_attn_implementation = decided
+    setattr(module.PreTrainedModel, DECIDING, decided)
