@@ -12,7 +12,6 @@ import argparse
 import math
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ def _import_first(folders: Sequence[str]) -> None:
 
 
 def errors_of(runs: Sequence[Run], answers: Sequence[Answer], quantity: str) -> list[float]:
-    """Relative errors of a quantity, in the order of the runs that measured it; infinite where there is none."""
+    """Relative errors of a quantity, of the runs that measured it; infinite where nothing is predicted."""
     return [
         answer.predicted[quantity] / run.measured[quantity] - 1 if quantity in answer.predicted else math.inf
         for run, answer in zip(runs, answers, strict=True)
@@ -118,7 +117,10 @@ def main() -> int:
             elif options.rows:
                 for quantity, num_bytes in answer.predicted.items():
                     error = num_bytes / run.measured[quantity] - 1
-                    print(f"{name} {run.name}: {quantity} {num_bytes / 2**20:,.0f} MiB, {error:+.2%}", file=sys.stderr)
+                    print(
+                        f"{name} {run.name}: {quantity} {num_bytes / 2**20:,.0f} MiB, {error:+.2%}",
+                        file=sys.stderr,
+                    )
     return min(failures, 1)
 
 

@@ -62,8 +62,7 @@ def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
     """
     if knobs.base not in QUANTIZATIONS or knobs.precision == "bf16":
         return model
-    import peft
-
+    peft: Any = imported("peft", f"adapter {knobs.adapter}", "a method")
     with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
         made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return made
@@ -72,18 +71,21 @@ def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
 @contextmanager
 def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
-    weights = [(layer, layer._parameters.pop("weight")) for layer in layers]
+    hidden = [(layer, layer.weight) for layer in layers]
+    for layer, _ in hidden:
+        del layer.weight
     try:
         yield
     finally:
-        for layer, weight in weights:
-            layer._parameters = {"weight": weight, **layer._parameters}
+        for layer, weight in hidden:
+            layer.weight = weight
 
 
 def quantize(module: nn.Module) -> None:
     """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
 
-    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put there.
+    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
+    there.
     """
     kind = _WEIGHTS.get(type(module).__name__)
     weight: Any = getattr(module, "weight", None)
@@ -91,7 +93,7 @@ def quantize(module: nn.Module) -> None:
         return
     import bitsandbytes
 
-    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)
+    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)  # noqa: SLF001 - no other name for it
 
 
 def _replace_layers(
@@ -99,7 +101,7 @@ def _replace_layers(
 ) -> bool:
     """Puts layers of bitsandbytes in the place of linear ones, with their weights; whether there are any."""
     make = getattr(bitsandbytes.nn, quantization.layer)
-    options = dict(quantization.options)
+    options: dict[str, Any] = dict(quantization.options)
     if quantization.has_compute_type:
         options["compute_dtype"] = compute_type
     kept = _kept(model)
@@ -117,7 +119,7 @@ def _replace_layers(
 
 
 def _kept(model: nn.Module) -> list[str]:
-    """Layers that transformers does not quantize: the head of a language model, and what shares its weights."""
+    """Layers that transformers does not quantize: a language model's head, and what shares its weights."""
     if not hasattr(model, "all_tied_weights_keys"):
         return []
     from transformers.quantizers.base import get_keys_to_not_convert

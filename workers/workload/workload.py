@@ -183,8 +183,8 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: as of `require_loop`; nothing would be trained; or a step of the workload's own is to take another number of
-            optimizers.
+        InapplicableError: as of `require_loop`; nothing would be trained; or a step of the workload's own is
+            to take another number of optimizers.
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:

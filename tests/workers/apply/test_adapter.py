@@ -96,7 +96,9 @@ def test_base_weights_are_kept_in_bfloat16_beside_an_adapter_in_float32(config: 
     ("base", "bytes_an_element"),
     [("nf4", 1 / 2 + 4 / 64), ("nf4-dq", 1 / 2 + 1 / 64 + 4 / (64 * 256)), ("int8", 1)],
 )
-def test_quantized_layers_are_there_in_so_many_bytes_an_element(config: Path, base: str, bytes_an_element: float):
+def test_quantized_layers_are_there_in_so_many_bytes_an_element(
+    config: Path, base: str, bytes_an_element: float
+):
     layers = NUM_LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
     num_trained = 2 * NUM_LAYERS * 2 * HIDDEN * RANK
     others = 2 * VOCABULARY * HIDDEN + (2 * NUM_LAYERS + 1) * HIDDEN

@@ -23,7 +23,11 @@ from workers.knobs.adapter import split_adapter
             {"r": 8, "targets": ["q_proj", "v_proj"], "use_rslora": True, "alpha": 10.0},
         ),
         ("trainable_tokens:token_indices=1,2", "trainable_tokens", {"token_indices": [1, 2]}),
-        ('{"peft_type": "OSF", "rank_pattern": {"q": 8}, "revision": null}', "osf", {"rank_pattern": {"q": 8}}),
+        (
+            '{"peft_type": "OSF", "rank_pattern": {"q": 8}, "revision": null}',
+            "osf",
+            {"rank_pattern": {"q": 8}},
+        ),
     ],
 )
 def test_a_method_and_its_options_are_read(text: str, method: str, options: dict[str, object]):
@@ -42,7 +46,13 @@ def test_what_was_read_is_written_so_that_it_reads_the_same(text: str):
 
 def test_a_file_of_peft_becomes_part_of_the_setting(tmp_path: Path):
     file = tmp_path / "adapter_config.json"
-    saved = {"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM", "peft_version": "0.21.2", "lora_alpha": None}
+    saved = {
+        "peft_type": "LORA",
+        "r": 4,
+        "task_type": "CAUSAL_LM",
+        "peft_version": "0.21.2",
+        "lora_alpha": None,
+    }
     file.write_text(json.dumps(saved))
     assert Knobs(adapter=str(file)).adapter == "lora:r=4"
 

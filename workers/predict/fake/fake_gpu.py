@@ -172,7 +172,15 @@ def _use_the_meta_guard_for_cuda() -> None:
 
 def _pretend_that_cuda_is_available() -> None:
     cuda: Any = torch.cuda
-    for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all", "set_rng_state"):
+    for name in (
+        "_lazy_init",
+        "init",
+        "synchronize",
+        "empty_cache",
+        "set_device",
+        "manual_seed_all",
+        "set_rng_state",
+    ):
         # Each its own: the compiler keeps rules by function, and refuses one that has two names.
         setattr(cuda, name, _doing_nothing())
     cuda.is_available = lambda: True
