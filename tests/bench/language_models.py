@@ -63,8 +63,9 @@ def predict(run: Run) -> Answer:
     return Answer(predicted={name: QUANTITIES[name](seen) for name in run.measured})
 
 
-def _import_first(folders: Sequence[str]) -> None:
+def _import_as_ran(folders: Sequence[str], hidden: Sequence[str]) -> None:
     sys.path[:0] = folders
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None hides a module
 
 
 def errors_of(runs: Sequence[Run], answers: Sequence[Answer], quantity: str) -> list[float]:
@@ -92,6 +93,12 @@ def main() -> int:
     parser.add_argument(
         "--library", action="append", default=[], help="a folder to import from first: src of peft, as it ran"
     )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        help="a library to hide, as what ran wants another",
+    )
     options = parser.parse_args()
     failures = 0
     print("| table | quantity | runs | median | p90 | asked |\n|---|---|---|---|---|---|")
@@ -101,8 +108,8 @@ def main() -> int:
         with ProcessPoolExecutor(
             options.jobs,
             mp_context=get_context("spawn"),
-            initializer=_import_first,
-            initargs=(options.library,),
+            initializer=_import_as_ran,
+            initargs=(options.library, options.without),
         ) as pool:
             answers = list(pool.map(predict, runs))
         for quantity, (median, ninth) in table.asked.items():
