@@ -117,6 +117,15 @@ def main() -> int:
             if errors:
                 found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
                 print(f"| {name} | {quantity} | {len(errors)} | {found} | {median:.1%}, {ninth:.1%} |")
+                for rule in dict.fromkeys(
+                    rule for run in runs if quantity in run.measured for rule in run.others
+                ):
+                    by_rule = [
+                        Answer(predicted=dict.fromkeys(run.measured, run.others[rule])) for run in runs
+                    ]
+                    errors = errors_of(runs, by_rule, quantity)
+                    found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
+                    print(f"| | {rule} | {len(errors)} | {found} | |")
         for run, answer in zip(runs, answers, strict=True):
             if answer.failure:
                 failures += 1

@@ -14,8 +14,8 @@ from workers.knobs import Knobs
 
 HEADER = "model,method,checkpointing,torch_version,other\n"
 OTHER = (
-    "experiment={}; blob=abc; autocast_adapter_dtype={}; reserved_p99=20000000000; "
-    "allocated_after_step_avg=6000000000.5"
+    "experiment={}; blob=abc; trainable=1000; total=5000; autocast_adapter_dtype={}; "
+    "reserved_p99=20000000000; allocated_after_step_avg=6000000000.5"
 )
 
 
@@ -34,6 +34,11 @@ def test_a_row_of_peft_is_two_runs_of_its_experiment(tmp_path: Path):
     assert long.measured == {"reserved after long steps": 20_000_000_000 + 2 * 2**20}
     assert mean.measured == {"allocated after a step": 6_000_000_000}
     assert long.knobs == mean.knobs == Knobs(adapter="lora:lora_alpha=64,r=32", base="bf16")
+    tokens, hidden, num_layers = 4 * peft.LONG, 3072, 28
+    assert long.others == {
+        "accelerate estimate-memory": 4 * 2 * 5000,
+        "16 bytes a parameter, 34 an activation": 2 * 4000 + 16 * 1000 + 34 * tokens * hidden * num_layers,
+    }
     make_batch = long.make().make_batch
     lengths = [make_batch(4, torch.device("cpu"))["input_ids"].shape for _ in range(2)]
     assert lengths == [(4, peft.MEAN), (4, peft.LONG)]

@@ -34,6 +34,7 @@ class Run:
         make: its workload, called in the process that traces it.
         measured: bytes, by the name of a quantity of `QUANTITIES`.
         fits: whether it ran; False where it ran out of the card's memory.
+        others: bytes that others' rules say its peak is, by their names.
     """
 
     table: str
@@ -46,6 +47,7 @@ class Run:
     measured: Mapping[str, int] = field(default_factory=dict)
     total_bytes: int | None = None
     fits: bool = True
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,24 @@ class Table:
     name: str
     read: Callable[[Path], list[Run]]
     asked: Mapping[str, tuple[float, float]]
+
+
+def by_rules(
+    *, num_weights: int, num_trained: int, weight_bytes: int, tokens: int, hidden: int, num_layers: int
+) -> dict[str, int]:
+    """What a peak is by two rules that people go by.
+
+    `accelerate estimate-memory`, "Training using Adam": four times the weights, whatever trains, at any batch.
+    16 bytes for a trained parameter beside the weights, and 34 bytes a token, layer and hidden unit for what
+    backward wants, attention scores left out (Korthikanti et al., 2022, "Reducing Activation Recomputation
+    in Large Transformer Models").
+    """
+    return {
+        "accelerate estimate-memory": 4 * weight_bytes * num_weights,
+        "16 bytes a parameter, 34 an activation": weight_bytes * (num_weights - num_trained)
+        + 16 * num_trained
+        + 34 * tokens * hidden * num_layers,
+    }
 
 
 class Seen:
