@@ -68,7 +68,7 @@ def by_rules(
 ) -> dict[str, int]:
     """What a peak is by two rules that people go by.
 
-    `accelerate estimate-memory`, "Training using Adam": four times the weights, whatever trains, at any batch.
+    `accelerate estimate-memory`, "Training using Adam": four times the weights, whatever is trained.
     16 bytes for a trained parameter beside the weights, and 34 bytes a token, layer and hidden unit for what
     backward wants, attention scores left out (Korthikanti et al., 2022, "Reducing Activation Recomputation
     in Large Transformer Models").
