@@ -175,3 +175,10 @@ def test_another_model_in_the_same_process_looks_for_libraries_as_they_are(tmp_p
     trace = of_transformers(tmp_path, "default")
     assert trace.notes == ()
     assert not any("flash_attn" in a.operator for a in trace.allocations)
+
+
+def test_a_batch_without_padding_is_attended_without_a_mask_as_on_a_gpu(tmp_path: Path) -> None:
+    trace = of_transformers(tmp_path, "default")
+    attended = {a.operator for a in trace.allocations if "scaled_dot_product" in a.operator}
+    assert "aten._scaled_dot_product_flash_attention" in attended  # which takes none
+    assert not any("efficient" in operator for operator in attended)
