@@ -95,6 +95,12 @@ def test_flash_attention_3_sizes_its_sums_by_the_tiles_of_a_card() -> None:
     assert formulas == ["flash3_packed_rows"] * 3 + ["flash3_packed_keys"] * 2
 
 
+def test_pytorchs_kernel_takes_the_same_where_another_library_calls_it() -> None:
+    backward = taken(traced("efficient"), "aten._efficient_attention_backward")
+    sums, tiles = ("elements", (BATCH, HEADS, ROWS)), "efficient_query_gradient"
+    assert backward.scratch[-2:] == [sums, (tiles, (BATCH, HEADS, ROWS, SIZE))]
+
+
 @pytest.mark.parametrize("attribute", ["fa2", "packed_fa2", "packed_fa3"])
 def test_sizes_at_other_batches_follow_from_three(attribute: str) -> None:
     curve = PeakCurve([traced(attribute, size) for size in (2, 3, 5)])
