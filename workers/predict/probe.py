@@ -19,7 +19,7 @@ from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu
+from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
@@ -69,6 +69,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
     REGISTRY.begin_program()
+    of_transformers.install()
     asking.install()
     asking.begin_program()
     if spec.workload.kind == "script":
