@@ -161,6 +161,7 @@ class PredictedCurve:
                     size=each.size,
                     largest=each.largest,
                     moves_bytes=max(0, most_bytes - peak.high_bytes),
+                    batch_size=trace.batch_size,
                 )
                 for each in trace.assumptions
             ),

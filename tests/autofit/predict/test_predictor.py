@@ -25,6 +25,7 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
 from autofit.predict.plan_sources import CardPlans
 from autofit.predict.predictor import Predictor, raise_if_failed
+from autofit.report.words import assumed_sizes
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
@@ -34,7 +35,7 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import Allocation, Category, Scratch, Trace
+from workers.trace import Allocation, Assumption, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -285,6 +286,24 @@ def test_no_size_fits_whose_high_end_is_above_the_budget(
     assert likely.peak_reserved_bytes(8) == curve(8).interval.likely_bytes
     typical = PredictedCurve("step", CUDNN, card, step(), residuals=OFF, plans=plans, on_grid=True)
     assert (high_bytes == typical(8).interval.high_bytes) == is_less
+
+
+def test_an_assumed_size_is_told_with_the_batch_size_that_it_was_traced_at(
+    predictor: Predictor, worker: Any, make_trace: Any, card: Card
+) -> None:
+    def masks(batch_size: int) -> Trace:
+        most = 4096 * batch_size
+        assumed = Assumption(site="mask.py:5:loss", what="elements", size=most // 2, largest=most)
+        return dataclasses.replace(make_trace(batch_size), assumptions=(assumed,))
+
+    worker.trace_at = masks
+    curve, traced = predictor.curve(CUDNN, card), TRACED_BATCH_SIZES[0]
+    said = f"elements at mask.py:5:loss: 8,192 assumed of at most 16,384 at batch {traced}"
+    assert assumed_sizes(curve(28474)) == (said,)
+    assert assumed_sizes(curve(traced)) == (said.removesuffix(f" at batch {traced}"),)
+    assert assumed_sizes(predictor.estimate(CUDNN, card, 8)) == (
+        "elements at mask.py:5:loss: 16,384 assumed of at most 32,768",
+    )
 
 
 def test_the_same_step_on_another_card_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:
