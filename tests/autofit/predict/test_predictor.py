@@ -23,17 +23,19 @@ from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
+from autofit.predict.plan_sources import CardPlans
 from autofit.predict.predictor import Predictor, raise_if_failed
+from autofit.report.words import assumed_sizes
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
 from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Allocation, Category, Scratch, Trace
+from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Allocation, Assumption, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -289,6 +291,52 @@ def test_the_outcome_of_a_prediction_holds_the_high_end_against_the_budget(make_
     outcome = in_doubt.outcome(8, interval.high_bytes - 1)
     assert outcome.budgeted_bytes == interval.high_bytes == in_doubt.peak_reserved_bytes(8)
     assert outcome.verdict is not Verdict.FITS
+
+
+@pytest.mark.parametrize("most", [{"mib_per_sample": 10}, {"scratch_mib_per_sample": 15}])
+@pytest.mark.parametrize("risk", [Risk.SAFE, Risk.WORST])
+def test_no_size_fits_whose_high_end_is_above_the_budget(
+    workload: Any, card: Card, make_trace: Any, most: dict[str, int], risk: Risk
+) -> None:
+    """Where values decide sizes, the step with the largest of them may reserve less than the assumed one."""
+
+    def step(**changed: int) -> PeakCurve:
+        return PeakCurve([make_trace(size, **changed) for size in TRACED_BATCH_SIZES])
+
+    plans, is_less = CardPlans(FormulaPlans, FormulaPlans), "mib_per_sample" in most
+    curve = PredictedCurve(
+        "step", CUDNN, card, step(), residuals=OFF, plans=plans, on_grid=True, risk=risk, at_most=step(**most)
+    )
+    high_bytes = curve(8).interval.high_bytes
+    assert high_bytes > curve(8).interval.likely_bytes
+    assert curve.peak_reserved_bytes(8) == high_bytes
+    assert curve.peak_reserved_bytes(9, stop_above_bytes=high_bytes) > high_bytes
+    assert curve.verdict(8, high_bytes) is curve.outcome(8, high_bytes).verdict is Verdict.FITS
+    assert curve.verdict(8, high_bytes - 1) is not Verdict.FITS
+    assert curve.runs_with_smallest_plans(8, high_bytes)
+    assert curve.lower_bound_bytes(8) <= high_bytes
+    likely = curve.at_risk(Risk.LIKELY)
+    assert likely.peak_reserved_bytes(8) == curve(8).interval.likely_bytes
+    typical = PredictedCurve("step", CUDNN, card, step(), residuals=OFF, plans=plans, on_grid=True)
+    assert (high_bytes == typical(8).interval.high_bytes) == is_less
+
+
+def test_an_assumed_size_is_told_with_the_batch_size_that_it_was_traced_at(
+    predictor: Predictor, worker: Any, make_trace: Any, card: Card
+) -> None:
+    def masks(batch_size: int) -> Trace:
+        most = 4096 * batch_size
+        assumed = Assumption(site="mask.py:5:loss", what="elements", size=most // 2, largest=most)
+        return dataclasses.replace(make_trace(batch_size), assumptions=(assumed,))
+
+    worker.trace_at = masks
+    curve, traced = predictor.curve(CUDNN, card), TRACED_BATCH_SIZES[0]
+    said = f"elements at mask.py:5:loss: 8,192 assumed of at most 16,384 at batch {traced}"
+    assert assumed_sizes(curve(28474)) == (said,)
+    assert assumed_sizes(curve(traced)) == (said.removesuffix(f" at batch {traced}"),)
+    assert assumed_sizes(predictor.estimate(CUDNN, card, 8)) == (
+        "elements at mask.py:5:loss: 16,384 assumed of at most 32,768",
+    )
 
 
 def test_the_same_step_on_another_card_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:
