@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from workers.knobs import Knobs
 from workers.knobs.allocator import ALLOCATORS
+from workers.knobs.base import BASES
 from workers.knobs.checkpointing import CHECKPOINTINGS
 from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
 from workers.knobs.memory_format import MEMORY_FORMATS
@@ -50,6 +51,8 @@ knobs = st.builds(
     allocator=st.sampled_from([*ALLOCATORS, "max_split:64"]),
     grad_accumulation=st.integers(1, 64),
     compile=st.booleans(),
+    adapter=st.none() | st.sampled_from(["lora:r=16", "ia3", "lora:r=4,targets=q,v,use_dora=true"]),
+    base=st.none() | st.sampled_from(BASES),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
     optimizer_in_backward=st.booleans(),
 )
@@ -166,7 +169,8 @@ def test_gradients_are_clipped_to_a_number_above_0(norm):
 def test_a_record_from_before_there_was_a_knob_has_its_default():
     reference = WorkloadRef(kind="builtin", target="gpt2")
     data = json.loads(TrialSpec(workload=reference, batch_size=1, probe=Probe.PREDICT).to_json())
-    del data["knobs"]["clip_grad_norm"], data["knobs"]["optimizer_in_backward"]
+    for name in ("clip_grad_norm", "optimizer_in_backward", "adapter", "base"):
+        del data["knobs"][name]
     assert TrialSpec.from_json(json.dumps(data)).knobs == Knobs()
 
 
@@ -223,6 +227,8 @@ def test_knobs_are_named_in_json_one_by_one():
         "global_batch": None,
         "compile": False,
         "attention": "default",
+        "adapter": None,
+        "base": None,
         "clip_grad_norm": None,
         "optimizer_in_backward": False,
     }

@@ -51,6 +51,8 @@ EXAMPLES = [
     ("global-batch", "256", "knobs.global_batch", 256),
     ("compile", "true", "knobs.compile", True),
     ("attention", "math", "knobs.attention", "math"),
+    ("adapter", "LoRA:r=8", "knobs.adapter", "lora:r=8"),
+    ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     (
         "search",

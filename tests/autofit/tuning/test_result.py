@@ -94,6 +94,8 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "global_batch": None,
         "compile": False,
         "attention": "default",
+        "adapter": None,
+        "base": None,
         "clip_grad_norm": None,
         "optimizer_in_backward": False,
     }
