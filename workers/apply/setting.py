@@ -1,7 +1,9 @@
 """Applies knobs to PyTorch for the length of a trial, and puts every flag back.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
-    model       bfloat16, channels last, checkpoints  converted_model, before it goes to the device
+    model       its weights' types, channels last,    converted_model, before it goes to the device
+                checkpoints
+                adapters                              adapted_model, on the device
                 torch.compile                         placed_model, which takes it there
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
@@ -21,12 +23,17 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from workers import conv
+from workers.apply import adapter, base
+from workers.apply.adapter import with_adapter
+from workers.apply.attention import set_attention
+from workers.apply.base import prepared, with_base
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
 from workers.knobs import KNOBS, Knobs
+from workers.knobs.base import QUANTIZATIONS
 
 _AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
@@ -139,9 +146,12 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     A conversion together with the move would leave temporaries of its own on the GPU.
 
     Raises:
-        InapplicableError: there is nothing to checkpoint.
+        DeviceError: a library is not installed here.
+        InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
     """
+    set_attention(model, knobs.attention)
     checkpoint_blocks(model, knobs.checkpointing)
+    model = with_base(model, knobs)
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":
@@ -153,9 +163,37 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
 
 
 def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
-    """The model on its device, there to be compiled with its first batch if the knobs say so."""
-    model = model.to(device)
+    """The model on its device, adapted, and there to be compiled with its first batch if the knobs say so.
+
+    Raises:
+        InapplicableError, DeviceError: as of `adapted_model`.
+    """
+    model = adapted_model(model.to(device), knobs)
     return compiled(model) if knobs.compile else model
+
+
+def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
+    """A model on its device, with its adapter where the knobs name one.
+
+    Raises:
+        InapplicableError: the adapter does not go with the model.
+        DeviceError: the library peft is not installed here.
+    """
+    if knobs.adapter is None:
+        return model
+    return with_adapter(prepared(model, knobs), knobs.adapter, in_float32=knobs.precision != "bf16")
+
+
+def import_libraries(knobs: Knobs) -> None:
+    """Imports what the knobs are applied by, before a device is there that they would ask about.
+
+    Raises:
+        DeviceError: one of them is not installed here.
+    """
+    if knobs.base in QUANTIZATIONS:
+        base.library(knobs.base)
+    if knobs.adapter is not None:
+        adapter.library(knobs.adapter)
 
 
 def converted_batch(batch: Any, knobs: Knobs) -> Any:

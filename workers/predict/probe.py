@@ -10,16 +10,21 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 from workers import conv
 from workers.allocator import AllocatorSettings
 from workers.apply import process_state, setting
+from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
+from workers.knobs import Knobs
+from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu
+from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
+from workers.predict.kernels.registry import REGISTRY
+from workers.predict.kernels.stand_ins import asking
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.data_parallel import DataParallel
@@ -30,7 +35,8 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
+from workers.workload.in_backward import make_in_backward
+from workers.workload.optimizers import make_optimizers, require_library
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
@@ -62,6 +68,10 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
+    REGISTRY.begin_program()
+    of_transformers.install()
+    asking.install()
+    asking.begin_program()
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     if spec.workload.kind == "library":
@@ -121,6 +131,7 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
+    setting.import_libraries(spec.knobs)
     device_kind = "cpu" if spec.is_for_host else "cuda"
     algorithm = setting.algorithm_on(spec.knobs, device_kind)
     log = CallLog() if spec.with_calls else None
@@ -147,17 +158,19 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             setting.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
+        asking.offer_for(spec.knobs)
         with fake_device.parameters_diverted(mode):
             model = setting.converted_model(workload.build_model(), spec.knobs)
-        fake_device.move_to_device(mode, model)
+            fake_device.move_to_device(mode, model, then=quantize)
+            model = setting.adapted_model(model, spec.knobs)
         model.train(training)
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
-            if workload.optimizer == EIGHT_BIT:
+            if isinstance(workload.optimizer, str):
                 with fake_gpu.unseen():
-                    eight_bit_library()
-            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
+                    require_library(workload.optimizer)
+            optimizer = _optimizers(workload, model, spec.knobs, recorder)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -189,8 +202,28 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=decisions.notes,
+        notes=(*decisions.notes, *mode.notes, *asking.notes(), *_left_out(workload)),
     )
+
+
+def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:
+    if not knobs.optimizer_in_backward:
+        return make_optimizers(workload, model, knobs.optimizer_impl)
+
+    def tell(parameter: torch.Tensor) -> None:
+        recorder.recategorize(gradients([parameter]), Category.GRADIENT)
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(tell)  # before the one that frees it
+    return make_in_backward(workload, model, knobs.optimizer_impl)
+
+
+def _left_out(workload: Workload) -> tuple[str, ...]:
+    """What of a named optimizer's step is not in the trace."""
+    optimizer = workload.optimizer if workload.mode == "train" else None
+    said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
+    return (f"{optimizer}: {said}",) if said else ()
 
 
 def _parallel(
@@ -278,6 +311,8 @@ class _TracedStep:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
+            clip_grad_norm=knobs.clip_grad_norm,
+            in_backward=knobs.optimizer_in_backward,
             phase=self._begin_phase,
             part=self._part,
         )

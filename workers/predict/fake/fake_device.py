@@ -18,6 +18,7 @@ from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
+from workers.predict.kernels import following
 from workers.predict.values.known import followed
 from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
@@ -57,6 +58,12 @@ class FakeDeviceMode(TorchDispatchMode):
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
+        self._strangers: dict[torch._ops.OpOverload, None] = {}  # operators of nobody that is known
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the operators that ran, in sentences."""
+        return following.notes(self._strangers)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -94,9 +101,19 @@ class FakeDeviceMode(TorchDispatchMode):
         if func in composites.WITH_TEMPORARIES:
             with self:
                 return composites.WITH_TEMPORARIES[func](*args, **kwargs)
-        result = self._shapes.run(func, args, kwargs)
+        result = self._result(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
+        return result
+
+    def _result(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kernel = following.kernel_of(func)
+        if kernel is not None and kernel.outputs is not None:
+            with self.fake_mode:
+                return following.outputs_of(kernel, func, args, kwargs)
+        result = self._shapes.run(func, args, kwargs)
+        if following.is_unknown(func):
+            self._strangers[func] = None
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
@@ -256,9 +273,13 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
 
 @contextmanager
 def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter."""
+    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter.
+
+    So does `Parameter` itself, or a class of a library that is made of one, given fake data.
+    """
     fake: Any = FakeTensor
-    make, initialize = fake.__new__, fake.__init__
+    tensor: Any = torch.Tensor
+    make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor)):
@@ -270,18 +291,31 @@ def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
         if not (args and isinstance(args[0], torch.Tensor)):
             initialize(self, *args, **kwargs)
 
+    def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
+        """A library's own class of parameters goes on with a fake one, which is not of that class."""
+        if isinstance(data, FakeTensor):
+            return torch.nn.Parameter(data, requires_grad=requires_grad)
+        return make_subclass(cls, data, requires_grad, **kwargs)
+
     fake.__new__, fake.__init__ = staticmethod(made), initialized
+    tensor._make_subclass = staticmethod(made_of_class)
     try:
         yield
     finally:
         fake.__new__, fake.__init__ = make, initialize
+        tensor._make_subclass = make_subclass
 
 
-def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+def move_to_device(
+    mode: FakeDeviceMode, model: torch.nn.Module, then: Callable[[torch.nn.Module], None] = lambda _: None
+) -> None:
     """Does what `model.to(device)` does to parameters and buffers, in the same order.
 
     `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
     Parameters that several modules share stay shared.
+
+    Args:
+        then: is given each module whose own parameters and buffers are there.
     """
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
@@ -298,6 +332,7 @@ def move_to_device(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
                 module._buffers[name] = mode.moved(buffer)
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
+        then(module)
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -19,11 +19,11 @@ from workers.workload.references import names_like
 _NUM_NEAR = 3
 
 
-def imported(package: str, wanted: str) -> ModuleType:
-    """The library of a reference.
+def imported(package: str, wanted: str, what: str = "a model") -> ModuleType:
+    """The library of a reference, or of a knob's value.
 
     Args:
-        wanted: the reference, for the message.
+        wanted, what: the reference or value, and what it is, for the message.
 
     Raises:
         DeviceError: it is not installed here.
@@ -38,8 +38,7 @@ def imported(package: str, wanted: str) -> ModuleType:
         if error.name != package:
             raise
         raise DeviceError(
-            f"{wanted} is a model of {package}, which is not installed where trials run: "
-            f"pip install {package}"
+            f"{wanted} is {what} of {package}, which is not installed where trials run: pip install {package}"
         ) from error
 
 

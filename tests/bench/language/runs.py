@@ -1,0 +1,133 @@
+"""A run of a language model as a table has it, and what is predicted of it from one trace.
+
+The tables measure different things, most of them after a step or a phase and not at a peak. So each run
+says which quantities it measured, by name, and each name is computed here, from the trace of the run's own
+batch: nothing is interpolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from workers.allocator.caching import CachingAllocator
+from workers.knobs import Knobs
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.plans.offline_plans import offline_source
+from workers.trace import Trace
+from workers.workload.workload import Workload
+
+Quantity = Callable[["Seen"], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a table.
+
+    Attributes:
+        name: unlike any other of the table.
+        group: the method or model that tables are split by.
+        make: its workload, called in the process that traces it.
+        measured: bytes, by the name of a quantity of `QUANTITIES`.
+        fits: whether it ran; False where it ran out of the card's memory.
+        others: bytes that others' rules say its peak is, by their names.
+    """
+
+    table: str
+    name: str
+    group: str
+    make: Callable[[], Workload]
+    batch_size: int
+    architecture: str
+    knobs: Knobs = field(default_factory=Knobs)
+    measured: Mapping[str, int] = field(default_factory=dict)
+    total_bytes: int | None = None
+    fits: bool = True
+    others: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of runs.
+
+    Attributes:
+        asked: by quantity, the median and the ninth decile of the errors, as shares, that are asked for.
+    """
+
+    name: str
+    read: Callable[[Path], list[Run]]
+    asked: Mapping[str, tuple[float, float]]
+
+
+def by_rules(
+    *, num_weights: int, num_trained: int, weight_bytes: int, tokens: int, hidden: int, num_layers: int
+) -> dict[str, int]:
+    """What a peak is by two rules that people go by.
+
+    `accelerate estimate-memory`, "Training using Adam": four times the weights, whatever is trained.
+    16 bytes for a trained parameter beside the weights, and 34 bytes a token, layer and hidden unit for what
+    backward wants, attention scores left out (Korthikanti et al., 2022, "Reducing Activation Recomputation
+    in Large Transformer Models").
+    """
+    return {
+        "accelerate estimate-memory": 4 * weight_bytes * num_weights,
+        "16 bytes a parameter, 34 an activation": weight_bytes * (num_weights - num_trained)
+        + 16 * num_trained
+        + 34 * tokens * hidden * num_layers,
+    }
+
+
+class Seen:
+    """What a trace of one size says on a card."""
+
+    def __init__(self, trace: Trace, architecture: str) -> None:
+        conditions = Conditions(
+            plans=(offline_source(architecture, torch.__version__),),
+            conv_algo="cudnn",
+            architecture=architecture,
+            allow_tf32=True,
+        )
+        on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
+        self._trace = trace
+        self._sizes = on_card.by_first_source.sizes(Level.LIKELY)
+        self.replay = on_card.likely().replay
+
+    def live_bytes(self, mark: str | None = None) -> int:
+        """What is allocated where a mark stands; None for the end of the trace."""
+        end = len(self._trace.events) if mark is None else self._position(mark)
+        return self._replayed(end).allocated_bytes
+
+    def reserved_after(self, emptied_at: str) -> int:
+        """What is reserved at the end, where the cache was emptied at a mark."""
+        return self._replayed(len(self._trace.events), emptied_at=self._position(emptied_at)).reserved_bytes
+
+    def _position(self, mark: str) -> int:
+        return next(each.position for each in self._trace.marks if each.name == mark)
+
+    def _replayed(self, end: int, *, emptied_at: int | None = None) -> CachingAllocator:
+        allocator, blocks = CachingAllocator(), {}
+        for position, event in enumerate(self._trace.events[:end]):
+            if position == emptied_at:
+                allocator.empty_cache()
+            if event < 0:
+                if ~event in blocks:
+                    allocator.free(blocks.pop(~event))
+            elif self._sizes[event]:
+                blocks[event] = allocator.malloc(self._sizes[event])
+        return allocator
+
+
+# A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
+QUANTITIES: dict[str, Quantity] = {
+    "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
+    "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
+    "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
+    "allocated after a step": lambda seen: seen.live_bytes(),
+    "allocated after the model": lambda seen: seen.live_bytes("step 1 input"),
+    "allocated after forward": lambda seen: seen.live_bytes("step 2 backward"),
+    "allocated after backward": lambda seen: seen.live_bytes("step 2 optimizer"),
+}

@@ -1,0 +1,127 @@
+"""Keeps a model's own weights in another type, or quantized by the library bitsandbytes.
+
+A linear layer is quantized as it goes to the device, one after the other, as transformers loads such a
+model: then a layer's weights are there in 16 bits only while it is quantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from workers.errors import InapplicableError
+from workers.knobs import Knobs
+from workers.knobs.base import FLOATS, QUANTIZATIONS, Quantization
+from workers.workload.libraries.importing import imported
+
+# What products are computed in; of the other precisions float32, which is bitsandbytes' default.
+_COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
+# Classes of weights by that of their layer.
+_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values()}
+_KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
+
+
+def library(base: str) -> ModuleType:
+    """The library that quantizes.
+
+    Raises:
+        DeviceError: it is not installed here.
+    """
+    return imported("bitsandbytes", f"base {base}", "a quantization")
+
+
+def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
+    """The model, on the CPU, with its weights as the knob says; quantized once they are on their device.
+
+    Raises:
+        InapplicableError: it has no linear layers to quantize.
+        DeviceError: bitsandbytes is not installed here.
+    """
+    if knobs.base is None:
+        return model
+    if knobs.base in FLOATS:
+        return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
+    quantization = QUANTIZATIONS[knobs.base]
+    compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
+    model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
+    if not _replace_layers(model, quantization, library(knobs.base), compute_type):
+        raise InapplicableError(f"base {knobs.base} quantizes linear layers, and the model has none")
+    setattr(model, quantization.mark, True)
+    return model
+
+
+def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
+    """A model with quantized layers, ready for an adapter: what is not quantized is float32, as peft has it.
+
+    Where all is to be bfloat16, it stays that.
+    """
+    if knobs.base not in QUANTIZATIONS or knobs.precision == "bf16":
+        return model
+    peft: Any = imported("peft", f"adapter {knobs.adapter}", "a method")
+    with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
+        made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return made
+
+
+@contextmanager
+def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
+    hidden = [(layer, layer.weight) for layer in layers]
+    for layer, _ in hidden:
+        del layer.weight
+    try:
+        yield
+    finally:
+        for layer, weight in hidden:
+            layer.weight = weight
+
+
+def quantize(module: nn.Module) -> None:
+    """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
+
+    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
+    there.
+    """
+    kind = _WEIGHTS.get(type(module).__name__)
+    weight: Any = getattr(module, "weight", None)
+    if kind is None or not weight.is_floating_point():
+        return
+    import bitsandbytes
+
+    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)  # noqa: SLF001 - no other name for it
+
+
+def _replace_layers(
+    model: nn.Module, quantization: Quantization, bitsandbytes: Any, compute_type: torch.dtype
+) -> bool:
+    """Puts layers of bitsandbytes in the place of linear ones, with their weights; whether there are any."""
+    make = getattr(bitsandbytes.nn, quantization.layer)
+    options: dict[str, Any] = dict(quantization.options)
+    if quantization.has_compute_type:
+        options["compute_dtype"] = compute_type
+    kept = _kept(model)
+    layers = [
+        (path, layer)
+        for path, layer in model.named_modules()
+        if type(layer) is nn.Linear and path not in kept
+    ]
+    for path, layer in layers:
+        made = make(layer.in_features, layer.out_features, layer.bias is not None, **options)
+        made.weight.data, made.bias = layer.weight.data, layer.bias
+        made.requires_grad_(False)
+        model.set_submodule(path, made)
+    return bool(layers)
+
+
+def _kept(model: nn.Module) -> list[str]:
+    """Layers that transformers does not quantize: a language model's head, and what shares its weights."""
+    if not hasattr(model, "all_tied_weights_keys"):
+        return []
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    return list(get_keys_to_not_convert(model))
