@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autofit.questions.observe import ObservedPeak
     from autofit.training.apply import apply_conv_algo, checkpoint_blocks
     from autofit.training.find_batch_size import find_executable_batch_size
+    from autofit.training.kernels import register_kernel
     from autofit.training.lengths import BatchLengths, worst_case_lengths
     from autofit.training.probe_step import StepPeak, probe_step
     from autofit.tuning.result import Best, FrontierEntry, TuneResult
@@ -60,6 +61,7 @@ __all__ = [
     "observe",
     "peak_curve",
     "probe_step",
+    "register_kernel",
     "tune",
     "worst_case_lengths",
 ]
@@ -89,6 +91,7 @@ _PLACES = {
     "observe": "autofit.api",
     "peak_curve": "autofit.api",
     "probe_step": "autofit.training.probe_step",
+    "register_kernel": "autofit.training.kernels",
     "tune": "autofit.api",
     "worst_case_lengths": "autofit.training.lengths",
 }

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from workers.documents import parse_json
 from workers.knobs import Knobs
+from workers.knobs.attention import IMPLEMENTATIONS
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.plain import from_plain
 from workers.setup import Setup
@@ -112,7 +113,8 @@ class ScriptCall:
     @staticmethod
     def why_not(knobs: Knobs, setup: Setup) -> str | None:
         """Why a script cannot be run under these knobs and this setup; None where it can."""
-        own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo).to_dict()
+        attention = knobs.attention if knobs.attention in IMPLEMENTATIONS else Knobs().attention
+        own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo, attention=attention).to_dict()
         misplaced = [
             f"{name} {value}"
             for name, value in knobs.to_dict().items()

@@ -66,7 +66,7 @@ class ModelClass(StrEnum):
 _LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
 # Grouped layers of ResNeXt make a quarter of what its convolutions give, those of MobileNet half.
 _LEAST_GROUPED_SHARE = 0.1
-_ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "aten._softmax")
+_ATTENTION = ("scaled_dot_product", "flash_attention", "flash_attn", "efficient_attention", "aten._softmax")
 _RECURRENT = ("rnn", "lstm", "gru")
 # Those whose scratch memory `workers/predict/recording/hidden.py` leaves out.
 _UNKNOWN_SCRATCH = ("aten.sort", "aten.topk", "aten.cum", "aten._unique", "aten.unique", "aten._fft")

@@ -20,6 +20,11 @@ _OF_CUDNN = {
     "cudnn_attention": "AMD's cards have no cuDNN for --attention cudnn: choose another backend, or name an "
     "NVIDIA card",
 }
+_OF_NVIDIA = {
+    **_OF_CUDNN,
+    "flash_attn": "what FlashAttention takes on AMD's cards is not known: choose another --attention, or "
+    "name an NVIDIA card",
+}
 _CONVOLUTIONS = (
     "AMD's cards run convolutions with MIOpen, whose workspaces are not known: name an NVIDIA card, or "
     "predict PyTorch's own kernels with --conv-algo native"
@@ -34,7 +39,7 @@ def why_unpredictable(knobs: Knobs, trace: Trace, card: Card) -> str | None:
     if leaves_some_to_backend(convolutions, knobs.conv_algo):
         return _CONVOLUTIONS
     operators = {allocation.operator for allocation in trace.allocations}
-    return next((why for part, why in _OF_CUDNN.items() if any(part in name for name in operators)), None)
+    return next((why for part, why in _OF_NVIDIA.items() if any(part in name for name in operators)), None)
 
 
 def require_predictable(knobs: Knobs, trace: Trace, card: Card) -> None:

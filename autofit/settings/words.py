@@ -58,12 +58,14 @@ def configuration(
     """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
     Beside precision and optimizer they are named where they are not the default, those that were searched are
-    not. The kind of the batches and the ranks are named where there are several. A script has none of them:
-    it decides by itself.
+    not. The kind of the batches and the ranks are named where there are several. A script decides by itself,
+    but for an attention that its models are told to take.
     """
-    if of_script:
-        return "the script's own precision and optimizer"
     default = Knobs()
+    if of_script:
+        own = "the script's own precision and optimizer"
+        is_told = knobs.attention != default.attention and "attention" not in searched
+        return f"{own} · {in_words('attention', knobs.attention)}" if is_told else own
     others = [name for name in KNOBS if name not in ("conv_algo", "optimizer_impl")]
     parts = {
         name: in_words(name, getattr(knobs, name))

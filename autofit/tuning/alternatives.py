@@ -145,6 +145,8 @@ def card_answers(
 ) -> tuple[CardAnswer, ...]:
     """The largest batch of one knob setting on each of `cards` that it is predicted on, in their order.
 
+    Those that cannot run it at all are left out too.
+
     Args:
         curve: of the setting, on any card.
         cards: the smallest first.
@@ -159,12 +161,14 @@ def card_answers(
         named = card_named(gpu.key, num_ranks)
         if curve.why_unpredictable_on(named, sizes[0]) is not None:
             continue
+        on_card = by_architecture.setdefault(gpu.architecture, curve.on(named))
+        if on_card.why_refused(sizes[0]) is not None:  # its kernels are not for that card
+            continue
         try:
             budget = budget_of(gpu, margin=margin, reserve_bytes=reserve_bytes, num_ranks=num_ranks)
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None
         else:
-            on_card = by_architecture.setdefault(gpu.architecture, curve.on(named))
             largest = largest_fitting_batch(on_card, budget.usable_bytes, sizes=sizes).largest_batch
         answers.append(CardAnswer(gpu=gpu.key, total_bytes=gpu.total_bytes, largest_batch=largest))
     return tuple(reversed(answers))

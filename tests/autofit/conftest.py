@@ -50,6 +50,7 @@ def step_trace(
     scratch_mib_per_sample: int = 0,
     num_extra: int = 0,
     num_channels: int | None = None,
+    operator: str = "aten.empty",
 ) -> Trace:
     """The step's trace, every tensor in a segment of its own.
 
@@ -57,6 +58,7 @@ def step_trace(
         scratch_mib_per_sample: freed before the samples' tensor is asked for.
         num_extra: tensors of 32 MiB beside, which make the events differ.
         num_channels: in place of the scratch, the workspace of a 5×5 convolution of 112×112 maps.
+        operator: that asks for the tensors.
     """
     sizes = [(PARAMETER_MIB, Category.PARAMETER, "")]
     sizes += [(scratch_mib_per_sample * batch_size, Category.OTHER, "scratch")]
@@ -67,7 +69,7 @@ def step_trace(
             num_bytes=mib * MIB,
             category=category,
             module=module,
-            operator="aten.empty",
+            operator=operator,
             source="step.py:1:loss",
             dtype="uint8",
             shape=(mib, MIB),

@@ -126,6 +126,10 @@ def test_the_convolutions_that_a_script_chooses_are_adopted_and_others_are_refus
             "no effect on a script: set it inside the script",
         ),
         (
+            ("--script", "small.py", "--batch-arg", "-n", "--attention", "math"),
+            "attention math has no effect on a script",
+        ),
+        (
             ("--script", "small.py", "--batch-arg", "-n", "--mode", "infer"),
             "mode infer has no effect on a script",
         ),

@@ -36,6 +36,9 @@ _DEAR = frozenset(
         "aten::_scaled_dot_product_efficient_attention",
         "aten::_scaled_dot_product_cudnn_attention",
         "aten::_scaled_dot_product_fused_attention_overrideable",
+        "flash_attn::_flash_attn_forward",
+        "flash_attn::_flash_attn_varlen_forward",
+        "flash_attn_3::_flash_attn_forward",
         "aten::_cudnn_rnn",
         "aten::mkldnn_rnn_layer",
     }

@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 from workers import conv
 from workers.apply import adapter, base
 from workers.apply.adapter import with_adapter
+from workers.apply.attention import set_attention
 from workers.apply.base import prepared, with_base
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
@@ -145,9 +146,10 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     A conversion together with the move would leave temporaries of its own on the GPU.
 
     Raises:
-        InapplicableError: there is nothing to checkpoint, or to quantize.
         DeviceError: a library is not installed here.
+        InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
     """
+    set_attention(model, knobs.attention)
     checkpoint_blocks(model, knobs.checkpointing)
     model = with_base(model, knobs)
     if knobs.precision == "bf16":

@@ -78,7 +78,8 @@ class Knobs:
         compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
             take is measured, never predicted.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
-            choice to PyTorch.
+            choice to PyTorch. `eager`, `fa2` and `fa3` are what a model of transformers is told to take in
+            its place, the latter two with the kernels of FlashAttention.
         adapter: what is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the library
             peft; None for nothing.
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from workers.apply.attention import every_model_told
 from workers.errors import InvalidTrialError
 from workers.measure import steps
 from workers.protocol import TrialSpec
@@ -53,7 +54,7 @@ class ScriptTrial:
         flags = _conv_flags()
         progress.enter("build")
         self._meter.reset()
-        with self._watch.watching():
+        with self._watch.watching(), every_model_told(spec.knobs.attention):
             run_script(spec.workload, spec.batch_size, self._watch, saves=True, give_up=self._give_up)
         self._batches.require_proof()
         if not self._watch.has_ended:

@@ -3,6 +3,7 @@
     fake/       the GPU that is not there              ┐
     host/       the same for a process on the CPU      │ import torch
     recording/  what a traced step did                 │
+    kernels/    operators that are not PyTorch's       │
     scripts/    a training script as it is             ┘
     curve/      from traces to a peak                  ┐ need no torch
     plans/      which plan cuDNN takes, and its memory ┘

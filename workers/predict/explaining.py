@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from workers.errors import DataDependentError, UnsupportedError, WorkerError
+from workers.predict.kernels.following import how_to_register
+from workers.predict.kernels.registry import is_pytorchs
 from workers.predict.recording.call_sites import is_users
 
 Unpredictable = DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException
@@ -38,6 +40,11 @@ def explanation(
 ) -> WorkerError:
     """The error that tells it; `where` is the line of the user's code."""
     if isinstance(error, UnsupportedOperatorException):
+        if not is_pytorchs(error.func.namespace):
+            return UnsupportedError(
+                f"{error.func} at {where} cannot be run without a GPU, for nothing says what it returns: "
+                f"register it beside the workload ({how_to_register(error.func)}), or measure instead"
+            )
         return UnsupportedError(f"{error.func} at {where} cannot be run without a GPU: measure instead")
     return DataDependentError(
         f"{error.func} at {where} depends on values, which a prediction does not "

@@ -21,6 +21,8 @@ from workers.predict.fake import dynamo, fake_device, fake_gpu
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
+from workers.predict.kernels.registry import REGISTRY
+from workers.predict.kernels.stand_ins import asking
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.data_parallel import DataParallel
@@ -63,6 +65,9 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
+    REGISTRY.begin_program()
+    asking.install()
+    asking.begin_program()
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     if spec.workload.kind == "library":
@@ -149,6 +154,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             setting.set_threads(spec.num_threads)
         recorder.mark("model")
         recorder.category = Category.PARAMETER
+        asking.offer_for(spec.knobs)
         with fake_device.parameters_diverted(mode):
             model = setting.converted_model(workload.build_model(), spec.knobs)
             fake_device.move_to_device(mode, model, then=quantize)
@@ -192,7 +198,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=decisions.notes,
+        notes=(*decisions.notes, *mode.notes, *asking.notes()),
     )
 
 

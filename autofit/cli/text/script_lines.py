@@ -32,7 +32,7 @@ _IMPLEMENTATIONS = {
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
     """How a script is called with its answer, and what to set in it first."""
     assert settings.script is not None
-    for line in _conv_lines(best.knobs, "cuda"):
+    for line in (*_conv_lines(best.knobs, "cuda"), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
     call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
     before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]
@@ -60,6 +60,7 @@ def script_lines(
             yield from _lines_of(name, knobs)
     sampler = ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)" if num_ranks > 1 else ""
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
+    yield from _lines_of_the_model(knobs)
     if training and knobs.checkpointing != "none":
         how = "" if knobs.checkpointing == "blocks" else f', "{knobs.checkpointing}"'
         yield f"autofit.checkpoint_blocks(model{how})  # repeated blocks run again in backward"
@@ -91,6 +92,12 @@ def _conv_lines(knobs: Knobs, device_kind: str) -> tuple[str, ...]:
 def _lines_of(name: str, knobs: Knobs) -> tuple[str, ...]:
     lines = KNOBS[name].script_lines
     return () if lines is None else lines(getattr(knobs, name))
+
+
+def _lines_of_the_model(knobs: Knobs) -> Iterator[str]:
+    for knob in KNOBS.values():
+        if knob.model_lines is not None:
+            yield from knob.model_lines(getattr(knobs, knob.name))
 
 
 def _conversions(knobs: Knobs) -> str:

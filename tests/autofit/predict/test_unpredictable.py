@@ -67,7 +67,8 @@ def test_convolutions_of_pytorch_s_own_are_predicted(conv_algo):
         ("aten._cudnn_rnn", "recurrent layers with MIOpen"),
         ("aten._cudnn_rnn_backward", "recurrent layers with MIOpen"),
         ("aten._scaled_dot_product_cudnn_attention", "no cuDNN for --attention cudnn"),
+        ("flash_attn._flash_attn_forward", "choose another --attention"),
     ],
 )
-def test_what_is_cudnn_s_alone_is_refused(operator, said):
+def test_what_is_nvidia_s_alone_is_refused(operator, said):
     assert said in str(why_unpredictable(Knobs(conv_algo="native"), step(operator), AMDS))

@@ -16,6 +16,7 @@ from autofit.predict.estimate import Estimate, WorkspaceSpan
 from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import card_answers
 from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
+from workers.architecture import Architecture
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 
@@ -172,3 +173,15 @@ def test_a_card_on_which_the_reserve_leaves_nothing_is_answered_with_nothing(mak
     )
     assert answers[0].largest_batch is None
     assert answers[-1].largest_batch is not None
+
+
+def test_cards_that_cannot_run_it_are_left_out(make_curve: Any) -> None:
+    cards = gpus_sold_as(8 * GIB)
+    curve = make_curve(operator="flash_attn._flash_attn_forward")
+    answers = card_answers(
+        curve, cards, margin=0, reserve_bytes=0, sizes=range(1, 301), emit=lambda _event: None
+    )
+    has = {gpu.key: gpu.architecture for gpu in cards}
+    left_out = {has.pop(gpu) for gpu in has.keys() - {answer.gpu for answer in answers}}
+    assert "sm_75" in left_out
+    assert all(Architecture.of(each).capability >= 80 for each in has.values())

@@ -9,9 +9,9 @@ from torch.nn import functional
 from workers.apply.setting import applied
 from workers.errors import UnsupportedError
 from workers.knobs import KNOBS, Knobs
-from workers.knobs.attention import ATTENTIONS
+from workers.knobs.attention import ATTENTIONS, IMPLEMENTATIONS
 
-NAMED = [name for name in ATTENTIONS if name != "default"]
+NAMED = [name for name in ATTENTIONS if name != "default" and name not in IMPLEMENTATIONS]
 SWITCHES = torch.backends.cuda
 
 
@@ -39,7 +39,7 @@ def test_by_default_nothing_is_switched() -> None:
         assert enabled() == ["math"]
 
 
-@pytest.mark.parametrize("name", ["efficient", "cudnn"])
+@pytest.mark.parametrize("name", ["efficient", "cudnn", "fa2", "fa3"])
 def test_the_cpu_refuses_kernels_that_it_has_not(name: str) -> None:
     with (
         pytest.raises(UnsupportedError, match=f"attention {name} does not apply to cpu: choose default"),
@@ -63,6 +63,18 @@ def test_the_lines_of_a_script_leave_the_same_kernel(name: str) -> None:
     with applied(Knobs(), "cuda"), torch.nn.attention.sdpa_kernel(list(map(_backend, NAMED))):
         exec("\n".join(lines(name)), {"torch": torch})
         assert enabled() == [name]
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_an_implementation_of_transformers_leaves_pytorchs_switches_and_has_a_line_for_the_model(
+    name: str,
+) -> None:
+    before, lines = enabled(), KNOBS["attention"].model_lines
+    assert lines is not None
+    with applied(Knobs(attention=name), "cuda"):
+        assert enabled() == before
+    assert lines(name) == (f'model.set_attn_implementation("{IMPLEMENTATIONS[name].name}")',)
+    assert lines("flash") == lines("default") == ()
 
 
 def _backend(name: str) -> torch.nn.attention.SDPBackend:

@@ -2,7 +2,8 @@
 
 Its direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling, of
 padding by what is there, and of bilinear interpolation in channels last; its kernels of fused attention
-give every sample of a batch a row of the grid, which has so many (pytorch/pytorch#146704).
+give every sample of a batch a row of the grid, which has so many (pytorch/pytorch#146704). And what the
+kernels of FlashAttention, which are not PyTorch's, refuse on some cards.
 """
 
 from __future__ import annotations
@@ -63,8 +64,28 @@ _COUNTERS = {
         remedy="take a smaller batch, or --memory-format contiguous",
     ),
 }
+
+
+class _Cards(NamedTuple):
+    """The cards that kernels are made for, by compute capability."""
+
+    name: str
+    oldest: int
+    newest: int | None = None
+
+
+# github.com/Dao-AILab/flash-attention: csrc/flash_attn/flash_api.cpp, `mha_fwd`; hopper/setup.py, whose
+# kernels are for sm_80 and sm_90a alone.
+_FLASH_2, _FLASH_3 = _Cards("FlashAttention 2", 80), _Cards("FlashAttention 3", 80, 90)
+_MADE_FOR = {
+    "flash_attn._flash_attn_forward": _FLASH_2,
+    "flash_attn._flash_attn_varlen_forward": _FLASH_2,
+    "flash_attn_3._flash_attn_forward": _FLASH_3,
+}
 # What may refuse the shape of what it is to return; the others an `Allocation.counted_shape`.
-OPERATORS = frozenset((*_FUSED_ATTENTION, *(name for name, each in _COUNTERS.items() if each.by_result)))
+OPERATORS = frozenset(
+    (*_FUSED_ATTENTION, *_MADE_FOR, *(name for name, each in _COUNTERS.items() if each.by_result))
+)
 
 
 class Refusal(NamedTuple):
@@ -112,6 +133,8 @@ def why_not_taken(
         torch_release: of the trace.
     """
     release = conditions.torch_release or torch_release
+    if operator in _MADE_FOR:
+        return _why_not_there(_MADE_FOR[operator], conditions.architecture)
     if operator in _FUSED_ATTENTION:
         return _why_not_attended(operator, shape, release)
     counter, num_elements = _COUNTERS[operator], math.prod(shape)
@@ -121,6 +144,19 @@ def why_not_taken(
     return (
         f"{counter.does} {num_elements:,} elements, but PyTorch's kernel for that takes at most "
         f"{counter.most:,}; {counter.remedy}"
+    )
+
+
+def _why_not_there(cards: _Cards, architecture: str) -> str | None:
+    """Of kernels that are made for some cards alone."""
+    capability = Architecture.of(architecture).capability
+    if cards.oldest <= capability <= (cards.newest or capability):
+        return None
+    newest = "" if cards.newest is None else f" to {cards.newest / 10}"
+    newer = " and newer" if cards.newest is None else ""
+    return (
+        f"runs {cards.name}, which is for cards of compute capability {cards.oldest / 10}{newest}{newer}, "
+        f"not {capability / 10}; choose another --attention"
     )
 
 

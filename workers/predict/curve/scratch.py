@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.architecture import Architecture
+from workers.predict.curve import flash_scratch
 from workers.trace import Scratch
 
 _MIB = 1024**2
@@ -45,9 +46,17 @@ class Platform:
         """The card's compute capability, major × 10 + minor."""
         return self.card.capability
 
+    @property
+    def multiprocessors(self) -> int:
+        """Of the largest common card of that capability."""
+        return _NUM_MULTIPROCESSORS.get(self.capability, _FEWEST_MULTIPROCESSORS)
+
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
     """Bytes that one piece of scratch memory takes on NVIDIA's cards; see `amd_scratch` for AMD's."""
+    of_flash = flash_scratch.FORMULAS.get(scratch.formula)
+    if of_flash is not None:
+        return of_flash(scratch, platform.capability, platform.multiprocessors)
     return _FORMULAS[scratch.formula](scratch, platform)
 
 
@@ -104,10 +113,9 @@ def _layer_norm_tiles(scratch: Scratch, platform: Platform) -> int:
     """cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`: a row of sums for 32 rows of input."""
     *rows, width = scratch.dimensions
     num_rows, tiles = math.prod(rows), -(-width // 32)
-    multiprocessors = _NUM_MULTIPROCESSORS.get(platform.capability, _FEWEST_MULTIPROCESSORS)
     if platform.torch_release < _LAYER_NORM_TILES_SINCE:
         return 0
-    if num_rows <= 64 * 1024 or width // 32 >= multiprocessors // 2:
+    if num_rows <= 64 * 1024 or width // 32 >= platform.multiprocessors // 2:
         return 0
     return min(32 * 1024 // tiles, -(-num_rows // 32)) * width * scratch.element_bytes
 

@@ -18,6 +18,7 @@ from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
+from workers.predict.kernels import following
 from workers.predict.values.known import followed
 from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
@@ -57,6 +58,12 @@ class FakeDeviceMode(TorchDispatchMode):
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
+        self._strangers: dict[torch._ops.OpOverload, None] = {}  # operators of nobody that is known
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the operators that ran, in sentences."""
+        return following.notes(self._strangers)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -94,9 +101,19 @@ class FakeDeviceMode(TorchDispatchMode):
         if func in composites.WITH_TEMPORARIES:
             with self:
                 return composites.WITH_TEMPORARIES[func](*args, **kwargs)
-        result = self._shapes.run(func, args, kwargs)
+        result = self._result(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
+        return result
+
+    def _result(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kernel = following.kernel_of(func)
+        if kernel is not None and kernel.outputs is not None:
+            with self.fake_mode:
+                return following.outputs_of(kernel, func, args, kwargs)
+        result = self._shapes.run(func, args, kwargs)
+        if following.is_unknown(func):
+            self._strangers[func] = None
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:

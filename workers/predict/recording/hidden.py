@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from workers.predict.fake.layouts import convolution_format
+from workers.predict.kernels.following import kernel_of, scratch_of
 from workers.trace import Scratch
 
 aten: Any = torch.ops.aten
@@ -64,16 +65,24 @@ class Recipe:
 
 def has_recipe(func: torch._ops.OpOverload) -> bool:
     """Whether calls of an operator may take something beside their outputs."""
-    return func in _RECIPES
+    return func in _RECIPES or kernel_of(func) is not None
 
 
 def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     """What a call takes beside its outputs; None for most operators."""
     make = _RECIPES.get(func)
     if make is None:
-        return None
+        return _registered(func, args, kwargs)
     by_name = [a for a in func._schema.arguments[len(args) :] if not a.kwarg_only] if kwargs else []
     return make(*args, *(kwargs.get(a.name, a.default_value) for a in by_name))
+
+
+def _registered(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+    """Of an operator that is not PyTorch's."""
+    kernel = kernel_of(func)
+    if kernel is None:
+        return None
+    return Recipe(after=(tuple(Request("kernels", each) for each in scratch_of(kernel, func, args, kwargs)),))
 
 
 def _elements(correction: str, shape: Iterable[int], element_bytes: int, **options: Any) -> Request:

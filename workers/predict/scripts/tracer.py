@@ -8,11 +8,13 @@ from typing import Any, NoReturn
 
 import torch
 
-from workers.errors import UnsupportedError
+from workers.apply.attention import every_model_told
+from workers.errors import UnsupportedError, WorkerError
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.predict.explaining import Unpredictable, explanation
 from workers.predict.fake import fake_device
 from workers.predict.fake.fake_gpu import FakeGpuMode
+from workers.predict.kernels.stand_ins import asking
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
 from workers.predict.recording.owners import gradients, owned, states
@@ -28,6 +30,7 @@ from workers.scripts.watching import StepKind, StepWatch
 from workers.trace import Category, Trace
 from workers.workload.libraries.importing import without_missing_operators
 from workers.workload.step import seed
+from workers.workload.workload import WorkloadError
 
 
 class ScriptTracer:
@@ -65,6 +68,7 @@ class ScriptTracer:
         answers.install(spec.architecture, name, self._watch.refuse, self._watch.notes.append)
         distributed.install(name, self._recorder, self._watch.refuse)
         begin(self._decisions)
+        asking.offer_for(spec.knobs)
         seed(spec.seed)
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
@@ -75,6 +79,7 @@ class ScriptTracer:
             self._watch.watching(),
             Shortcuts(self._watch, lambda: self._recorder.num_live).taken(),
             without_missing_operators(),
+            every_model_told(spec.knobs.attention),
         ):
             run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
         self._recorder.close()
@@ -119,7 +124,7 @@ class ScriptTracer:
         notes = list(self._watch.notes)
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
-        notes += self._decisions.notes
+        notes += (*self._decisions.notes, *self._mode.notes, *asking.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:
@@ -153,6 +158,8 @@ class _ScriptGpuMode(FakeGpuMode):
         except Unpredictable as error:
             where = user_source(sys._getframe(1)) or "an unknown line"
             self._refuse(explanation(error, where))
+        except (WorkerError, WorkloadError) as error:  # what ends a prediction is none of the script's errors
+            self._refuse(error)
 
 
 class _PhaseMarks:

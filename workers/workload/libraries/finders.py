@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -30,3 +31,23 @@ class ExecutingFinder(MetaPathFinder):
             execute, as_python = self._execute, spec.loader.exec_module
             spec.loader.exec_module = lambda module: execute(module, as_python)  # type: ignore[method-assign]
         return spec
+
+
+_waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+
+def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
+    """Acts on a module once it is imported, at once where it is; for good, as a process has it."""
+    if name in sys.modules:
+        act(sys.modules[name])
+    elif name in _waiting:
+        _waiting[name].append(act)
+    else:
+        _waiting[name] = [act]
+        sys.meta_path.insert(0, ExecutingFinder((name,), _execute_and_act))
+
+
+def _execute_and_act(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    execute(module)
+    for act in _waiting[module.__name__]:
+        act(module)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from autofit.cli.text.script_lines import script_lines
+from autofit.cli.text.script_lines import call_lines, script_lines
+from autofit.settings.tune_settings import TuneSettings
 from workers.apply import setting
 from workers.knobs import Knobs
 from workers.knobs.memory_format import MEMORY_FORMATS
@@ -99,6 +101,14 @@ def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
     knobs = Knobs(checkpointing="blocks")
     assert any(line.startswith("autofit.checkpoint_blocks(model)") for line in lines(knobs))
     assert not any("checkpoint" in line for line in lines(knobs, training=False))
+
+
+def test_a_model_of_transformers_is_told_its_attention_once_it_is_made():
+    told = 'model.set_attn_implementation("flash_attention_2")'
+    assert told in lines(Knobs(attention="fa2"))
+    settings = TuneSettings(model="train.py", script="train.py", batch_name="BATCH")
+    best = SimpleNamespace(knobs=Knobs(attention="fa2"), batch_size=7)
+    assert list(call_lines(settings, best)) == [f"# in it: {told}", "# in it: BATCH = 7", "python train.py"]
 
 
 def test_a_model_is_compiled_once_it_is_where_it_runs():

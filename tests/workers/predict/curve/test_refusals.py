@@ -289,3 +289,17 @@ def test_windows_are_samples_too_and_no_memory_helps() -> None:
     assert "65,536 sequences or windows" in refusal.reason
     assert curve.on_card(1024, Conditions()).verdict(10**12) is Verdict.OOM
     assert not curve.on_card(1024, Conditions()).runs_within(10**12)
+
+
+@pytest.mark.parametrize(
+    ("operator", "architecture", "said"),
+    [
+        ("flash_attn._flash_attn_forward", "sm_75", "compute capability 8.0 and newer, not 7.5"),
+        ("flash_attn._flash_attn_varlen_forward", "sm_100", None),
+        ("flash_attn_3._flash_attn_forward", "sm_89", None),
+        ("flash_attn_3._flash_attn_forward", "sm_100", "compute capability 8.0 to 9.0, not 10.0"),
+    ],
+)
+def test_flash_attention_is_for_some_cards(operator: str, architecture: str, said: str | None) -> None:
+    why = why_not_taken(operator, (4, 8, 2, 64), Conditions(architecture=architecture), (2, 13))
+    assert (why is None) if said is None else said in str(why)

@@ -1,0 +1,77 @@
+"""Operators of the user's own, or of a library's, told to predictions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from autofit.errors import UsageError
+from workers.predict.kernels.registry import REGISTRY, Kernel, Place, RegisteredTwiceError, is_pytorchs
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+
+
+def register_kernel(
+    name: str,
+    *,
+    outputs: Callable[..., Any] | None = None,
+    scratch: Callable[..., int | Sequence[int]] | None = None,
+) -> None:
+    """Tells predictions of an operator that is not PyTorch's: what it returns, and what it takes beside that.
+
+    Predictions run in a process of their own, which imports the workload's file or module, or runs the
+    script: call this there, at the top level, or in a module that it imports. What is registered at a
+    prompt does not reach them. A kernel that Python launches itself, without an operator that `torch.ops`
+    knows, such as most written in Triton, is seen by the tensors that its Python code makes alone.
+
+        >>> autofit.register_kernel(
+        ...     "my_library::attend",
+        ...     outputs=lambda q, k, v: torch.empty_like(q),
+        ...     scratch=lambda q, k, v: 4 * q.numel(),  # sums in float32
+        ... )
+
+    Args:
+        name: of the operator in `torch.ops`: `library::operator`, or with an overload,
+            `library::operator.overload`.
+        outputs: takes what the operator takes, with tensors that have shapes and no data, and returns
+            tensors such as the operator does, as the function for `torch.library.register_fake`; None where
+            the operator has such a function itself.
+        scratch: takes the same, and returns the bytes that live on the card during the call beside the
+            outputs: a number, or a sequence with one for each piece. None where there are none.
+
+    Raises:
+        UsageError: the name is none of an operator; it is PyTorch's own; or the operator is registered
+            already, elsewhere in the program.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} names no operator: write it as torch.ops has it, library::operator")
+    if is_pytorchs(name.partition("::")[0]):
+        raise UsageError(f"{name} is PyTorch's own operator, and known: leave out its registration")
+    for what, function in (("outputs", outputs), ("scratch", scratch)):
+        if function is not None and not callable(function):
+            raise UsageError(f"{what} of {name} must be a function of the operator's arguments, or None")
+    try:
+        REGISTRY.add(name, Kernel(outputs=outputs, scratch=scratch), _place(_caller()))
+    except RegisteredTwiceError as error:
+        raise UsageError(f"{name} is registered already, at {error}: keep one of the two") from error
+
+
+def _caller() -> FrameType:
+    frame = inspect.currentframe()
+    for _ in range(2):
+        assert frame is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame
+
+
+def _place(caller: FrameType) -> Place:
+    return Place(
+        file=caller.f_code.co_filename,
+        line=caller.f_lineno,
+        module=id(caller.f_globals),
+        is_prompt="__file__" not in caller.f_globals and caller.f_globals.get("__name__") == "__main__",
+    )
