@@ -76,22 +76,24 @@ class Seen:
         self._sizes = on_card.by_first_source.sizes(Level.LIKELY)
         self.replay = on_card.likely().replay
 
-    def live_bytes(self, mark: str | None = None) -> int:
-        """What is allocated where a mark stands; None for the end of the trace."""
-        end = len(self._trace.events) if mark is None else self._position(mark)
-        return self._replayed(end).allocated_bytes
+    def live_bytes(self, mark: str | None = None, *, emptied_at: str | None = None) -> int:
+        """What is allocated where a mark stands, or at the end; the cache may be emptied before, at another."""
+        end = None if mark is None else self._position(mark)
+        return self._replayed(end, emptied_at=emptied_at).allocated_bytes
 
     def reserved_after(self, emptied_at: str) -> int:
         """What is reserved at the end, where the cache was emptied at a mark."""
-        return self._replayed(len(self._trace.events), emptied_at=self._position(emptied_at)).reserved_bytes
+        return self._replayed(emptied_at=emptied_at).reserved_bytes
 
-    def _position(self, mark: str) -> int:
-        return next(each.position for each in self._trace.marks if each.name == mark)
+    def _position(self, mark: str) -> int | None:
+        """None where the trace has no such mark: inference ends where backward would begin."""
+        return next((each.position for each in self._trace.marks if each.name == mark), None)
 
-    def _replayed(self, end: int, *, emptied_at: int | None = None) -> CachingAllocator:
+    def _replayed(self, end: int | None = None, *, emptied_at: str | None = None) -> CachingAllocator:
         allocator, blocks = CachingAllocator(), {}
+        empty = None if emptied_at is None else self._position(emptied_at)
         for position, event in enumerate(self._trace.events[:end]):
-            if position == emptied_at:
+            if position == empty:
                 allocator.empty_cache()
             if event < 0:
                 if ~event in blocks:
@@ -102,12 +104,13 @@ class Seen:
 
 
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
+_SECOND = "step 2 forward"  # what the first one leaves are the workspaces of its products
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
     "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
     "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
     "allocated after a step": lambda seen: seen.live_bytes(),
-    "allocated after the model": lambda seen: seen.live_bytes("step 1 input"),
-    "allocated after forward": lambda seen: seen.live_bytes("step 2 backward"),
-    "allocated after backward": lambda seen: seen.live_bytes("step 2 optimizer"),
+    "allocated after the model": lambda seen: seen.live_bytes(_SECOND),
+    "allocated after forward": lambda seen: seen.live_bytes("step 2 backward", emptied_at=_SECOND),
+    "allocated after backward": lambda seen: seen.live_bytes("step 2 optimizer", emptied_at=_SECOND),
 }
