@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import fsdp_qlora_stages, peft  # noqa: E402
+from tests.bench.language import fms_acceleration, fsdp_qlora_stages, peft  # noqa: E402
 from tests.bench.language.runs import Run, Table  # noqa: E402
 
-TABLES: dict[str, Table] = {table.name: table for table in (peft.TABLE, fsdp_qlora_stages.TABLE)}
+TABLES: dict[str, Table] = {table.name: table for table in (peft.TABLE, fsdp_qlora_stages.TABLE, fms_acceleration.TABLE)}
 _NINTH = 0.9
 
 
