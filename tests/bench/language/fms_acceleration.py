@@ -8,6 +8,7 @@ transformers 4.48.1, of PowerLM 4.45.2, of the padded rows 4.44.2.
 What held memory in those releases that today's does not hold, or not so:
 - The loss shifts a contiguous copy of the logits: in float32, of gpt_bigcode in the type of the model; of
   Granite the logits are float32 before they come to the loss.
+- gpt_bigcode caches keys and values though it checkpoints: views of what a block's first product puts out.
 - With mixed precision accelerate hands out the outputs in float32.
 - Adapters are float32. For QLoRA without the plugin (`baseline-peft-bnb`) TRL lets peft turn norms,
   embeddings and head into float32, and the last two back into bfloat16; so norms, and with them
@@ -52,6 +53,7 @@ class _Model:
         targets: of its adapter.
         loss_in: the type of the logits in the loss; None for that of the model.
         casts_head: whether the logits have that type before they come to the loss.
+        cached: a layer of each block whose output lives as long as those of the model.
     """
 
     config: str
@@ -60,6 +62,7 @@ class _Model:
     targets: str = "q_proj,k_proj,v_proj,o_proj"
     loss_in: torch.dtype | None = torch.float32
     casts_head: bool = False
+    cached: str | None = None
 
 
 _MODELS = {
@@ -104,11 +107,11 @@ _MODELS = {
             "n_head": 16,
             "n_inner": 8192,
             "multi_query": True,
-            "activation_function": "gelu_fast",
         },
         length=2048,
         targets="c_attn",
         loss_in=None,
+        cached="c_attn",
     ),
 }
 
@@ -168,7 +171,7 @@ def _workload(
     return Workload(
         build_model=functools.partial(_build, model, has_adapter=has_adapter),
         make_batch=functools.partial(_packed, length=length),
-        loss=_Loss(norms_in=norms_in, has_autocast=has_autocast),
+        loss=_Loss(norms_in=norms_in, has_autocast=has_autocast, cached=model.cached),
         optimizer=torch.optim.AdamW,
         name=model.config,
     )
@@ -209,23 +212,38 @@ class _Loss:
     Args:
         norms_in: the type of the norms of a quantized model. peft has made all that is not quantized
             float32 when this comes to run.
+        cached: see `_Model`.
     """
 
-    def __init__(self, *, norms_in: torch.dtype, has_autocast: bool) -> None:
+    def __init__(self, *, norms_in: torch.dtype, has_autocast: bool, cached: str | None) -> None:
         self._norms_in = norms_in
         self._has_autocast = has_autocast
-        self._is_cast = False
+        self._cached = cached
+        self._cache: list[torch.Tensor] = []
+        self._is_prepared = False
 
     def __call__(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if self._has_autocast and not self._is_cast:
-            self._is_cast = True
-            _cast(model, self._norms_in)
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._prepare(model)
         # Of a mask without padding FlashAttention is told nothing.
         outputs = model(input_ids=batch["input_ids"], labels=batch["labels"])
         if self._has_autocast:
             outputs.logits = outputs.logits.float()
+        self._cache.clear()
         loss: torch.Tensor = outputs.loss
         return loss
+
+    def _prepare(self, model: nn.Module) -> None:
+        if self._has_autocast:
+            _cast(model, self._norms_in)
+        for path, module in model.named_modules():
+            if path.rpartition(".")[2] == self._cached:
+                module.register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        if not torch.is_grad_enabled():  # in the forward pass of a block that will run again
+            self._cache.append(output)
 
 
 def _cast(model: nn.Module, norms_in: torch.dtype) -> None:
