@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autofit.predict.estimate import Breakdown, Estimate, Interval
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
-    from autofit.training.apply import apply_conv_algo, checkpoint_blocks
+    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
     from autofit.training.lengths import BatchLengths, worst_case_lengths
@@ -52,12 +52,14 @@ __all__ = [
     "StepPeak",
     "TuneResult",
     "Workload",
+    "adapt",
     "apply_conv_algo",
     "check",
     "checkpoint_blocks",
     "errors",
     "estimate",
     "find_executable_batch_size",
+    "hidden_weights",
     "observe",
     "peak_curve",
     "probe_step",
@@ -83,11 +85,13 @@ _PLACES = {
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
     "Workload": "workers.workload.workload",
+    "adapt": "autofit.training.apply",
     "apply_conv_algo": "autofit.training.apply",
     "check": "autofit.api",
     "checkpoint_blocks": "autofit.training.apply",
     "estimate": "autofit.api",
     "find_executable_batch_size": "autofit.training.find_batch_size",
+    "hidden_weights": "autofit.training.apply",
     "observe": "autofit.api",
     "peak_curve": "autofit.api",
     "probe_step": "autofit.training.probe_step",

@@ -14,6 +14,7 @@
     │   │   └── StorageDeniedError 5   the database lets its user read, but not do this
     │   ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
     │   ├── DriverError            5   the NVIDIA driver does not answer
+    │   ├── MissingLibraryError    5   a knob's value is of a library that is not installed here
     │   └── OutputError            5   stdout cannot be written
     ├── ReaderGoneError          141   whoever read stdout went away
     └── InternalError              1   autofit itself is wrong
@@ -169,6 +170,10 @@ class DriverError(InfrastructureError):
     """The NVIDIA driver is installed but does not answer."""
 
     kind = "driver"
+
+
+class MissingLibraryError(InfrastructureError):
+    """A knob's value is of a library that is not installed where trials run."""
 
 
 class OutputError(InfrastructureError):

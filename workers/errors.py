@@ -9,7 +9,8 @@
         ├── InapplicableError     "inapplicable"
         │   └── NoBatchKindsError
         └── DeviceError           "environment"
-            └── BusyDeviceError
+            ├── BusyDeviceError
+            └── MissingLibraryError   "missing-library"
 
 Whatever else a workload raises is its own (`user`). No torch at import.
 """
@@ -73,6 +74,12 @@ class DeviceError(WorkerError):
 
 class BusyDeviceError(DeviceError):
     """Other processes hold the device's memory, so that a trial there would say nothing of its size."""
+
+
+class MissingLibraryError(DeviceError):
+    """A knob's value is of a library that is not installed where trials run."""
+
+    kind = "missing-library"
 
 
 def in_short(error: BaseException) -> str:

@@ -341,7 +341,7 @@ class TrialError:
     """Why a trial gave no answer about memory, in words for its user.
 
     Attributes:
-        kind: `user`, `data-dependent`, `unsupported`, `environment` or `protocol`.
+        kind: `user`, `protocol`, or that of an error of `workers.errors`.
         message: one sentence, with the next step in it.
         traceback: the user's traceback, where there is one.
 

@@ -71,6 +71,8 @@ _ROUNDS: tuple[tuple[int, Knobs], ...] = (
     (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
     (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="native")),
     (_LARGE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_in_backward=True)),
+    (_MIDDLE, Knobs(optimizer="adafactor", clip_grad_norm=1.0)),
 )
 COMBINATIONS = tuple(
     Knobs(precision=precision, conv_algo=conv_algo)

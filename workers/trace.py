@@ -112,6 +112,11 @@ class Scratch:
     element_bytes: int
 
 
+# Operators of what is known as a span alone, whatever the card: what is taken past PyTorch's allocator and
+# may be in the host's memory instead; temporaries of an optimizer's step that its library compiles.
+MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """One request to the allocator.

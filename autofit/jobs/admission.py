@@ -121,7 +121,7 @@ class _Admission:
             return False
         # The driver writes its answer before it ends, so this look comes second.
         now = self.queue.record(job.job_id)
-        if now is None or now.state.is_over or now.attempts != job.attempts:
+        if now is None or now.state.is_over or now.attempts != job.attempts or self.queue.settle(now):
             return False
         return self._after_loss(now, driver)
 

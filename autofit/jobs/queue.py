@@ -31,7 +31,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.errors import StorageError
-from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed
+from autofit.jobs.records import Attempt, JobRecord, JobSpec, JobState, WorkingDir, packed, unpacked
 from autofit.jobs.signing import Key, storage_key
 from autofit.paths import studies_dir
 from autofit.study.damage import (
@@ -242,10 +242,31 @@ class JobQueue:
         Returns:
             Whether this call ended it: False where it was over.
         """
-        found = document.get("schema") == TUNE_SCHEMA
-        best = document["best"] if found else None
         trial = self._known(job)
         self._set_attribute(trial, _PACKED_RESULT, packed(document))
+        return self._end(trial, document)
+
+    @_tried_again
+    def settle(self, job: JobRecord) -> bool:
+        """Ends a job whose driver recorded its answer and was killed before the state, if there is one.
+
+        Returns:
+            Whether this call ended it.
+        """
+        trial = self._known(job)
+        recorded = trial.user_attrs.get(_PACKED_RESULT)
+        if recorded is None or trial.state.is_finished():
+            return False
+        try:
+            document, _ = unpacked(recorded)
+        except DamagedError:
+            return False
+        return self._end(trial, document)
+
+    def _end(self, trial: FrozenTrial, document: dict[str, Any]) -> bool:
+        """Sets the state that a recorded answer leads to; returns whether this call did."""
+        found = document.get("schema") == TUNE_SCHEMA
+        best = document["best"] if found else None
         if not found:
             self._set_attribute(trial, _STATE_REASON, document["message"])
         self._set_attribute(trial, _ENDED, time.time())
@@ -257,7 +278,12 @@ class JobQueue:
 
     @_tried_again
     def give_up(self, job: JobRecord, reason: str) -> bool:
-        """Ends a job for which no driver will answer; returns whether this call ended it."""
+        """Ends a job for which no driver will answer; returns whether this call ended it.
+
+        One whose driver recorded its answer ends with that.
+        """
+        if self.settle(job):
+            return True
         trial = self._known(job)
         self._set_attribute(trial, _STATE_REASON, reason)
         self._set_attribute(trial, _ENDED, time.time())

@@ -75,13 +75,20 @@ def packed(document: Mapping[str, Any]) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
-def _unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
-    """The inverse of `packed`; raises `ValueError` for what is none, or grows beyond what an answer takes."""
-    document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
-    if document.get("schema") == TUNE_SCHEMA:
-        return document, from_plain(_Result, document)
-    failure = from_plain(_Failure, document)
-    ExitCode(failure.exit_code)
+def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
+    """The inverse of `packed`, and what is asked of the answer most often.
+
+    Raises:
+        DamagedError: it is no answer, or grows beyond what one takes.
+    """
+    try:
+        document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
+        if document.get("schema") == TUNE_SCHEMA:
+            return document, from_plain(_Result, document)
+        failure = from_plain(_Failure, document)
+        ExitCode(failure.exit_code)
+    except (*UNREADABLE, zlib.error) as error:
+        raise DamagedError(error) from error
     return document, failure
 
 
@@ -140,7 +147,7 @@ class JobRecord:
         stop_requested: whether somebody asked for its end, which a running driver may still be at.
         state_reason: a sentence, where it failed, was stopped, or is tried again.
         packed_document: `autofit.tune/1` or `autofit.error/1` as `packed` has it, once its driver has
-            answered.
+            answered. It is recorded before the state: the job's answer only once it is over.
         study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
         claimed_seconds: when a process took it to start its first driver; epoch.
@@ -168,23 +175,26 @@ class JobRecord:
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """What its driver answered; unpacked anew every time. In place of what is none an error says so."""
+        """What its driver answered; None where it left nothing, or the job is not over.
+
+        Unpacked anew every time. In place of what is no answer an error says so.
+        """
         document, _ = self._unpack()
         return document
 
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
-        """What is asked of its driver's answer most often."""
+        """What is asked of its answer most often; None where its driver left none, or it is not over."""
         _, gist = self._unpack()
         return gist
 
     def _unpack(self) -> tuple[dict[str, Any] | None, _Result | _Failure | DamagedError | None]:
-        if self.packed_document is None:
+        if not self.state.is_over or self.packed_document is None:
             return None, None
         try:
-            return _unpacked(self.packed_document)
-        except (*UNREADABLE, zlib.error) as error:
-            damage = DamagedError(error)
+            return unpacked(self.packed_document)
+        except DamagedError as error:
+            damage = error
         message = f"the answer of job {self.job_id} {damage}: submit the job with --again"
         return _error("storage", message, ExitCode.INFRASTRUCTURE), damage
 
@@ -200,7 +210,7 @@ class JobRecord:
 
     @property
     def answer(self) -> dict[str, Any] | None:
-        """The document of a job that is over; its reason as `autofit.error/1` where it left none."""
+        """The document of a job that is over, whatever its state; its reason where its driver left none."""
         if not self.state.is_over or self.packed_document is not None:
             return self.document
         message = self.state_reason or f"job {self.job_id} ended without a result"

@@ -39,12 +39,16 @@ from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
 from workers.predict.curve.peak_estimate import LiveAllocation, PeakEstimate
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
-from workers.trace import Category, Convolution, Trace
+from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Category, Convolution, Trace
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 # Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
 _LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
 _NUM_LARGEST = 8
+_SPANNING = {
+    MANAGED_MEMORY: "pages of managed memory",
+    COMPILED_STEP: "temporaries of the compiled optimizer step",
+}
 _MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
 
 
@@ -161,6 +165,7 @@ class PredictedCurve:
                     size=each.size,
                     largest=each.largest,
                     moves_bytes=max(0, most_bytes - peak.high_bytes),
+                    batch_size=trace.batch_size,
                 )
                 for each in trace.assumptions
             ),
@@ -168,7 +173,7 @@ class PredictedCurve:
                 peak,
                 most_bytes,
                 calibration,
-                workspaces=self._workspaces_of(trace),
+                workspaces=self._spans_of(trace),
                 modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
@@ -258,11 +263,20 @@ class PredictedCurve:
         )
 
     def _peak_reserved_bytes(self, batch_size: int, stop_above_bytes: int | None) -> int:
-        on_card = self._at(batch_size, self._level)
+        steps = self._decisive(batch_size, self._level)
         if stop_above_bytes is not None:
-            least_bytes = self._known_of_lower_risks(on_card)
+            least_bytes = self._known_of_lower_risks(steps[0])
             if least_bytes > stop_above_bytes:
                 return least_bytes
+        highest_bytes = 0
+        for on_card in steps:
+            highest_bytes = max(highest_bytes, self._peak_of_step(on_card, stop_above_bytes))
+            if stop_above_bytes is not None and highest_bytes > stop_above_bytes:
+                break
+        return highest_bytes
+
+    def _peak_of_step(self, on_card: StepOnCard, stop_above_bytes: int | None) -> int:
+        if stop_above_bytes is not None:
             stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
         reserved_bytes = on_card.reserved_bytes(
             self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
@@ -274,7 +288,7 @@ class PredictedCurve:
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
         """What peaks at lower risks were worked out to be, which bound this one's from below; 0 for none."""
         lower = _LOWER_RISKS[self.risk]
-        if not lower or self._at_most is not None:  # of other sizes, the likely peak bounds nothing
+        if not lower:
             return 0
         if self._calibration(on_card).high_share < 0:  # real runs took less than is likely
             lower = lower[1:]
@@ -282,19 +296,19 @@ class PredictedCurve:
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
-        on_card = self._at(batch_size, self._level)
-        least_bytes = on_card.step.lower_bound_bytes
+        steps = self._decisive(batch_size, self._level)
+        least_bytes = max(on_card.step.lower_bound_bytes for on_card in steps)
         if self.risk is Risk.LIKELY:
             return least_bytes
-        return self._calibration(on_card).high_end(least_bytes)
+        return self._calibration(steps[0]).high_end(least_bytes)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""
-        on_card = self._at(batch_size, self._level)
-        trace = on_card.step.trace
+        steps = self._decisive(batch_size, self._level)
+        trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
-            allocated_bytes=on_card.by_first_source.replay().peak_allocated_bytes,
+            allocated_bytes=max(step.by_first_source.replay().peak_allocated_bytes for step in steps),
             reserved_bytes=reserved_bytes,
             device_bytes=reserved_bytes + self._card.context_bytes,
         )
@@ -312,7 +326,15 @@ class PredictedCurve:
 
     def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
         """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
-        on_card = self._at(batch_size, self._level)
+        verdict = Verdict.FITS
+        for on_card in self._decisive(batch_size, self._level):
+            of_step = self._verdict_of_step(on_card, budget_bytes)
+            if of_step is Verdict.OOM:
+                return of_step
+            verdict = verdict if of_step is Verdict.FITS else of_step
+        return verdict
+
+    def _verdict_of_step(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
         if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
             return Verdict.OOM  # whatever workspaces may add, which costs more to find out
         return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
@@ -377,9 +399,9 @@ class PredictedCurve:
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
-        on_card = self._at(batch_size, Level.HIGH)
-        limit_bytes = self._calibration(on_card).within_high_end(budget_bytes)
-        return on_card.runs_within(limit_bytes, Level.LOW)
+        steps = self._decisive(batch_size, Level.HIGH)
+        limit_bytes = self._calibration(steps[0]).within_high_end(budget_bytes)
+        return all(on_card.runs_within(limit_bytes, Level.LOW) for on_card in steps)
 
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
@@ -396,11 +418,13 @@ class PredictedCurve:
         """Names the trace at the first of the sizes that every curve is traced at."""
         return self._digest(self._at(TRACED_BATCH_SIZES[0]).step.trace)
 
-    def _workspaces_of(self, trace: Trace) -> str:
-        """What the workspaces of a step are of, as a reader is told."""
+    def _spans_of(self, trace: Trace) -> str:
+        """What is known as a span in a step, as a reader is told."""
+        workspaces = "workspaces of convolutions" if trace.convolves else ""
         if self._is_amds:
-            return "workspaces of hipBLASLt, hipBLAS and AOTriton"
-        return "workspaces of convolutions" if trace.convolves else "workspaces of libraries"
+            workspaces = "workspaces of hipBLASLt, hipBLAS and AOTriton"
+        found = (*((workspaces,) if workspaces else ()), *_spanning(trace))
+        return " and ".join(found or ("workspaces of libraries",))
 
     @property
     def _is_amds(self) -> bool:
@@ -422,6 +446,15 @@ class PredictedCurve:
                 self._steps.clear()
             step = self._steps[curve, batch_size] = curve.on_card(batch_size, self._conditions)
         return step
+
+    def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
+        """The steps whose worst a peak and a verdict of a level are.
+
+        With the largest sizes, which come first, a step may reserve less than with those that were assumed:
+        the allocator places its blocks otherwise.
+        """
+        first, typical = self._at(batch_size, level), self._at(batch_size)
+        return (first,) if first is typical else (first, typical)
 
     def _counted(self, on_card: StepOnCard) -> PeakEstimate:
         """The peaks of a step, their ends with what workspaces may add."""
@@ -470,8 +503,9 @@ class PredictedCurve:
         """The calibration by real runs of such steps, whatever was observed of this workload."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
-            model_class = classify(trace)
-            self._calibrations[trace.batch_size] = self._residuals.of(model_class, *self._card.architectures)
+            found = self._residuals.of(classify(trace), *self._card.architectures)
+            spans = found.spans or bool(_spanning(trace))  # no real runs with such are among them
+            self._calibrations[trace.batch_size] = dataclasses.replace(found, spans=spans)
         return self._calibrations[trace.batch_size]
 
     def _calibration(self, on_card: StepOnCard) -> Calibration:
@@ -509,6 +543,12 @@ def _breakdown(by_category: dict[Category, int]) -> Breakdown:
         workspace=by_category[Category.WORKSPACE],
         other=by_category[Category.OTHER],
     )
+
+
+def _spanning(trace: Trace) -> tuple[str, ...]:
+    """What of a step is known as a span alone, whatever the card and the runs that are known, in words."""
+    operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
+    return tuple(words for operator, words in _SPANNING.items() if operator in operators)
 
 
 def _unknowns(

@@ -86,9 +86,10 @@ class AssumedSize:
     Attributes:
         site: the user's line, `file:line:function`.
         what: that has the size.
-        size: elements that were assumed.
-        largest: elements that it can have at most, at which the high end is; None where nothing says.
+        size: elements that were assumed, at the traced batch size.
+        largest: elements that it can have at most there, at which the high end is; None where nothing says.
         moves_bytes: by how much all the assumptions of the estimate together may move the peak.
+        batch_size: the traced one; None in documents of earlier versions.
     """
 
     site: str
@@ -96,6 +97,7 @@ class AssumedSize:
     size: int
     largest: int | None
     moves_bytes: int
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

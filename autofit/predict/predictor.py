@@ -18,6 +18,7 @@ from autofit.errors import (
     DispatchError,
     InapplicableError,
     InfrastructureError,
+    MissingLibraryError,
     UnknownModelError,
     UsageError,
     WorkloadFailedError,
@@ -514,6 +515,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         DispatchError: the worker died (LOST) or hung (TIMEOUT).
         InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
         InapplicableError: a knob that was asked for applies to nothing in the workload.
+        MissingLibraryError: a knob's value is of a library that is not installed.
         UnknownModelError: the library that was named knows no such model.
     """
     if outcome.verdict.is_about_memory:
@@ -526,6 +528,8 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         raise InapplicableError(message)
     if error is not None and error.kind == "unknown-model":
         raise UnknownModelError(message)
+    if error is not None and error.kind == "missing-library":
+        raise MissingLibraryError(message)
     if error is not None and error.kind in ("environment", "protocol"):
         raise InfrastructureError(message)
     kind = "workload" if error is None or error.kind == "user" else error.kind

@@ -316,7 +316,9 @@ class Adviser:
         is_layout = lever.name == "memory_format"  # of tensors that only images and their convolutions have
         return (
             lever.may_save
-            and not lever.why_pointless(mode=self._trace.mode, convolves=convolves)
+            and not lever.why_pointless(
+                mode=self._trace.mode, convolves=convolves, optimizer=self._trace.optimizer
+            )
             and (convolves or not is_layout)
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from workers import conv
 from workers.knobs import KNOBS, Knob, Knobs
 from workers.knobs.allocator import allocator_conf
+from workers.knobs.optimizer import SMALLER_STATES
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 
@@ -20,7 +21,7 @@ class Effect(StrEnum):
 
     `NONE`: numbers and speed stay about as they are.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
-    `ROUNDS`: autocast computes parts of the step in half precision.
+    `ROUNDS`: autocast computes parts of the step in half precision, or the optimizer's states have 8 bits.
     `DRASTIC`: the weights are in half precision, or convolutions may take many times as long.
     """
 
@@ -61,12 +62,20 @@ class Lever:
     def label(self) -> str:
         return f"{self.name} {self.value}"
 
-    def why_pointless(self, *, mode: str, convolves: bool) -> str:
-        """Why it need not be tried on a step; empty where it has to be."""
+    def why_pointless(self, *, mode: str, convolves: bool, optimizer: str) -> str:
+        """Why it need not be tried on a step; empty where it has to be.
+
+        Args:
+            optimizer: by its name; any other word for one of the workload's own.
+        """
         if mode == "infer" and KNOBS[self.name].of_training:
             return "inference has neither an optimizer nor gradients"
         if self.name == "conv_algo" and not convolves:
             return "the step has no convolution"
+        if self.name == "optimizer" and optimizer not in SMALLER_STATES[self.value]:
+            return (
+                f"the step is not by {' or '.join(SMALLER_STATES[self.value])}, whose states it makes smaller"
+            )
         return ""
 
 
@@ -85,7 +94,7 @@ def levers(knobs: Knobs) -> tuple[Lever, ...]:
                 Lever(
                     name=knob.name,
                     value=written,
-                    how=f"--{knob.option} {written}",
+                    how=_option(knob, value, written),
                     knobs=changed,
                     allocator=allocator_conf(changed.allocator),
                     effect=_effect(knob, before, value),
@@ -93,6 +102,12 @@ def levers(knobs: Knobs) -> tuple[Lever, ...]:
                 )
             )
     return tuple(sorted(found, key=lambda lever: lever.effect.rank))
+
+
+def _option(knob: Knob, value: Any, written: str) -> str:
+    if knob.is_switch:
+        return f"--{knob.option}" if value else f"--no-{knob.option}"
+    return f"--{knob.option} {written}"
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
@@ -104,6 +119,8 @@ def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
 def _effect(knob: Knob, before: Any, value: Any) -> Effect:
     if knob.name == "precision":
         return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC
+    if knob.name == "optimizer":
+        return Effect.ROUNDS
     if knob.name == "conv_algo":  # cuDNN has several plans; what does without it is far from as fast
         return Effect.SLOWER if value.startswith("cudnn") else Effect.DRASTIC
     if knob.cost is None:

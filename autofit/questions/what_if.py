@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.errors import UsageError, WorkloadFailedError
+from autofit.errors import MissingLibraryError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
@@ -107,11 +107,11 @@ def what_if(
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
     base = predictor.estimate(knobs, card, batch_size)
-    tried = levers(knobs)
+    tried, optimizer = levers(knobs), predictor.trace(knobs, base.batch_size).optimizer
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
-        reason = lever.why_pointless(mode=base.mode, convolves=base.convolves)
+        reason = lever.why_pointless(mode=base.mode, convolves=base.convolves, optimizer=optimizer)
         results.append(
             LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
         )
@@ -125,7 +125,7 @@ def what_if(
 def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
     try:
         estimate = predictor.estimate(lever.knobs, card, base.batch_size)
-    except (UsageError, WorkloadFailedError) as error:
+    except (UsageError, WorkloadFailedError, MissingLibraryError) as error:
         return LeverResult(lever=lever, reason=error.message)
     return LeverResult(
         lever=lever,

@@ -68,6 +68,7 @@ def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
     said = [
         f"{each.what} at {each.site}: {each.size:,} assumed"
         + ("" if each.largest is None else f" of at most {each.largest:,}")
+        + ("" if each.batch_size in (None, estimate.batch_size) else f" at batch {each.batch_size}")
         for each in estimate.assumptions
     ]
     moves_bytes = max((each.moves_bytes for each in estimate.assumptions), default=0)

@@ -11,7 +11,8 @@ from autofit.errors import UsageError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
 from workers import conv
-from workers.errors import InapplicableError, UnsupportedError
+from workers.errors import DeviceError, InapplicableError, UnsupportedError
+from workers.knobs import Knobs
 
 
 @contextmanager
@@ -74,6 +75,50 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
     try:
         apply(model, checkpointing)
     except (InapplicableError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def hidden_weights(model: Any) -> list[Any]:
+    """The weights that the optimizers `muon` and `galore-adamw` are for.
+
+    These are the matrices of a model, those of embeddings and of the layer that makes its output left out.
+
+        >>> hidden = autofit.hidden_weights(model)
+
+    Args:
+        model: an `nn.Module`.
+    """
+    from workers.workload.hidden_weights import hidden_weights as find  # imports torch
+
+    return [*find(model)]
+
+
+def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, precision: str = "fp32") -> Any:
+    """Puts an adapter on a model and keeps its own weights in another type, as `--adapter` and `--base` do.
+
+        >>> model = autofit.adapt(model, "lora:r=16,targets=all-linear", base="nf4", precision="amp-bf16")
+
+    Args:
+        model: an `nn.Module` on the CPU; its layers are replaced in place. Layers that are quantized become
+            so as the model moves to its GPU.
+        adapter: `METHOD:KEY=VALUE,…` of the library peft, or the path of an `adapter_config.json`.
+        base: `fp32`, `fp16`, `bf16`, or for bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`.
+        precision: what the training computes in, one of the values of `--precision`; `bf16` keeps adapters
+            in bfloat16 too.
+
+    Returns:
+        The model to train: with an adapter peft's model around the given one.
+
+    Raises:
+        UsageError: there is no such value, peft refuses the adapter for this model, or a library is missing.
+    """
+    from workers.apply.base import with_base  # imports torch
+    from workers.apply.setting import adapted_model
+
+    try:
+        knobs = Knobs(adapter=adapter, base=base, precision=precision)
+        return adapted_model(with_base(model, knobs), knobs)
+    except (InapplicableError, DeviceError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 

@@ -186,7 +186,7 @@ class Tried:
             lever
             for lever in levers(self._knobs)
             if lever.name not in settings.fixed_knobs
-            and not lever.why_pointless(mode=trace.mode, convolves=trace.convolves)
+            and not lever.why_pointless(mode=trace.mode, convolves=trace.convolves, optimizer=trace.optimizer)
         ]
         self.peaks: dict[Changes, int] = {}
 

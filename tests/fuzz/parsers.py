@@ -331,12 +331,9 @@ def read_jobs(data: bytes, folder: Path) -> None:
 
 
 def _look_at(record: JobRecord) -> None:
-    try:
-        document = record.answer
-        record.exit_code  # noqa: B018
-    except ValueError:
-        return
-    if document is not None and record.state is JobState.SUCCEEDED:
+    document = record.answer
+    assert (document is not None) == (record.exit_code is not None) == record.state.is_over
+    if document is not None:
         _result_of(document)
 
 

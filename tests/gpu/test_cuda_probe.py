@@ -9,6 +9,7 @@ import torch
 
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES
+from workers.knobs.optimizer import NAMED
 from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
 from workers.knobs.precision import PRECISIONS
 from workers.measure.card import Card
@@ -209,6 +210,8 @@ def test_every_conv_algo_runs_in_every_precision(conv_algo, precision):
         Knobs(allocator="expandable_segments"),
         Knobs(grad_accumulation=2),
         *(Knobs(optimizer="adam", optimizer_impl=implementation) for implementation in OPTIMIZER_IMPLS),
+        Knobs(optimizer="adam", optimizer_in_backward=True),
+        Knobs(clip_grad_norm=1.0, precision="amp-fp16"),
     ],
     ids=str,
 )
@@ -216,6 +219,19 @@ def test_every_other_knob_runs(knobs):
     outcome = run(spec_of("convolution", knobs=knobs))
     assert outcome.error is None
     assert outcome.verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize(
+    "optimizer", [name for name, named in NAMED.items() if not named.tells_hidden_weights]
+)
+def test_every_named_optimizer_keeps_what_is_predicted(optimizer):
+    pytest.importorskip(NAMED[optimizer].library)
+    knobs = Knobs(optimizer=optimizer)
+    measured = run(spec_of("linear", knobs=knobs))
+    assert measured.error is None
+    architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(0))
+    predicted = run(spec_of("linear", knobs=knobs, probe=Probe.PREDICT, architecture=architecture))
+    assert measured.steady.allocated_bytes == pytest.approx(predicted.steady.allocated_bytes, rel=0.05)
 
 
 def test_predictions_create_no_context_on_the_card():

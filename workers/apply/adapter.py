@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from workers.errors import InapplicableError, text_of
-from workers.knobs.adapter import VARIANTS, Option, split_adapter
+from workers.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
 from workers.workload.libraries.importing import imported
 from workers.workload.references import names_like
 
@@ -80,21 +80,21 @@ def _config_class(peft: Any, method: str) -> Any:
 
 
 def _by_field(config_class: type, method: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Options under the names that peft has for them."""
-    fields = [field.name for field in dataclasses.fields(config_class) if field.init]
-    return {_field(name, fields, method): option for name, option in options.items()}
-
-
-def _field(name: str, fields: list[str], method: str) -> str:
-    """`alpha` is `lora_alpha` where that is the one that ends so."""
-    name = _SHORT.get(name, name) if name not in fields else name
-    if name in fields:
-        return name
-    longer = [field for field in fields if field.endswith(f"_{name}")]
-    if len(longer) == 1:
-        return longer[0]
-    hint = _hint(name, fields, otherwise=f"it takes {', '.join(fields)}")
-    raise InapplicableError(f"the adapter method {method} takes no {name}: {hint}")
+    """Options under the names that peft has for them: `alpha` is `lora_alpha` where only that ends so."""
+    own = {field.name for field in dataclasses.fields(config_class) if field.init} - {"peft_type", *OF_FILES}
+    names = {field: field for field in own}
+    for field in own:
+        short = field.partition("_")[2]
+        if short and sum(other.endswith(f"_{short}") for other in own) == 1:
+            names.setdefault(short, field)
+    for short, field in _SHORT.items():
+        if field in own:
+            names.setdefault(short, field)
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is not None:
+        hint = _hint(unknown, names, otherwise=f"it takes {', '.join(sorted(own))}")
+        raise InapplicableError(f"the adapter method {method} takes no {unknown}: {hint}")
+    return {names[name]: option for name, option in options.items()}
 
 
 def _listed(name: str, option: Option) -> Option:

@@ -6,6 +6,8 @@ model: then a layer's weights are there in 16 bits only while it is quantized.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,8 @@ from workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
+# Classes of weights by that of their layer.
+_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values()}
 _KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
 
 
@@ -29,7 +33,7 @@ def library(base: str) -> ModuleType:
         DeviceError: it is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
-    # It keeps the code of quantized scales where it was first wanted, which may be a device that is not there.
+    # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
     bitsandbytes.functional.name2qmap.setdefault("dynamic", bitsandbytes.functional.create_dynamic_map())
     return bitsandbytes
 
@@ -38,7 +42,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     """The model, on the CPU, with its weights as the knob says; quantized once they are on their device.
 
     Raises:
-        InapplicableError: it has no linear layers to quantize, or no adapter to train beside them.
+        InapplicableError: it has no linear layers to quantize.
         DeviceError: bitsandbytes is not installed here.
     """
     if knobs.base is None:
@@ -46,10 +50,6 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     if knobs.base in FLOATS:
         return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
     quantization = QUANTIZATIONS[knobs.base]
-    if knobs.adapter is None:
-        raise InapplicableError(
-            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
-        )
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
     model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
     if not _replace_layers(model, quantization, library(knobs.base), compute_type):
@@ -65,24 +65,38 @@ def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
     """
     if knobs.base not in QUANTIZATIONS or knobs.precision == "bf16":
         return model
-    import peft
-
-    made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    peft: Any = imported("peft", f"adapter {knobs.adapter}", "a method")
+    with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
+        made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return made
+
+
+@contextmanager
+def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
+    hidden = [(layer, layer.weight) for layer in layers]
+    for layer, _ in hidden:
+        del layer.weight
+    try:
+        yield
+    finally:
+        for layer, weight in hidden:
+            layer.weight = weight
 
 
 def quantize(module: nn.Module) -> None:
     """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
 
-    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put there.
+    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
+    there.
     """
-    weights = {each.layer: each.weight for each in QUANTIZATIONS.values()}.get(type(module).__name__)
+    kind = _WEIGHTS.get(type(module).__name__)
     weight: Any = getattr(module, "weight", None)
-    if weights is None or not weight.is_floating_point():
+    if kind is None or not weight.is_floating_point():
         return
     import bitsandbytes
 
-    getattr(bitsandbytes.nn, weights)._quantize(weight, weight.device)
+    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)  # noqa: SLF001 - no other name for it
 
 
 def _replace_layers(
@@ -90,7 +104,7 @@ def _replace_layers(
 ) -> bool:
     """Puts layers of bitsandbytes in the place of linear ones, with their weights; whether there are any."""
     make = getattr(bitsandbytes.nn, quantization.layer)
-    options = dict(quantization.options)
+    options: dict[str, Any] = dict(quantization.options)
     if quantization.has_compute_type:
         options["compute_dtype"] = compute_type
     kept = _kept(model)
@@ -108,7 +122,7 @@ def _replace_layers(
 
 
 def _kept(model: nn.Module) -> list[str]:
-    """Layers that transformers does not quantize: the head of a language model, and what shares its weights."""
+    """Layers that transformers does not quantize: a language model's head, and what shares its weights."""
     if not hasattr(model, "all_tied_weights_keys"):
         return []
     from transformers.quantizers.base import get_keys_to_not_convert

@@ -25,7 +25,14 @@ _RANKS = ("r", "rank")
 _FILE = ".json"
 _MOST_CHARACTERS = 100_000
 # What peft writes beside a method's options, which the model that is adapted says itself.
-_OF_FILES = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
+OF_FILES = (
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "peft_version",
+    "revision",
+    "task_type",
+)
 _WORDS = {"true": True, "false": False}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -57,7 +64,9 @@ def _of_json(text: str) -> tuple[str, dict[str, Option]]:
     method = document.pop("peft_type", None) if isinstance(document, dict) else None
     if not isinstance(method, str) or not _NAME.fullmatch(method):
         raise ValueError("an adapter's configuration names no method: it has no peft_type")
-    return method, {key: value for key, value in document.items() if value is not None and key not in _OF_FILES}
+    return method, {
+        key: value for key, value in document.items() if value is not None and key not in OF_FILES
+    }
 
 
 def _of_pieces(text: str) -> tuple[str, dict[str, Option]]:

@@ -116,6 +116,17 @@ def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
     return read
 
 
+def positive_number(value: Any) -> float:
+    """Reads a number above 0."""
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ValueError(f"{value!r} is not a number above 0")
+    return found
+
+
 def or_none(read: Read) -> Read:
     """Reads the same, and lets None be."""
     return lambda value: None if value is None else read(value)

@@ -12,6 +12,7 @@ from workers.knobs import (
     attention,
     base,
     checkpointing,
+    clip_grad_norm,
     compile,  # noqa: A004 - PyTorch's own word
     conv_algo,
     global_batch,
@@ -19,6 +20,7 @@ from workers.knobs import (
     memory_format,
     optimizer,
     optimizer_impl,
+    optimizer_in_backward,
     precision,
     set_to_none,
 )
@@ -33,6 +35,7 @@ KNOBS: dict[str, Knob] = {
         memory_format,
         optimizer,
         optimizer_impl,
+        optimizer_in_backward,
         set_to_none,
         checkpointing,
         allocator,
@@ -42,6 +45,7 @@ KNOBS: dict[str, Knob] = {
         attention,
         adapter,
         base,
+        clip_grad_norm,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -58,10 +62,11 @@ class Knobs:
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
         memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own. `adamw8bit` is that of the library
-            bitsandbytes, which keeps two bytes of state for a parameter.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
+        optimizer_in_backward: whether each parameter is stepped, and its gradient freed, as soon as backward
+            has made it.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
         checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
@@ -83,6 +88,8 @@ class Knobs:
         adapter: what is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the library
             peft; None for nothing.
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
+        clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
+            where they are not.
 
     Raises:
         ValueError: a knob has no such value.
@@ -93,6 +100,7 @@ class Knobs:
     memory_format: str = KNOBS["memory_format"].default
     optimizer: str | None = KNOBS["optimizer"].default
     optimizer_impl: str = KNOBS["optimizer_impl"].default
+    optimizer_in_backward: bool = KNOBS["optimizer_in_backward"].default
     set_to_none: bool = KNOBS["set_to_none"].default
     checkpointing: str = KNOBS["checkpointing"].default
     allocator: str = KNOBS["allocator"].default
@@ -102,6 +110,7 @@ class Knobs:
     attention: str = KNOBS["attention"].default
     adapter: str | None = KNOBS["adapter"].default
     base: str | None = KNOBS["base"].default
+    clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():
@@ -110,7 +119,7 @@ class Knobs:
                 read = knob.read(value)
             except ValueError as error:
                 raise ValueError(f"{knob.name}: {error}") from None
-            if type(read) is not type(value):
+            if type(read) is not type(value) and not (type(read) is float and type(value) is int):
                 raise ValueError(f"{knob.name}: expected {type(read).__name__}, got {value!r}")
             object.__setattr__(self, knob.name, read)
         if self.global_batch is None:
@@ -165,5 +174,5 @@ class Knobs:
         """The same, accumulated from so many batches of any size."""
         return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
 
-    def to_dict(self) -> dict[str, str | bool | int | None]:
+    def to_dict(self) -> dict[str, str | bool | int | float | None]:
         return dataclasses.asdict(self)

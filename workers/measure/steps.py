@@ -18,6 +18,7 @@ from workers.errors import InvalidTrialError
 from workers.measure import after_steps
 from workers.process.heart import Report, unheard
 from workers.protocol import CHECKPOINT, EVALUATION, Device, Heartbeat, Peaks, TrialSpec
+from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import each_of, make_optimizers
 from workers.workload.step import Part, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, with_overrides
@@ -151,7 +152,8 @@ class Trial:
             rewriting.follow(self._model)
         self._optimizer: Optimizers | None = None
         if training:
-            self._optimizer = make_optimizers(workload, self._model, spec.knobs.optimizer_impl)
+            make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
+            self._optimizer = make(workload, self._model, spec.knobs.optimizer_impl)
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.
@@ -208,6 +210,8 @@ class Trial:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=self._spec.knobs.set_to_none,
+            clip_grad_norm=self._spec.knobs.clip_grad_norm,
+            in_backward=self._spec.knobs.optimizer_in_backward,
             part=part,
         )
 

@@ -13,11 +13,13 @@ from workers.apply import process_state, setting
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
+from workers.knobs import Knobs
+from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu
+from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
@@ -33,7 +35,8 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.trace import Category, Trace
-from workers.workload.optimizers import EIGHT_BIT, eight_bit_library, make_optimizers
+from workers.workload.in_backward import make_in_backward
+from workers.workload.optimizers import make_optimizers, require_library
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
@@ -66,6 +69,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
     REGISTRY.begin_program()
+    of_transformers.install()
     asking.install()
     asking.begin_program()
     if spec.workload.kind == "script":
@@ -163,10 +167,10 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
         if training:
-            if workload.optimizer == EIGHT_BIT:
+            if isinstance(workload.optimizer, str):
                 with fake_gpu.unseen():
-                    eight_bit_library()
-            optimizer = make_optimizers(workload, model, spec.knobs.optimizer_impl)
+                    require_library(workload.optimizer)
+            optimizer = _optimizers(workload, model, spec.knobs, recorder)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -198,8 +202,28 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
-        notes=(*decisions.notes, *mode.notes, *asking.notes()),
+        notes=(*decisions.notes, *mode.notes, *asking.notes(), *_left_out(workload)),
     )
+
+
+def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:
+    if not knobs.optimizer_in_backward:
+        return make_optimizers(workload, model, knobs.optimizer_impl)
+
+    def tell(parameter: torch.Tensor) -> None:
+        recorder.recategorize(gradients([parameter]), Category.GRADIENT)
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(tell)  # before the one that frees it
+    return make_in_backward(workload, model, knobs.optimizer_impl)
+
+
+def _left_out(workload: Workload) -> tuple[str, ...]:
+    """What of a named optimizer's step is not in the trace."""
+    optimizer = workload.optimizer if workload.mode == "train" else None
+    said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
+    return (f"{optimizer}: {said}",) if said else ()
 
 
 def _parallel(
@@ -287,6 +311,8 @@ class _TracedStep:
             autocast=self._autocast,
             scaler=self._scaler,
             set_to_none=knobs.set_to_none,
+            clip_grad_norm=knobs.clip_grad_norm,
+            in_backward=knobs.optimizer_in_backward,
             phase=self._begin_phase,
             part=self._part,
         )

@@ -79,6 +79,7 @@ class Batches:
         self._sets_loader = batch_size is not None and call.sets_loader
         self._own: int | None = None  # the loader's, before it was changed
         self._given: list[int] = []  # leading dimensions of what loaders gave last
+        self._num_drawn: int | None = None  # samples that the last batch was made of, where that is told
         self.num_samples: int | None = None
         self.is_loading = False
         self._rank = _Rank.NOTHING
@@ -146,7 +147,9 @@ class Batches:
         self._given = [graphs] if isinstance(graphs, int) else leading
         if _is_of_lists(batch) and len(set(leading)) != 1:
             self._given = [len(batch[0])]
-        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        index_sampler = getattr(iterator, "_index_sampler", None)
+        self._num_drawn = getattr(index_sampler, "batch_size", None)
+        sampler = getattr(index_sampler, "sampler", None)
         lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
         self.num_samples = next((length for length in lengths if length is not None), None)
 
@@ -169,6 +172,9 @@ class Batches:
             sizes = self._given or [shape[0] for shape in shapes if shape]
             return (sizes[0] if sizes else None), False
         if self._wanted in self._given or any(self._wanted in shape for shape in shapes):
+            return self._wanted, False
+        # Several rows a sample, as where a preferred text and another one are compared.
+        if self._num_drawn == self._wanted and self._given and self._given[0] % self._wanted == 0:
             return self._wanted, False
         if self.num_samples in self._given and self.num_samples < self._wanted:
             return self.num_samples, True

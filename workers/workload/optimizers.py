@@ -6,58 +6,55 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from workers.errors import DeviceError
+from workers.errors import MissingLibraryError
+from workers.knobs.optimizer import NAMED
+from workers.workload.hidden_weights import hidden_weights
 from workers.workload.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
 
-EIGHT_BIT = "adamw8bit"
-_EIGHT_BIT_PACKAGE = "bitsandbytes"
-
-
-def eight_bit_library() -> ModuleType:
-    """The library of the optimizer with states of 8 bits.
-
-    Raises:
-        DeviceError: it is not installed here.
-    """
-    try:
-        return importlib.import_module(_EIGHT_BIT_PACKAGE)
-    except ModuleNotFoundError as error:
-        if error.name != _EIGHT_BIT_PACKAGE:
-            raise
-        raise DeviceError(
-            f"{EIGHT_BIT} is an optimizer of {_EIGHT_BIT_PACKAGE}, which is not installed where trials run: "
-            f"pip install {_EIGHT_BIT_PACKAGE}"
-        ) from error
-
-
-def _eight_bit(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    made: torch.optim.Optimizer = eight_bit_library().optim.AdamW8bit(params)
-    return made
-
-
-_FACTORIES: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "sgd-momentum": functools.partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-    EIGHT_BIT: _eight_bit,
-}
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "default": {},
     "foreach": {"foreach": True},
     "fused": {"fused": True},
     "loop": {"foreach": False},
 }
-# RMSprop has no fused kernel, and that of Adagrad is for the CPU alone (torch/optim/adagrad.py).
-_WITH_FUSED_KERNEL = ("sgd", "sgd-momentum", "adam", "adamw")
+
+
+def require_library(optimizer: str) -> None:
+    """Imports the library of a named optimizer.
+
+    Raises:
+        MissingLibraryError: it is not installed here, or has no such optimizer.
+    """
+    _class_of(NAMED[optimizer].path, optimizer)
+
+
+def _class_of(path: str, name: str) -> MakeOptimizer:
+    """The class at a path, such as `torch.optim.Adam`, for the optimizer of a name."""
+    library, distribution = NAMED[name].library, NAMED[name].distribution
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise MissingLibraryError(
+            f"{name} is an optimizer of {library}, which is not installed where trials run: "
+            f"pip install {distribution}"
+        ) from error
+    if not hasattr(found, attribute):
+        version = getattr(importlib.import_module(library), "__version__", "")
+        raise MissingLibraryError(
+            f"{name} is {path}, which {library} {version} does not have: "
+            f"pip install --upgrade {distribution or library}"
+        )
+    made: MakeOptimizer = getattr(found, attribute)
+    return made
 
 
 def each_of(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
@@ -76,7 +73,9 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
         WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
             each of them does.
     """
-    given: Any = model if _takes_model(workload.optimizer) else model.parameters()
+    if isinstance(workload.optimizer, str):
+        return make_named(workload.optimizer, model, implementation)
+    given: Any = model if takes_model(workload.optimizer) else model.parameters()
     made = make_optimizer(workload.optimizer, given, implementation)
     if workload.step is None and not isinstance(made, torch.optim.Optimizer):
         raise WorkloadError(
@@ -86,40 +85,83 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
     return made
 
 
-def _takes_model(optimizer: str | OptimizerFactory) -> bool:
+def takes_model(optimizer: OptimizerFactory) -> bool:
     """Whether a workload's own function calls its parameter `model`, else it takes the parameters."""
-    if isinstance(optimizer, str):
-        return False
     try:
         return next(iter(inspect.signature(optimizer).parameters)) == "model"
     except (StopIteration, TypeError, ValueError):  # no parameter at all, or a callable that C made
         return False
 
 
-def make_optimizer(
-    optimizer: str | OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
-) -> Optimizers:
-    """Makes an optimizer by name, or what a workload's own function makes.
+def make_named(name: str, model: nn.Module, implementation: str = "default") -> Optimizers:
+    """Makes an optimizer by name, or the two that a name stands for.
 
     Args:
-        optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, or a function of the parameters.
-        params: the model's parameters, once they are where they are trained.
+        name: one of `workers.knobs.optimizer.OPTIMIZERS`.
+        model: once it is where it is trained.
         implementation: one of `workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
-        WorkloadError: the function returned something else than an optimizer or several; it decides
-            the implementation itself; or there is no such implementation.
-        DeviceError: its library is not installed here.
+        WorkloadError: it has no such implementation; or it is for weights that the model does not have.
+        MissingLibraryError: its library is not installed here.
     """
-    if isinstance(optimizer, str):
-        if implementation == "fused" and optimizer not in _WITH_FUSED_KERNEL:
-            raise WorkloadError(
-                f"PyTorch has no fused CUDA kernel for {optimizer}: use another optimizer_impl, "
-                f"or one of {', '.join(_WITH_FUSED_KERNEL)}"
-            )
-        if optimizer == EIGHT_BIT and implementation != "default":
-            raise WorkloadError(f"{EIGHT_BIT} has only its own implementation: leave out optimizer_impl")
-        return _FACTORIES[optimizer](params, **_IMPLEMENTATIONS[implementation])
+    made = tuple(make(groups) for make, groups in parts_of_named(name, model, implementation))
+    return made[0] if len(made) == 1 else made
+
+
+def parts_of_named(
+    name: str, model: nn.Module, implementation: str = "default"
+) -> list[tuple[MakeOptimizer, list[dict[str, Any]]]]:
+    """What makes each optimizer that a name stands for, and the groups of parameters to make it with.
+
+    Args and errors are those of `make_named`.
+    """
+    named = NAMED[name]
+    if implementation not in named.implementations:
+        raise _no_such_implementation(name, implementation)
+    options = {**named.options, **_IMPLEMENTATIONS[implementation]}
+    make: MakeOptimizer = functools.partial(_class_of(named.path, name), **options)
+    if not named.tells_hidden_weights:
+        return [(make, [{"params": [*model.parameters()]}])]
+    hidden = hidden_weights(model)
+    if not hidden:
+        raise WorkloadError(
+            f"{name} is for the matrices of hidden layers, and the model has none: use another optimizer"
+        )
+    known = set(map(id, hidden))
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups: list[dict[str, Any]] = [{"params": hidden, **named.hidden}]
+    groups += [{"params": rest}] if rest else []
+    if not named.rest:
+        return [(make, groups)]
+    makers: tuple[MakeOptimizer, ...] = (make, _class_of(named.rest, name))
+    return [(maker, [group]) for maker, group in zip(makers, groups, strict=False)]
+
+
+def _no_such_implementation(name: str, implementation: str) -> WorkloadError:
+    named = NAMED[name]
+    if named.implementations == ("default",):
+        return WorkloadError(f"{name} has only its own implementation: leave out optimizer_impl")
+    having = [other for other, each in NAMED.items() if implementation in each.implementations]
+    return WorkloadError(
+        f"PyTorch has no {implementation} CUDA kernel for {name}: use another optimizer_impl, "
+        f"or one of {', '.join(having)}"
+    )
+
+
+def make_optimizer(
+    optimizer: OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
+) -> Optimizers:
+    """Makes what a workload's own function makes.
+
+    Args:
+        params: the model's parameters, once they are where they are trained.
+        implementation: `default`; the function decides it.
+
+    Raises:
+        WorkloadError: the function returned something else than an optimizer or several; or another
+            implementation is asked for.
+    """
     if implementation != "default":
         raise WorkloadError(
             f"optimizer_impl {implementation} is for optimizers given by name, but the workload makes its "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from workers.protocol import TrialSpec
+from workers.workload.optimizers import each_of
 from workers.workload.workload import Optimizers, Workload, check_loss
 
 PhaseHook = Callable[[str], None]
@@ -69,6 +70,8 @@ def train_step(
     autocast: AutocastFactory = nullcontext,
     scaler: torch.amp.GradScaler = _NO_SCALER,
     set_to_none: bool = True,
+    clip_grad_norm: float | None = None,
+    in_backward: bool = False,
     phase: PhaseHook = no_phase,
     part: Part = WHOLE,
 ) -> None:
@@ -77,19 +80,22 @@ def train_step(
     Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
     and the optimizer steps after the last.
 
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler`
-    scales the loss and takes the optimizer's step; `phase` is called with `forward`, `backward`
-    and `optimizer` as each begins. A workload's own `step` runs under autocast as a whole, drops
-    and scales its gradients itself, and only its beginning (`forward`) can be seen.
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
+    loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
+    clipped to before it; with `in_backward` hooks take it in backward, and drop the gradients; `phase` is
+    called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
+    autocast as a whole, drops and scales its gradients itself, and only its beginning (`forward`) can be
+    seen.
     """
     phase("forward")
     if workload.step is not None:
         with autocast():
             workload.step(model, optimizer, batch)
         return
-    assert isinstance(optimizer, torch.optim.Optimizer)  # several have a step of the workload's own
-    if part.is_first:
-        optimizer.zero_grad(set_to_none=set_to_none)
+    optimizers = each_of(optimizer)
+    if part.is_first and not in_backward:
+        for each in optimizers:
+            each.zero_grad(set_to_none=set_to_none)
     with autocast():
         loss = workload.loss(model, batch)
     check_loss(loss)
@@ -100,7 +106,14 @@ def train_step(
     if not part.is_last:
         return
     phase("optimizer")
-    scaler.step(optimizer)
+    if in_backward:
+        return
+    if clip_grad_norm is not None:
+        for each in optimizers:
+            scaler.unscale_(each)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
+    for each in optimizers:
+        scaler.step(each)
     scaler.update()
 
 

@@ -28,10 +28,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
 from workers.knobs import Knobs
-from workers.knobs.optimizer import OPTIMIZERS
+from workers.knobs.base import QUANTIZATIONS
+from workers.knobs.optimizer import NAMED, OPTIMIZERS
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, MODES, Setup
 from workers.workload.libraries import library_of
+from workers.workload.loop_parts import require_loop
 from workers.workload.models import BUILTINS
 from workers.workload.references import (
     FILE_MODULE_PREFIX,
@@ -181,8 +183,8 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: gradients are to be accumulated, and there are none or the workload takes its
-            own steps.
+        InapplicableError: as of `require_loop`; nothing would be trained; or a step of the workload's own is
+            to take another number of optimizers.
     """
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
@@ -199,14 +201,15 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
         optimizer=knobs.optimizer or workload.optimizer,
         mode=setup.mode or workload.mode,
     )
-    if knobs.accumulates and changed.mode != "train":
+    require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
+    if changed.mode == "train" and knobs.base in QUANTIZATIONS and knobs.adapter is None:
         raise InapplicableError(
-            "gradients are accumulated only in training: leave out --grad-accumulation and --global-batch"
+            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
         )
-    if knobs.accumulates and changed.step is not None:
+    if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
         raise InapplicableError(
-            "the workload has its own step, in which autofit cannot accumulate gradients: accumulate them "
-            "there, and leave out --grad-accumulation and --global-batch"
+            f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "
+            "makes: make them in its optimizer function, and leave out --optimizer"
         )
     return changed
 

@@ -14,7 +14,7 @@ import click
 from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, chosen, complete_job, only, open_queue, require_address
 from autofit.cli.options.shared import JSON, QUIET
-from autofit.errors import ERROR_SCHEMA, AutofitError, DispatchError, ExitCode, InfrastructureError
+from autofit.errors import AutofitError, DispatchError, ExitCode, InfrastructureError
 from autofit.jobs.records import JobRecord, JobState
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def result(name: str, storage: str | None, as_json: bool) -> int:
     answer = job.answer
     if answer is None:
         raise NotOverError(f"{_known(job)}: wait for it with `autofit wait {job.job_id}`")
-    if job.state is not JobState.SUCCEEDED or answer["schema"] == ERROR_SCHEMA:
+    if job.result is None:
         raise RecordedError(answer)
     if as_json:
         print_document(json.dumps(answer, indent=2))
@@ -264,7 +264,8 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
 def _known(job: JobRecord) -> str:
     """One line of what the storage knows."""
     reason = f" ({job.state_reason})" if job.state_reason else ""
-    shown = f"; `autofit result {job.job_id}` shows its answer" if job.packed_document is not None else ""
+    has_answer = job.state.is_over and job.packed_document is not None
+    shown = f"; `autofit result {job.job_id}` shows its answer" if has_answer else ""
     return f"{job.job_id} is {job.state}{reason}{shown}"
 
 

@@ -191,7 +191,7 @@ def print_job(job: JobRecord) -> None:
 
 def _answer(console: Console, job: JobRecord, table: Any) -> None:
     batch, algo, evidence = _best_words(job)
-    if job.state is JobState.SUCCEEDED:
+    if job.result is not None:
         table.add_row("answer", "nothing fits" if batch == "none" else f"batch {batch}, {algo}, {evidence}")
     console.print(table)
 

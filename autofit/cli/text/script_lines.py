@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
@@ -9,24 +10,18 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
+from workers.knobs.base import QUANTIZATIONS
+from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.protocol import ScriptCall
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
-_OPTIMIZERS = {
-    "sgd": ("SGD", ""),
-    "sgd-momentum": ("SGD", ", momentum=0.9"),
-    "adam": ("Adam", ""),
-    "adamw": ("AdamW", ""),
-    "rmsprop": ("RMSprop", ""),
-    "adagrad": ("Adagrad", ""),
-    "adamw8bit": ("AdamW8bit", ""),
-}
 _IMPLEMENTATIONS = {
     "default": "",
     "foreach": ", foreach=True",
     "fused": ", fused=True",
     "loop": ", foreach=False",
 }
+_ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop gradients
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
@@ -67,6 +62,8 @@ def script_lines(
     conversions = _conversions(knobs)
     if conversions:
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
+    if knobs.adapter is not None or knobs.base is not None:
+        yield _adapt_line(knobs)
     if knobs.compile:
         yield "model = torch.compile(model)  # once it is on its device"
     if num_ranks > 1:
@@ -109,22 +106,66 @@ def _conversions(knobs: Knobs) -> str:
     return ", ".join(parts)
 
 
+def _adapt_line(knobs: Knobs) -> str:
+    told = {"adapter": knobs.adapter, "base": knobs.base}
+    if knobs.precision != Knobs().precision and (knobs.adapter is not None or knobs.base in QUANTIZATIONS):
+        told["precision"] = knobs.precision
+    options = ", ".join(f"{name}={json.dumps(value)}" for name, value in told.items() if value is not None)
+    return f"model = autofit.adapt(model, {options})  # before it is moved to the GPU"
+
+
 def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
     implementation = _IMPLEMENTATIONS[knobs.optimizer_impl]
-    if knobs.optimizer is not None:
-        name, options = _OPTIMIZERS[knobs.optimizer]
-        package = "bitsandbytes" if name.endswith("8bit") else "torch"
-        yield f"optimizer = {package}.optim.{name}(model.parameters(){options}{implementation})"
-    elif implementation:
-        yield f"optimizer = ...(model.parameters(){implementation})"
+    named = NAMED.get(knobs.optimizer or "")
+    if named is None:
+        if knobs.optimizer_in_backward:
+            yield from _in_backward_lines(f"...([p]{implementation})")
+        elif implementation:
+            yield f"optimizer = ...(model.parameters(){implementation})"
+        return
+    options = "".join(f", {name}={value!r}" for name, value in named.options.items()) + implementation
+    if named.tells_hidden_weights:
+        yield "hidden = autofit.hidden_weights(model)  # matrices, without embeddings and the output layer"
+        yield "rest = [p for p in model.parameters() if all(p is not weight for weight in hidden)]"
+    if knobs.optimizer_in_backward:
+        yield from _in_backward_lines(_of_one_parameter(named, options))
+    elif named.rest:
+        yield f"optimizers = [{named.path}(hidden{options}), {named.rest}(rest)]"
+    elif named.hidden:
+        yield f'groups = [{{"params": hidden, **{dict(named.hidden)!r}}}, {{"params": rest}}]'
+        yield f"optimizer = {named.path}(groups{options})"
+    else:
+        yield f"optimizer = {named.path}(model.parameters(){options})"
+
+
+def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
+    """The optimizer of a parameter `p`."""
+    made = f"{named.path}([p]{options})"
+    if not named.tells_hidden_weights:
+        return made
+    of_hidden = (
+        f'{named.path}([{{"params": [p], **{dict(named.hidden)!r}}}]{options})' if named.hidden else made
+    )
+    of_rest = f"{named.rest}([p])" if named.rest else made
+    return f"{of_rest} if any(p is other for other in rest) else {of_hidden}"
+
+
+def _in_backward_lines(made: str) -> Iterator[str]:
+    yield f"optimizers = {{p: {made} for p in model.parameters() if p.requires_grad}}"
+    yield "def step_in_backward(parameter):"
+    yield "    optimizers[parameter].step()"
+    yield "    optimizers[parameter].zero_grad()"
+    yield "for parameter in optimizers:"
+    yield "    parameter.register_post_accumulate_grad_hook(step_in_backward)"
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterator[str]:
-    """Those of a step, as far as its precision or its being made of several batches changes them."""
+    """Those of a step, as far as the knobs change them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
-    zero = "optimizer.zero_grad()" if knobs.set_to_none else "optimizer.zero_grad(set_to_none=False)"
-    if not (accumulates or knobs.set_to_none):
+    zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
+    is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)
+    if is_told and not accumulates:
         yield zero
     if dtype is not None:
         yield _autocast(device_kind, dtype)
@@ -132,16 +173,39 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterato
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"
     elif accumulates:
         yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
+    if knobs.optimizer_in_backward:
+        yield "loss.backward()  # steps all optimizers, and drops the gradients"
+        return
+    step = _step_lines(knobs, scales=scales)
     if scales:
         yield "scaler.scale(loss).backward()"
-    elif accumulates:
+    elif accumulates or len(step) > 1:
         yield "loss.backward()"
-    step = ["scaler.step(optimizer)", "scaler.update()"] if scales else ["optimizer.step()"]
     if accumulates:
         yield f"if (number + 1) % {num_batches} == 0:  # of the batches, counted from 0"
         yield from (f"    {line}" for line in (*step, zero))
-    elif scales:
+    elif len(step) > 1:
         yield from step
+
+
+def _step_lines(knobs: Knobs, *, scales: bool) -> list[str]:
+    """Those from the gradients to the optimizer's step."""
+    clipping: list[str] = []
+    if knobs.clip_grad_norm is not None:
+        clipping += _of_each("scaler.unscale_(optimizer)", knobs) if scales else ()
+        clipping.append(f"torch.nn.utils.clip_grad_norm_(model.parameters(), {knobs.clip_grad_norm})")
+    if scales:
+        return [*clipping, *_of_each("scaler.step(optimizer)", knobs), "scaler.update()"]
+    return [*clipping, *_of_each("optimizer.step()", knobs)]
+
+
+def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:
+    """A line about the optimizer, of each where there are several."""
+    return ("for optimizer in optimizers:", f"    {line}") if _are_several(knobs) else (line,)
+
+
+def _are_several(knobs: Knobs) -> bool:
+    return knobs.optimizer is not None and bool(NAMED[knobs.optimizer].rest)
 
 
 def _autocast(device_kind: str, dtype: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,19 @@ def answered(document: dict[str, Any]) -> JobRecord:
         submitted_seconds=0.0,
         packed_document=packed(document),
     )
+
+
+def recorded(queue: JobQueue, document: dict[str, Any]) -> JobRecord:
+    """A running job whose driver has recorded its answer, and no state."""
+    queue.enqueue("a", SPEC)
+    claimed = queue.claim_next(max_running=1)
+    assert claimed is not None
+    [trial] = optuna.load_study(study_name=JOBS_STUDY, storage=queue.storage.backend).trials
+    queue.storage.backend.set_trial_user_attr(trial._trial_id, "packed_result", packed(document))
+    job = queue.record("a")
+    assert job is not None
+    assert job.packed_document is not None
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +130,38 @@ def test_a_job_that_is_over_stays_as_it_is(queue: JobQueue) -> None:
         {"schema": "autofit.error/1", "kind": "job", "message": "nobody wanted it", "exit_code": 5},
         5,
     )
+
+
+@pytest.mark.parametrize(
+    ("document", "state", "exit_code"),
+    [(ANSWER, JobState.SUCCEEDED, 0), (ERROR, JobState.FAILED, 2)],
+)
+@pytest.mark.parametrize(
+    "end", [JobQueue.settle, lambda queue, job: queue.give_up(job, "its driver was lost")]
+)
+def test_a_driver_killed_before_it_set_the_state_leaves_its_answer(
+    queue: JobQueue,
+    end: Callable[[JobQueue, JobRecord], bool],
+    document: dict[str, Any],
+    state: JobState,
+    exit_code: int,
+) -> None:
+    job = recorded(queue, document)
+    assert (job.state, job.answer, job.result, job.exit_code) == (JobState.RUNNING, None, None, None)
+    assert end(queue, job)
+    [over] = queue.records()
+    assert (over.state, over.answer, over.exit_code) == (state, document, exit_code)
+    assert over.state_reason == document.get("message")
+    assert over.ended_seconds is not None
+    assert not queue.settle(over)
+
+
+def test_a_job_with_no_readable_answer_is_given_up(queue: JobQueue) -> None:
+    job = recorded(queue, {})
+    assert not queue.settle(job)
+    assert queue.give_up(job, "its driver was lost")
+    [over] = queue.records()
+    assert (over.state, over.state_reason, over.exit_code) == (JobState.FAILED, "its driver was lost", 5)
 
 
 def test_a_stopped_job_is_not_claimed(queue: JobQueue) -> None:

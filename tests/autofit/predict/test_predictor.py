@@ -23,17 +23,19 @@ from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
+from autofit.predict.plan_sources import CardPlans
 from autofit.predict.predictor import Predictor, raise_if_failed
+from autofit.report.words import assumed_sizes
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
 from tests.workers.predict.plan_tables import of_sizes
 from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Probe, TrialError, TrialOutcome, Verdict
 from workers.setup import Setup
-from workers.trace import Allocation, Category, Scratch, Trace
+from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Allocation, Assumption, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -103,6 +105,39 @@ def test_a_card_whose_convolutions_nobody_knows_has_no_curve_of_them(
     assert curve.why_unpredictable_on(amds, 8) is None
     assert curve.conv_cost(8, 10**12) is None
     assert "MIOpen" in str(predictor.curve(CUDNN, card).why_unpredictable_on(amds, 8))
+
+
+@pytest.mark.parametrize(
+    ("operator", "source"),
+    [
+        (MANAGED_MEMORY, "pages of managed memory"),
+        (COMPILED_STEP, "temporaries of the compiled optimizer step"),
+    ],
+)
+def test_what_may_be_on_the_card_or_not_is_an_unknown_of_its_own_from_nothing_to_all(
+    predictor: Predictor, worker: Any, make_trace: Any, operator: str, source: str
+) -> None:
+    def takes_pages(batch_size: int) -> Trace:
+        trace = make_trace(batch_size)
+        pages = Allocation(
+            num_bytes=0,
+            category=Category.OPTIMIZER_STATE,
+            operator=operator,
+            span_bytes=(0, 40 * MIB),
+        )
+        number = len(trace.allocations)
+        return dataclasses.replace(
+            trace, allocations=(*trace.allocations, pages), events=(number, *trace.events)
+        )
+
+    without = predictor.curve(CUDNN, card_named("h100-80g"))(8)
+    worker.trace_at = takes_pages
+    curve = predictor.curve(dataclasses.replace(CUDNN, optimizer="adam"), card_named("h100-80g"))
+    (unknown,) = curve(8).unknowns
+    assert unknown.source == source
+    assert unknown.low_bytes == unknown.likely_bytes == without.peak_reserved_bytes
+    assert unknown.high_bytes == unknown.likely_bytes + 40 * MIB
+    assert curve(8).interval.high_bytes >= unknown.high_bytes
 
 
 def test_on_amd_s_cards_the_workspaces_of_products_are_an_unknown_of_their_own(
@@ -258,6 +293,52 @@ def test_the_outcome_of_a_prediction_holds_the_high_end_against_the_budget(make_
     assert outcome.verdict is not Verdict.FITS
 
 
+@pytest.mark.parametrize("most", [{"mib_per_sample": 10}, {"scratch_mib_per_sample": 15}])
+@pytest.mark.parametrize("risk", [Risk.SAFE, Risk.WORST])
+def test_no_size_fits_whose_high_end_is_above_the_budget(
+    workload: Any, card: Card, make_trace: Any, most: dict[str, int], risk: Risk
+) -> None:
+    """Where values decide sizes, the step with the largest of them may reserve less than the assumed one."""
+
+    def step(**changed: int) -> PeakCurve:
+        return PeakCurve([make_trace(size, **changed) for size in TRACED_BATCH_SIZES])
+
+    plans, is_less = CardPlans(FormulaPlans, FormulaPlans), "mib_per_sample" in most
+    curve = PredictedCurve(
+        "step", CUDNN, card, step(), residuals=OFF, plans=plans, on_grid=True, risk=risk, at_most=step(**most)
+    )
+    high_bytes = curve(8).interval.high_bytes
+    assert high_bytes > curve(8).interval.likely_bytes
+    assert curve.peak_reserved_bytes(8) == high_bytes
+    assert curve.peak_reserved_bytes(9, stop_above_bytes=high_bytes) > high_bytes
+    assert curve.verdict(8, high_bytes) is curve.outcome(8, high_bytes).verdict is Verdict.FITS
+    assert curve.verdict(8, high_bytes - 1) is not Verdict.FITS
+    assert curve.runs_with_smallest_plans(8, high_bytes)
+    assert curve.lower_bound_bytes(8) <= high_bytes
+    likely = curve.at_risk(Risk.LIKELY)
+    assert likely.peak_reserved_bytes(8) == curve(8).interval.likely_bytes
+    typical = PredictedCurve("step", CUDNN, card, step(), residuals=OFF, plans=plans, on_grid=True)
+    assert (high_bytes == typical(8).interval.high_bytes) == is_less
+
+
+def test_an_assumed_size_is_told_with_the_batch_size_that_it_was_traced_at(
+    predictor: Predictor, worker: Any, make_trace: Any, card: Card
+) -> None:
+    def masks(batch_size: int) -> Trace:
+        most = 4096 * batch_size
+        assumed = Assumption(site="mask.py:5:loss", what="elements", size=most // 2, largest=most)
+        return dataclasses.replace(make_trace(batch_size), assumptions=(assumed,))
+
+    worker.trace_at = masks
+    curve, traced = predictor.curve(CUDNN, card), TRACED_BATCH_SIZES[0]
+    said = f"elements at mask.py:5:loss: 8,192 assumed of at most 16,384 at batch {traced}"
+    assert assumed_sizes(curve(28474)) == (said,)
+    assert assumed_sizes(curve(traced)) == (said.removesuffix(f" at batch {traced}"),)
+    assert assumed_sizes(predictor.estimate(CUDNN, card, 8)) == (
+        "elements at mask.py:5:loss: 16,384 assumed of at most 32,768",
+    )
+
+
 def test_the_same_step_on_another_card_costs_no_trace(predictor: Predictor, worker: Any, card: Card) -> None:
     curve = predictor.curve(CUDNN, card)
     other = curve.on(Card(name="other", architecture="sm_90", context_bytes=640 * MIB))(8)
@@ -346,6 +427,7 @@ def test_a_step_that_cannot_be_traced_ends_the_prediction(
         (Verdict.FAILED, "user", "workload", 4),
         (Verdict.INVALID, "user", "workload", 4),
         (Verdict.FAILED, "unsupported", "unsupported", 4),
+        (Verdict.FAILED, "missing-library", "infrastructure", 5),
         (Verdict.LOST, "environment", "dispatch", 5),
         (Verdict.TIMEOUT, "environment", "dispatch", 5),
     ],

@@ -145,7 +145,7 @@ def test_knobs_that_were_given_are_left_as_they_are(predictor: Predictor) -> Non
     (card,) = ask(predictor, "gtx-1650", batch_size=300, with_traces=True, **given).cards
     assert card.advice is not None
     tried = {lever.name for lever in card.advice.levers}
-    assert tried == {"optimizer_impl", "set_to_none"}
+    assert tried == {"optimizer_impl", "optimizer_in_backward", "set_to_none"}
 
 
 def test_a_change_that_the_step_fails_with_is_no_answer(predictor: Predictor, worker: Any) -> None:

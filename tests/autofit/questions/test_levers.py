@@ -27,6 +27,7 @@ def test_what_leaves_a_step_as_it_is_comes_before_what_takes_time_and_that_befor
     assert by_option["--optimizer-impl fused"] is Effect.NONE
     assert by_option["--allocator expandable_segments"] is Effect.NONE
     assert by_option["--optimizer-impl loop"] is Effect.SLOWER
+    assert by_option["--optimizer-in-backward"] is Effect.SLOWER
     assert by_option["--checkpointing blocks"] is Effect.SLOWER
     assert by_option["--conv-algo cudnn-deterministic"] is Effect.SLOWER
     assert by_option["--precision amp-bf16"] is Effect.ROUNDS
@@ -53,10 +54,21 @@ def test_the_harshest_change_decides_and_then_the_number() -> None:
 
 def test_what_cannot_matter_to_a_step_says_why() -> None:
     native, fused = lever("--conv-algo native"), lever("--optimizer-impl fused")
-    assert native.why_pointless(mode="train", convolves=False) == "the step has no convolution"
-    assert "neither an optimizer" in fused.why_pointless(mode="infer", convolves=True)
-    assert not native.why_pointless(mode="infer", convolves=True)
-    assert not fused.why_pointless(mode="train", convolves=False)
+    assert (
+        native.why_pointless(mode="train", convolves=False, optimizer="sgd") == "the step has no convolution"
+    )
+    assert "neither an optimizer" in fused.why_pointless(mode="infer", convolves=True, optimizer="sgd")
+    assert not native.why_pointless(mode="infer", convolves=True, optimizer="sgd")
+    assert not fused.why_pointless(mode="train", convolves=False, optimizer="sgd")
+
+
+def test_states_are_made_smaller_of_the_same_optimizer_alone() -> None:
+    eight_bit = lever("--optimizer adamw8bit")
+    assert eight_bit.effect is Effect.ROUNDS
+    asked = {"mode": "train", "convolves": False}
+    assert not any(eight_bit.why_pointless(optimizer=name, **asked) for name in ("adam", "adamw"))
+    assert "not by adam or adamw" in eight_bit.why_pointless(optimizer="sgd", **asked)
+    assert "not by adam or adamw" in eight_bit.why_pointless(optimizer="custom", **asked)
 
 
 def test_what_holds_more_than_any_other_value_saves_nothing() -> None:

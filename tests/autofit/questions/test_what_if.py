@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from autofit import api
 from autofit.errors import WorkloadFailedError
 from autofit.events import Progress
 from autofit.hardware.card import card_named
-from autofit.predict.predictor import local_predictor
+from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.levers import levers
 from autofit.questions.what_if import what_if
 from autofit.settings.workloads import refer
 from workers.knobs import Knobs
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.protocol import TrialError, Verdict
 from workers.setup import Setup
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
@@ -80,6 +83,20 @@ def test_inference_has_no_optimizer_to_change(tmp_path, monkeypatch):
     reasons = {result.lever.name: result.reason for result in answer.inapplicable}
     assert "neither an optimizer nor gradients" in reasons["optimizer_impl"]
     assert "neither an optimizer nor gradients" in reasons["set_to_none"]
+
+
+def test_a_lever_whose_library_is_not_installed_says_how_to_get_it(workload, worker, card, exact, make_trace):
+    worker.trace_at = lambda batch_size: dataclasses.replace(make_trace(batch_size), optimizer="adam")
+    missing = TrialError(kind="missing-library", message="pip install bitsandbytes")
+
+    def traced(spec):
+        worker.failure = (Verdict.FAILED, missing) if spec.knobs.optimizer == "adamw8bit" else None
+        return worker(spec)
+
+    predictor = Predictor(workload, traced, residuals=exact, plans=FormulaPlans)
+    answer = what_if(predictor, Knobs(optimizer="adam"), card, 2)
+    reasons = {result.lever.how: result.reason for result in answer.inapplicable}
+    assert reasons["--optimizer adamw8bit"] == "pip install bitsandbytes"
 
 
 def test_a_workload_that_fails_as_it_is_has_no_levers():

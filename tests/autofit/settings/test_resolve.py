@@ -43,6 +43,7 @@ EXAMPLES = [
     ("memory-format", "channels_last", "knobs.memory_format", "channels_last"),
     ("optimizer", "adamw", "knobs.optimizer", "adamw"),
     ("optimizer-impl", "fused", "knobs.optimizer_impl", "fused"),
+    ("optimizer-in-backward", "true", "knobs.optimizer_in_backward", True),
     ("set-to-none", "false", "knobs.set_to_none", False),
     ("checkpointing", "every:04", "knobs.checkpointing", "every:4"),
     ("allocator", "max_split:128", "knobs.allocator", "max_split:128"),
@@ -50,6 +51,9 @@ EXAMPLES = [
     ("global-batch", "256", "knobs.global_batch", 256),
     ("compile", "true", "knobs.compile", True),
     ("attention", "math", "knobs.attention", "math"),
+    ("adapter", "LoRA:r=8", "knobs.adapter", "lora:r=8"),
+    ("base", "nf4", "knobs.base", "nf4"),
+    ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

@@ -94,6 +94,10 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "global_batch": None,
         "compile": False,
         "attention": "default",
+        "adapter": None,
+        "base": None,
+        "clip_grad_norm": None,
+        "optimizer_in_backward": False,
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)

@@ -1,9 +1,9 @@
 """fms_acceleration.csv: fine-tuning by Trainer on one A100, packed to 4096 tokens: full, LoRA and QLoRA.
 
 Source: foundation-model-stack/fms-acceleration, `scripts/benchmarks/` at 876e2ed6, Apache-2.0: 100 steps of
-TRL's SFTTrainer (through fms-hf-tuning) with FlashAttention 2, reentrant checkpointing of each block and AdamW;
-the peak is the largest of the stages of Trainer's memory metrics, `max_memory_allocated()` each. PyTorch 2.4.1;
-transformers 4.48.1, of PowerLM 4.45.2, of the padded rows 4.44.2.
+TRL's SFTTrainer (through fms-hf-tuning) with FlashAttention 2, reentrant checkpointing of each block and
+AdamW; the peak is the largest of the stages of Trainer's memory metrics, `max_memory_allocated()` each.
+PyTorch 2.4.1; transformers 4.48.1, of PowerLM 4.45.2, of the padded rows 4.44.2.
 
 What held memory in those releases that today's does not hold, or not so:
 - The loss shifts a contiguous copy of the logits: in float32, of gpt_bigcode in the type of the model; of
@@ -30,13 +30,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from autofit.hardware.budget import budget_of
+from autofit.hardware.gpus import find_gpu
 from tests.bench.language.runs import Run, Table
 from workers.knobs import Knobs
 from workers.workload.libraries.importing import imported
 from workers.workload.workload import Workload
 
 FILE = "llm/fms_acceleration.csv"
-_ARCHITECTURE = "sm_80"
+_CARD = find_gpu("a100-80g")
+_MOST_NORM = 1.0  # Trainer's default
 _FRAMEWORKS = ("none", "baseline-peft-bnb", "accelerated-peft-bnb")
 _PADDED = "a100_80gb_pf.csv"
 _KEPT_IN_BFLOAT16 = ("lm_head", "embed_tokens", "wte", "wpe")
@@ -153,14 +156,16 @@ def _run(row: dict[str, str], more: dict[str, str]) -> Run:
             has_autocast=bool(autocast),
         ),
         batch_size=int(row["batch_size"]),
-        architecture=_ARCHITECTURE,
+        architecture=_CARD.architecture,
         knobs=Knobs(
             adapter=adapter,
             base="nf4-dq" if is_quantized else half,
             precision=f"amp-{half}" if autocast else "fp32",
             attention="fa2",
+            clip_grad_norm=_MOST_NORM,
         ),
         measured={"allocated peak": int(row["peak_bytes"])},
+        usable_bytes=budget_of(_CARD, margin=0).usable_bytes,
         fits=row["fit"] == "yes",
     )
 

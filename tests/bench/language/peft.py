@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from tests.bench.language.runs import Run, Table
+from tests.bench.language.runs import Run, Table, by_rules
 from workers.knobs import Knobs
 from workers.workload.libraries.importing import imported
 from workers.workload.workload import Workload
@@ -40,7 +40,7 @@ _AT_THE_START_BYTES = 2 * 2**20  # reserved before the model is there, which the
 LONG, MEAN = 541, 220
 _NEXT = 0.85  # how long the batch after the longest one of a bucket of 20 is
 _MODEL = "meta-llama/Llama-3.2-3B"
-_CONFIG = {
+_CONFIG: dict[str, Any] = {
     "hidden_size": 3072,
     "intermediate_size": 8192,
     "num_hidden_layers": 28,
@@ -95,6 +95,14 @@ def _runs(row: dict[str, str], experiments: dict[str, Any]) -> Iterator[Run]:
                 precision="fp32" if more["autocast_adapter_dtype"] == "True" else "bf16",
             ),
             measured={quantity: measured_bytes},
+            others=by_rules(
+                num_weights=int(more["total"]),
+                num_trained=int(more["trainable"]),
+                weight_bytes=2,
+                tokens=_BATCH_SIZE * max(lengths),
+                hidden=_CONFIG["hidden_size"],
+                num_layers=_CONFIG["num_hidden_layers"],
+            ),
         )
 
 

@@ -18,6 +18,7 @@ from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.plans.offline_plans import offline_source
+from workers.protocol import Verdict
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -33,7 +34,9 @@ class Run:
         group: the method or model that tables are split by.
         make: its workload, called in the process that traces it.
         measured: bytes, by the name of a quantity of `QUANTITIES`.
+        usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
+        others: bytes that others' rules say its peak is, by their names.
     """
 
     table: str
@@ -44,8 +47,9 @@ class Run:
     architecture: str
     knobs: Knobs = field(default_factory=Knobs)
     measured: Mapping[str, int] = field(default_factory=dict)
-    total_bytes: int | None = None
+    usable_bytes: int | None = None
     fits: bool = True
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,24 @@ class Table:
     asked: Mapping[str, tuple[float, float]]
 
 
+def by_rules(
+    *, num_weights: int, num_trained: int, weight_bytes: int, tokens: int, hidden: int, num_layers: int
+) -> dict[str, int]:
+    """What a peak is by two rules that people go by.
+
+    `accelerate estimate-memory`, "Training using Adam": four times the weights, whatever is trained.
+    16 bytes for a trained parameter beside the weights, and 34 bytes a token, layer and hidden unit for what
+    backward wants, attention scores left out (Korthikanti et al., 2022, "Reducing Activation Recomputation
+    in Large Transformer Models").
+    """
+    return {
+        "accelerate estimate-memory": 4 * weight_bytes * num_weights,
+        "16 bytes a parameter, 34 an activation": weight_bytes * (num_weights - num_trained)
+        + 16 * num_trained
+        + 34 * tokens * hidden * num_layers,
+    }
+
+
 class Seen:
     """What a trace of one size says on a card."""
 
@@ -71,13 +93,17 @@ class Seen:
             architecture=architecture,
             allow_tf32=True,
         )
-        on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
+        self._on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
         self._trace = trace
-        self._sizes = on_card.by_first_source.sizes(Level.LIKELY)
-        self.replay = on_card.likely().replay
+        self._sizes = self._on_card.by_first_source.sizes(Level.LIKELY)
+        self.replay = self._on_card.likely().replay
+
+    def fits(self, usable_bytes: int | None) -> bool:
+        """Whether it runs, with the cache emptied where nothing else is left."""
+        return self._on_card.verdict(usable_bytes, Level.LIKELY) is not Verdict.OOM
 
     def live_bytes(self, mark: str | None = None, *, emptied_at: str | None = None) -> int:
-        """What is allocated where a mark stands, or at the end; the cache may be emptied before, at another."""
+        """What is allocated at a mark, or at the end; the cache may be emptied before, at another."""
         end = None if mark is None else self._position(mark)
         return self._replayed(end, emptied_at=emptied_at).allocated_bytes
 

@@ -16,6 +16,7 @@ from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
 from workers.measure import after_steps, steps
 from workers.protocol import Peaks, Probe, TrialSpec, WorkloadRef
 from workers.setup import Setup
+from workers.workload.in_backward import make_in_backward
 from workers.workload.step import Part, infer_step, train_step
 from workers.workload.workload import Workload, WorkloadError
 
@@ -125,6 +126,75 @@ def test_a_trial_takes_two_batches_for_a_step_of_many():
 def test_gradients_are_accumulated_in_steps_that_the_trial_takes_itself(fields, message):
     with pytest.raises(InapplicableError, match=message):
         run(workload_of(**fields), knobs=Knobs(global_batch=6))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": lambda *_: None}, "cannot clip gradients: do so there"),
+        ({"mode": "infer"}, "only in training"),
+    ],
+)
+def test_gradients_are_clipped_in_steps_that_the_trial_takes_itself(fields, message):
+    with pytest.raises(InapplicableError, match=f"{message}.* leave out --clip-grad-norm"):
+        run(workload_of(**fields), knobs=Knobs(clip_grad_norm=1.0))
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_gradients_are_clipped_as_they_are_unscaled(scale):
+    workload = workload_of(loss=lambda model, batch: 100 * model(batch).sum())
+    model = workload.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    before = model.weight.detach().clone()
+    train_step(workload, model, optimizer, torch.ones(2, 8), scaler=scaler, clip_grad_norm=3.0)
+    assert torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() == pytest.approx(3.0)
+    assert torch.equal(model.weight, before - 0.1 * model.weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "fields", "message"),
+    [
+        ({"grad_accumulation": 2}, {}, "cannot be combined with --grad-accumulation and --global-batch: a"),
+        ({"clip_grad_norm": 1.0}, {}, "cannot be combined with --clip-grad-norm: the norm is of all"),
+        ({"precision": "amp-fp16"}, {}, "cannot be combined with --precision amp-fp16: its gradient scaler"),
+        ({"set_to_none": False}, {}, "cannot be combined with --set-to-none false: it frees the gradients"),
+        ({}, {"mode": "infer"}, "the optimizer steps only in training"),
+        ({}, {"step": lambda *_: None}, "cannot step the optimizer in backward: do so there"),
+        ({}, {"optimizer": lambda model: torch.optim.SGD(model.parameters())}, "takes the model"),
+    ],
+)
+def test_what_needs_all_gradients_at_once_excludes_the_optimizer_in_backward(knobs, fields, message):
+    with pytest.raises(InapplicableError, match=message):
+        run(workload_of(**fields), knobs=Knobs(optimizer_in_backward=True, **knobs))
+
+
+def test_in_backward_parameters_are_updated_as_after_it_and_gradients_dropped():
+    def build():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+    def optimizer(params):
+        return torch.optim.SGD(params, lr=0.1, momentum=0.5)
+
+    workload = workload_of(build_model=build, optimizer=optimizer)
+    after, within = build(), build()
+    within[0].bias.requires_grad_(False)
+    after[0].bias.requires_grad_(False)
+    optimizers = make_in_backward(workload, within)
+    assert len(optimizers) == 3
+    plain = optimizer(after.parameters())
+    for _ in range(2):
+        train_step(workload, within, optimizers, torch.ones(3, 8), in_backward=True)
+        train_step(workload, after, plain, torch.ones(3, 8))
+        assert all(parameter.grad is None for parameter in within.parameters())
+    for one, other in zip(within.parameters(), after.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_trial_steps_in_backward():
+    _, progress = run(workload_of(), knobs=Knobs(optimizer="adam", optimizer_in_backward=True))
+    assert progress.num_steps_done == 4
 
 
 def test_allocator_settings_are_refused_where_there_is_no_such_allocator():

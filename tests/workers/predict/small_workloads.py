@@ -35,7 +35,7 @@ def _workload(
     build_model: Callable[[], nn.Module], *, shape: tuple[int, ...] = (WIDTH,), **fields: Any
 ) -> Workload:
     make_batch = functools.partial(_rows, shape=shape)
-    return Workload(build_model=build_model, make_batch=make_batch, **{"loss": _mean_square, **fields})
+    return Workload(build_model=build_model, **{"make_batch": make_batch, "loss": _mean_square, **fields})
 
 
 class Apply(nn.Module):
@@ -63,6 +63,13 @@ foreach_adam = _workload(_perceptron, optimizer=functools.partial(torch.optim.Ad
 
 # A weight of 64 × 100, which is large for an optimizer with states of 8 bits, and small parameters.
 wide = _workload(lambda: nn.Linear(64, 100), shape=(64,))
+
+# A weight of 400 × 300, large enough to be paged, and a hidden layer between embedding and output.
+paged = _workload(lambda: nn.Linear(400, 300), shape=(400,))
+embedding_and_layers = _workload(
+    lambda: nn.Sequential(nn.Embedding(10, 64), nn.Linear(64, 96), nn.LayerNorm(96), nn.Linear(96, 10)),
+    make_batch=lambda batch_size, device: torch.randint(10, (batch_size, 3), device=device),
+)
 
 # Operators with a composite fallback.
 past_the_model = _workload(_perceptron, loss=lambda m, b: functional.linear(b, next(m.parameters())).mean())

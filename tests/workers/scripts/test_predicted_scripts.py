@@ -170,6 +170,20 @@ def test_a_batch_that_does_not_reach_the_model_is_invalid(written):
     assert "got no input with 128 samples, only (5, 8)" in outcome.error.message
 
 
+def test_a_loader_may_make_several_rows_of_a_sample(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 4).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "pairs = lambda rows: torch.stack([*rows, *rows])\n"
+        "for x in torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=2, collate_fn=pairs):\n"
+        "    model(x.cuda()).mean().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    outcome = predicted(Script(path=path).reference(), 4)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert 8 * 8 * 4 in {a.num_bytes for a in Trace.from_json(outcome.trace_json).allocations}
+
+
 def test_a_script_that_lets_nothing_end_it_is_left_behind(written):
     outcome = written(
         "while True:", "    try:", "        loss_of_step()", "        optimizer.step()", "    except:",

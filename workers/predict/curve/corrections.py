@@ -24,6 +24,7 @@ CORRECTIONS = (
     Correction("layout_copies", "copies of arguments whose layout or type an operator does not take"),
     Correction("layer_norm", "the partial sums of LayerNorm's parameter gradients where there are many rows"),
     Correction("embedding_backward", "sorted indices and partial sums of an embedding's gradient"),
+    Correction("norms", "partial norms of the tensors whose norms are taken together"),
     Correction("kernels", "the scratch memory of operators that are not PyTorch's, as it is registered"),
     Correction("index_backward", "sorted indices where the gradient of indexing is accumulated"),
 )

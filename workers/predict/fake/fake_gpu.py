@@ -26,7 +26,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.predict.fake import composites, fake_device
+from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory
 from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.fake.layouts import as_cudnn_returns
@@ -40,7 +40,12 @@ _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 # c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
 _DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
 
-_LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine")
+_LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine", "torchao")
+# By module, what takes the place of calls to CUDA's driver and of compiled functions in it.
+_REPLACEMENTS: dict[str, Callable[[Any], None]] = {
+    "bitsandbytes.functional": managed_memory.replace_in_bitsandbytes,
+    "torchao.optim.adam": compiled_steps.replace_in_torchao,
+}
 _installed: list[Any] = []
 
 
@@ -129,13 +134,15 @@ def install() -> None:
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())
-    sys.meta_path.insert(0, ExecutingFinder(_LOOKING_FOR_KERNELS, _execute_unseen))
+    sys.meta_path.insert(0, ExecutingFinder((*_LOOKING_FOR_KERNELS, *_REPLACEMENTS), _execute_unseen))
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
     """Of libraries whose import calls the driver of a GPU: as where there is none."""
     with unseen():
         execute(module)
+    if module.__name__ in _REPLACEMENTS:
+        _REPLACEMENTS[module.__name__](module)
 
 
 @contextmanager
@@ -165,7 +172,15 @@ def _use_the_meta_guard_for_cuda() -> None:
 
 def _pretend_that_cuda_is_available() -> None:
     cuda: Any = torch.cuda
-    for name in ("_lazy_init", "init", "synchronize", "empty_cache", "set_device", "manual_seed_all", "set_rng_state"):
+    for name in (
+        "_lazy_init",
+        "init",
+        "synchronize",
+        "empty_cache",
+        "set_device",
+        "manual_seed_all",
+        "set_rng_state",
+    ):
         # Each its own: the compiler keeps rules by function, and refuses one that has two names.
         setattr(cuda, name, _doing_nothing())
     cuda.is_available = lambda: True
@@ -222,8 +237,16 @@ def _doing_nothing() -> Callable[..., None]:
 
 
 def _let_optimizers_take_fake_tensors() -> None:
-    """Without this the default optimizers would take their single-tensor path."""
-    from torch.optim import optimizer
+    """Without this optimizers, and the clipping of gradients, would take their single-tensor path.
 
-    supported: list[Any] = optimizer._foreach_supported_types
-    supported.append(FakeTensor)
+    Clipping goes by the device that C++ names.
+    """
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for supported in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        types: list[Any] = supported
+        types.append(FakeTensor)
+    utils: Any = _foreach_utils
+    devices = utils._get_foreach_kernels_supported_devices
+    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), _ANSWER.type]

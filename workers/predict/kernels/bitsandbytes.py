@@ -1,7 +1,8 @@
 """The operators of bitsandbytes, which have fake functions of their own.
 
 Read in release 0.50.2, backends/cuda/ops.py and backends/default/ops.py. Most write into what they return.
-What others take beside that lives at once, or nearly so; `int8_mixed_scaled_mm` depends on values.
+What others take beside that lives at once, or nearly so. Columns of outliers are taken to be none: they are
+some thousandths of all (Dettmers et al., 2022: LLM.int8()), and how many depends on values.
 """
 
 from __future__ import annotations
@@ -43,6 +44,22 @@ def _outliers(rows: Any, threshold: float) -> tuple[int, ...]:
     return (rows.nbytes, rows.numel()) if threshold > 0 else ()
 
 
+def _rows_in_int8(rows: Any, threshold: float = 0.0) -> tuple[Any, Any, Any]:
+    """The rows, the scale of each, and the columns of outliers."""
+    scales = rows.new_empty(rows.numel() // rows.shape[-1], dtype=torch.float32)
+    columns = rows.new_empty(0, dtype=torch.int64) if threshold > 0 else None
+    return torch.empty_like(rows, dtype=torch.int8), scales, columns
+
+
+def _mixed_product(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[Any, Any]:
+    """The product, and the outliers among the rows."""
+    return rows.new_empty(*quantized.shape[:-1], weight.shape[0]), rows.new_empty(0)
+
+
+def _mixed_scratch(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[int, ...]:
+    return _product(quantized, weight, rows.dtype)
+
+
 def _two_quotients(rows: Any, *_threshold: Any) -> int:
     """Products, quotients and rounded quotients, two at a time."""
     return int(2 * rows.nbytes)
@@ -57,6 +74,7 @@ KERNELS = {
     "bitsandbytes::gemm_4bit": Kernel(scratch=_dequantized),
     "bitsandbytes::int8_scaled_mm": Kernel(scratch=_product),
     "bitsandbytes::int8_mm_dequant": Kernel(scratch=_as_half),
-    "bitsandbytes::int8_vectorwise_quant": Kernel(scratch=_outliers),
+    "bitsandbytes::int8_vectorwise_quant": Kernel(outputs=_rows_in_int8, scratch=_outliers),
+    "bitsandbytes::int8_mixed_scaled_mm": Kernel(outputs=_mixed_product, scratch=_mixed_scratch),
     "bitsandbytes::int8_double_quant": Kernel(scratch=_two_quotients),
 }

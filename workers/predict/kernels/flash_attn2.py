@@ -94,7 +94,7 @@ def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) 
     )
 
 
-def _forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tuple[Scratch, ...]:
+def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tuple[Scratch, ...]:
     """`set_params_splitkv`: the sums of each split and their logarithms; there is none with dropout."""
     if dropout_p > 0:
         return ()
@@ -108,20 +108,28 @@ def _forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tu
 
 def _backward(q: Tensor, **_rest: Any) -> Tensor:
     """`mha_bwd` returns sums of rows, and writes gradients into what it is given."""
-    batch, rows, heads, _ = q.shape
-    return q.new_empty((batch, heads, _padded(rows)), dtype=torch.float32)
+    return q.new_empty(row_sums(q), dtype=torch.float32)
 
 
 def _packed_backward(q: Tensor, cu_seqlens_q: Tensor, **_rest: Any) -> Tensor:
     """`mha_varlen_bwd`: every sequence has a tile to spare."""
-    return q.new_empty((q.size(1), _spaced(q, cu_seqlens_q)), dtype=torch.float32)
+    return q.new_empty(row_sums(q, cu_seqlens_q), dtype=torch.float32)
+
+
+def row_sums(q: Tensor, lengths: Tensor | None = None) -> tuple[int, ...]:
+    """The shape of `softmax_d`, of a batch or of sequences one after the other."""
+    if lengths is not None:
+        return q.size(1), _spaced(q, lengths)
+    batch, rows, heads, _ = q.shape
+    return batch, heads, _padded(rows)
 
 
 def _spaced(q: Tensor, lengths: Tensor) -> int:
     return q.size(0) + _TILE * (lengths.numel() - 1)
 
 
-def _backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) -> tuple[Scratch, ...]:
+def backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) -> tuple[Scratch, ...]:
+    """`mha_bwd`, beside the sums of rows."""
     batch, rows, heads, head_size = q.shape
     return (
         _query_gradient(batch, heads, batch * _padded(rows), head_size, deterministic=deterministic),
@@ -129,9 +137,10 @@ def _backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) -
     )
 
 
-def _packed_backward_scratch(
+def packed_backward_scratch(
     q: Tensor, k: Tensor, cu_seqlens_q: Tensor, deterministic: bool, **_rest: Any
 ) -> tuple[Scratch, ...]:
+    """`mha_varlen_bwd`, likewise."""
     batch, (_, heads, head_size) = cu_seqlens_q.numel() - 1, q.shape
     rows = _spaced(q, cu_seqlens_q)
     return (
@@ -160,8 +169,8 @@ def _kernel(outputs: Any, scratch: Any = None) -> Kernel:
 
 
 KERNELS = {
-    "flash_attn::_flash_attn_forward": _kernel(_forward, _forward_scratch),
+    "flash_attn::_flash_attn_forward": _kernel(_forward, forward_scratch),
     "flash_attn::_flash_attn_varlen_forward": _kernel(_packed_forward),
-    "flash_attn::_flash_attn_backward": _kernel(_backward, _backward_scratch),
-    "flash_attn::_flash_attn_varlen_backward": _kernel(_packed_backward, _packed_backward_scratch),
+    "flash_attn::_flash_attn_backward": _kernel(_backward, backward_scratch),
+    "flash_attn::_flash_attn_varlen_backward": _kernel(_packed_backward, packed_backward_scratch),
 }

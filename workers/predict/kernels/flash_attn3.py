@@ -48,7 +48,7 @@ def _backward(q: Tensor, cu_seqlens_q: Tensor | None, **_rest: Any) -> Tensor:
     return q.new_empty(0, dtype=torch.float32)
 
 
-def _backward_scratch(
+def backward_scratch(
     *,
     q: Tensor,
     k: Tensor,
@@ -95,5 +95,5 @@ def _mask(left: int, right: int, rows: int, keys: int, *, is_causal: bool) -> in
 
 KERNELS = {
     "flash_attn_3::_flash_attn_forward": Kernel(outputs=_forward, by_name=True),
-    "flash_attn_3::_flash_attn_backward": Kernel(outputs=_backward, scratch=_backward_scratch, by_name=True),
+    "flash_attn_3::_flash_attn_backward": Kernel(outputs=_backward, scratch=backward_scratch, by_name=True),
 }

@@ -61,9 +61,12 @@ _PYTORCHS = frozenset(
 )
 # By namespace of the operators, the module here that knows them.
 _LIBRARIES = {
+    "DaoAILab": "workers.predict.kernels.causal_conv1d",
     "bitsandbytes": "workers.predict.kernels.bitsandbytes",
     "flash_attn": "workers.predict.kernels.flash_attn2",
     "flash_attn_3": "workers.predict.kernels.flash_attn3",
+    "xformers_flash": "workers.predict.kernels.xformers",
+    "xformers_flash3": "workers.predict.kernels.xformers",
 }
 
 

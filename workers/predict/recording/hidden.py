@@ -29,6 +29,7 @@ aten: Any = torch.ops.aten
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
+_CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
@@ -110,6 +111,17 @@ def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_for
     return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
 
 
+def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
+    """cuda/ForeachReduceOp.cu: a number for each piece of a tensor, as many for all as for the largest."""
+    most_pieces = max(-(-tensor.numel() // _CHUNK_ELEMENTS) for tensor in tensors)
+    return Recipe(before=((_elements("norms", (len(tensors), most_pieces), _FLOAT_BYTES),),))
+
+
+def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
+    """cuda/linalg/BatchLinearAlgebraLib.cpp: cuSOLVER destroys the matrix, so it is given a copy."""
+    return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
+
+
 # Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
 
 _CUBLAS = _request("cublas", "cublas", (), 1, lifetime=Lifetime.THREAD)
@@ -173,6 +185,40 @@ def _efficient_attention_backward(
     else:
         stages = ((row_sums, tiles),)
     return Recipe(before=(_copies(grad_out.transpose(1, 2)),), after=stages)
+
+
+def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    _logsumexp: Tensor,
+    lengths: Tensor | None,
+    *_rest: Any,
+) -> Recipe:
+    """The same of tensors as kernels see them, or of sequences one after the other (`mha_varlen_bwd`)."""
+    if lengths is None:
+        rows_last = (tensor.transpose(1, 2) for tensor in (grad_out, query, key, value, out))
+        return _flash_attention_backward(*rows_last)
+    rows, heads, head_size = query.shape
+    spaced = rows + 128 * (lengths.numel() - 1)
+    width = 256 if head_size > 192 else -(-head_size // 32) * 32
+    scratch = [
+        _elements("attention", (heads, spaced), _FLOAT_BYTES),
+        _elements("attention", (spaced, heads, width), _FLOAT_BYTES),
+    ]
+    if key.size(1) != heads:
+        scratch += [_elements("attention", (key.size(0), heads, head_size), query.element_size())] * 2
+    return Recipe(before=(_copies(grad_out, out),), after=(tuple(scratch),))
+
+
+def _efficient_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, *_rest: Any
+) -> Recipe:
+    """The same of tensors as kernels see them; sequences one after the other are a batch of one."""
+    first, second, third = (tensor.transpose(1, 2) for tensor in (grad_out, query, out))
+    return _efficient_attention_backward(first, second, key, value, bias, third)
 
 
 def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
@@ -317,6 +363,8 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.addmv.default: _added_product,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_attention_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
+    aten._flash_attention_backward.default: _flash_attention_of_rows_backward,
+    aten._efficient_attention_backward.default: _efficient_attention_of_rows_backward,
     aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
@@ -338,6 +386,8 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
         grad_out, tensor
     ),
+    aten._foreach_norm.Scalar: _norms,
+    aten._linalg_svd.default: _decomposition,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.convolution.default: _convolution,

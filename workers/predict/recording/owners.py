@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from workers.workload.optimizers import each_of
-from workers.workload.workload import Optimizers
+from workers.workload.workload import Optimizers, tensors_of
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -19,7 +19,15 @@ def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
     """What optimizers remember from step to step."""
     for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
-        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        for value in state.values():
+            yield from _held_by(value)
+
+
+def _held_by(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a state: it is one, holds them in its attributes, or is one that holds others."""
+    for tensor in tensors_of(value):
+        yield tensor
+        yield from (part for part in vars(tensor).values() if isinstance(part, torch.Tensor))
 
 
 def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -33,5 +41,4 @@ def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tup
             yield module, f"{name}.grad", parameter.grad
         for optimizer in () if optimizers is None else each_of(optimizers):
             for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    yield module, f"{name}.{key}", value
+                yield from ((module, f"{name}.{key}", tensor) for tensor in _held_by(value))

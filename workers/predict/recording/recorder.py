@@ -272,15 +272,17 @@ class Recorder:
         self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
         """Records what a library asked for; see `library_memory`."""
-        if self._allocate(tensor, operator, origin):
-            low, _, high = span_bytes
+        low, _, high = span_bytes
+        if self._allocate(tensor, operator, origin, may_be_more=high > 0):
             self.allocations[-1] = dataclasses.replace(
                 self.allocations[-1],
                 span_bytes=(low, high),
                 category=self.category if kept else Category.WORKSPACE,
             )
 
-    def _allocate(self, tensor: torch.Tensor, operator: str, origin: Origin) -> bool:
+    def _allocate(
+        self, tensor: torch.Tensor, operator: str, origin: Origin, *, may_be_more: bool = False
+    ) -> bool:
         storage = tensor.untyped_storage()
         key = storage._cdata
         index = self._ids.get(key)
@@ -288,7 +290,7 @@ class Recorder:
             if self.allocations[index].num_bytes == storage.nbytes():
                 return False
             self._freed(key)  # resized in place
-        if not storage.nbytes():
+        if not storage.nbytes() and not may_be_more:
             return False
         self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
         self._watch(storage)

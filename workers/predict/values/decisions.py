@@ -14,6 +14,7 @@ from workers.setup import LIKELY_SHARE
 from workers.trace import Assumption
 
 _NUM_SHOWN = 3  # branches
+_UNKNOWN_LINE = "an unknown line"  # of PyTorch alone, as an optimizer's that compares norms
 
 
 class Decisions:
@@ -41,8 +42,8 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which way the first of the branches took."""
-        ways = [f"{site} was taken as {way}" for site, way in self.taken.items()]
+        """Which way the first of the branches in the user's code took."""
+        ways = [f"{site} was taken as {way}" for site, way in self.taken.items() if site != _UNKNOWN_LINE]
         more = f", and {len(ways) - _NUM_SHOWN} more" if len(ways) > _NUM_SHOWN else ""
         said = f"branches on values that are not known: {'; '.join(ways[:_NUM_SHOWN])}{more}"
         return (said,) if ways else ()
@@ -99,4 +100,4 @@ def running() -> Decisions:
 
 def here() -> str:
     """The user's line that is running."""
-    return user_source(sys._getframe(1)) or "an unknown line"
+    return user_source(sys._getframe(1)) or _UNKNOWN_LINE

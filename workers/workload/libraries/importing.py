@@ -38,8 +38,7 @@ def imported(package: str, wanted: str, what: str = "a model") -> ModuleType:
         if error.name != package:
             raise
         raise DeviceError(
-            f"{wanted} is {what} of {package}, which is not installed where trials run: "
-            f"pip install {package}"
+            f"{wanted} is {what} of {package}, which is not installed where trials run: pip install {package}"
         ) from error
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 
-from autofit.jobs.queue import JobQueue
-from autofit.jobs.records import JobSpec
+from autofit.jobs.queue import JOBS_STUDY, JobQueue
+from autofit.jobs.records import JobSpec, packed
 from autofit.jobs.submission import entrypoint, job_options, storage_for_driver
 from tests.commands import Finished
 
@@ -115,6 +117,28 @@ def test_what_is_not_over_has_no_result(autofit: Autofit, add: Callable[..., Non
     timed_out = autofit("wait", "a", "--timeout", "0.01")
     assert (timed_out.code, "not over after 0.01 s: 1 queued" in timed_out.err) == (5, True)
     assert "no driver was started for it" in autofit("logs", "a").err
+
+
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.FAIL])
+def test_a_recorded_result_is_the_answer_once_the_job_is_over(
+    autofit: Autofit, add: Callable[..., None], queue: JobQueue, state: TrialState
+) -> None:
+    add("a")
+    assert queue.claim_next() is not None
+    backend = queue.storage.backend
+    [trial] = optuna.load_study(study_name=JOBS_STUDY, storage=backend).trials
+    backend.set_trial_user_attr(trial._trial_id, "packed_result", packed(ANSWER))
+    if state.is_finished():
+        backend.set_trial_state_values(trial._trial_id, state)
+    result, listed = autofit("result", "a", "--json"), autofit("jobs", "--json").document["jobs"][0]
+    if state.is_finished():
+        assert (result.code, result.document) == (0, ANSWER)
+        assert (listed["exit_code"], listed["best_batch"]) == (0, 86)
+        assert "answer     batch 86" in autofit("status", "a").out
+    else:
+        assert (result.code, result.document["kind"]) == (5, "not-over")
+        assert "a is running: wait for it" in result.document["message"]
+        assert (listed["exit_code"], listed["best_batch"]) == (None, None)
 
 
 def test_a_fleet_is_answered_by_one_table(autofit: Autofit, add: Callable[..., None]) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import autofit
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.settings.tune_settings import TuneSettings
 from workers.apply import setting
 from workers.knobs import Knobs
 from workers.knobs.memory_format import MEMORY_FORMATS
-from workers.knobs.optimizer import TORCH_OPTIMIZERS
-from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from workers.knobs.optimizer import NAMED
 from workers.knobs.precision import PRECISIONS
+from workers.workload.optimizers import each_of, make_named
 
 
 def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
@@ -57,27 +60,46 @@ def test_the_conversions_are_those_of_the_trial(precision, memory_format):
     assert (names["inputs"].dtype, names["inputs"].stride()) == (inputs.dtype, inputs.stride())
 
 
-WITHOUT_FUSED_KERNEL = [("rmsprop", "fused"), ("adagrad", "fused")]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "implementation"),
-    [
-        pair
-        for pair in itertools.product(TORCH_OPTIMIZERS, OPTIMIZER_IMPLS)
-        if pair not in WITHOUT_FUSED_KERNEL
-    ],
+    [(name, implementation) for name, named in NAMED.items() for implementation in named.implementations],
 )
 def test_the_optimizer_is_made_as_in_the_trial(optimizer, implementation):
-    names = {"torch": torch, "model": torch.nn.Linear(2, 2)}
+    library = pytest.importorskip(NAMED[optimizer].library)
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    names = {"torch": torch, "autofit": autofit, "model": model, library.__name__: library}
+    importlib.import_module(NAMED[optimizer].path.rpartition(".")[0])
     knobs = Knobs(optimizer=optimizer, optimizer_impl=implementation)
-    exec("\n".join(line for line in lines(knobs) if line.startswith("optimizer")), names)
-    defaults = names["optimizer"].defaults
-    assert (defaults["foreach"], bool(defaults.get("fused"))) == (
-        {"foreach": True, "loop": False}.get(implementation),
-        implementation == "fused",
+    made = lines(knobs)
+    exec(
+        "\n".join(line for line in made if line.startswith(("optimizer", "hidden", "rest", "groups"))), names
     )
-    assert defaults.get("momentum", 0) == (0.9 if optimizer == "sgd-momentum" else 0)
+    found = names["optimizers"] if "optimizers" in names else [names["optimizer"]]
+    expected = each_of(make_named(optimizer, model, implementation))
+    for one, other in zip(found, expected, strict=True):
+        assert type(one) is type(other)
+        assert one.defaults == other.defaults
+        of_one, of_other = (
+            [{**group, "params": [*map(id, group["params"])]} for group in each.param_groups]
+            for each in (one, other)
+        )
+        assert of_one == of_other
+
+
+def test_of_two_optimizers_each_steps_and_the_model_drops_the_gradients():
+    assert lines(Knobs(optimizer="muon"))[-4:] == [
+        "model.zero_grad()",
+        "loss.backward()",
+        "for optimizer in optimizers:",
+        "    optimizer.step()",
+    ]
+    assert lines(Knobs(optimizer="muon", precision="amp-fp16", grad_accumulation=4))[-5:] == [
+        "if (number + 1) % 4 == 0:  # of the batches, counted from 0",
+        "    for optimizer in optimizers:",
+        "        scaler.step(optimizer)",
+        "    scaler.update()",
+        "    model.zero_grad()",
+    ]
 
 
 def test_an_optimizer_of_the_workload_keeps_its_arguments_beside_the_implementation():
@@ -95,6 +117,48 @@ def test_float16_scales_the_loss_and_takes_the_step_through_the_scaler():
         "scaler.step(optimizer)",
         "scaler.update()",
     ]
+
+
+def test_gradients_are_clipped_between_backward_and_the_step_and_unscaled_before():
+    assert lines(Knobs(clip_grad_norm=1.0))[-3:] == [
+        "loss.backward()",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "optimizer.step()",
+    ]
+    assert lines(Knobs(clip_grad_norm=0.5, precision="amp-fp16", grad_accumulation=2))[-6:] == [
+        "if (number + 1) % 2 == 0:  # of the batches, counted from 0",
+        "    scaler.unscale_(optimizer)",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)",
+        "    scaler.step(optimizer)",
+        "    scaler.update()",
+        "    optimizer.zero_grad()",
+    ]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd-momentum", "muon", "galore-adamw"])
+def test_in_backward_every_parameter_has_an_optimizer_that_a_hook_steps(optimizer):
+    library = pytest.importorskip(NAMED[optimizer].library)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    made = lines(Knobs(optimizer=optimizer, optimizer_in_backward=True))
+    names = {"torch": torch, "autofit": autofit, "model": model, library.__name__: library}
+    exec("\n".join(made[1:-1]), names)
+    twin = copy.deepcopy(model)
+    model(torch.ones(2, 4)).sum().backward()
+    assert made[-1].startswith("loss.backward()  #")
+    assert all(parameter.grad is None for parameter in model.parameters())
+    after = make_named(optimizer, twin)
+    twin(torch.ones(2, 4)).sum().backward()
+    for each in each_of(after):
+        each.step()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_in_backward_the_workload_s_optimizer_is_made_of_each_parameter():
+    made = lines(Knobs(optimizer_in_backward=True, precision="amp-bf16", optimizer_impl="fused"))
+    assert "optimizers = {p: ...([p], fused=True) for p in model.parameters() if p.requires_grad}" in made
+    assert made[-1].startswith("loss.backward()  #")
+    assert not any("optimizer.step" in line for line in made)
 
 
 def test_checkpoints_are_set_around_the_blocks_of_a_training_alone():
@@ -153,8 +217,12 @@ def test_inference_needs_neither_optimizer_nor_scaler():
 @pytest.mark.parametrize(
     "knobs",
     [
-        Knobs(precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches)
-        for precision, set_to_none, num_batches in itertools.product(PRECISIONS, (True, False), (1, 4))
+        Knobs(
+            precision=precision, set_to_none=set_to_none, grad_accumulation=num_batches, clip_grad_norm=norm
+        )
+        for precision, set_to_none, num_batches, norm in itertools.product(
+            PRECISIONS, (True, False), (1, 4), (None, 1.0)
+        )
     ],
     ids=str,
 )

@@ -95,6 +95,12 @@ def test_flash_attention_3_sizes_its_sums_by_the_tiles_of_a_card() -> None:
     assert formulas == ["flash3_packed_rows"] * 3 + ["flash3_packed_keys"] * 2
 
 
+def test_pytorchs_kernel_takes_the_same_where_another_library_calls_it() -> None:
+    backward = taken(traced("efficient"), "aten._efficient_attention_backward")
+    sums, tiles = ("elements", (BATCH, HEADS, ROWS)), "efficient_query_gradient"
+    assert backward.scratch[-2:] == [sums, (tiles, (BATCH, HEADS, ROWS, SIZE))]
+
+
 @pytest.mark.parametrize("attribute", ["fa2", "packed_fa2", "packed_fa3"])
 def test_sizes_at_other_batches_follow_from_three(attribute: str) -> None:
     curve = PeakCurve([traced(attribute, size) for size in (2, 3, 5)])
@@ -175,3 +181,10 @@ def test_another_model_in_the_same_process_looks_for_libraries_as_they_are(tmp_p
     trace = of_transformers(tmp_path, "default")
     assert trace.notes == ()
     assert not any("flash_attn" in a.operator for a in trace.allocations)
+
+
+def test_a_batch_without_padding_is_attended_without_a_mask_as_on_a_gpu(tmp_path: Path) -> None:
+    trace = of_transformers(tmp_path, "default")
+    attended = {a.operator for a in trace.allocations if "scaled_dot_product" in a.operator}
+    assert "aten._scaled_dot_product_flash_attention" in attended  # which takes none
+    assert not any("efficient" in operator for operator in attended)

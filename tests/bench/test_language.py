@@ -1,0 +1,68 @@
+"""The bench of language models: its readers, on lines in the tables' form, and its sums."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bench import language_models
+from tests.bench.language import peft, runs
+from workers.knobs import Knobs
+
+HEADER = "model,method,checkpointing,torch_version,other\n"
+OTHER = (
+    "experiment={}; blob=abc; trainable=1000; total=5000; autocast_adapter_dtype={}; "
+    "reserved_p99=20000000000; allocated_after_step_avg=6000000000.5"
+)
+
+
+def table(folder: Path, *lines: str) -> Path:
+    file = folder / peft.FILE
+    file.parent.mkdir()
+    file.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_a_row_of_peft_is_two_runs_of_its_experiment(tmp_path: Path):
+    lora = OTHER.format("lora/llama-3.2-3B-rank32", "True")
+    other_release = f"{peft._MODEL},lora,False,2.9.0+cu128,{lora}"
+    row = f"{peft._MODEL},lora,False,2.13.0+cu130,{lora}"
+    long, mean = peft.read(table(tmp_path, other_release, row))
+    assert long.measured == {"reserved after long steps": 20_000_000_000 + 2 * 2**20}
+    assert mean.measured == {"allocated after a step": 6_000_000_000}
+    assert long.knobs == mean.knobs == Knobs(adapter="lora:lora_alpha=64,r=32", base="bf16")
+    tokens, hidden, num_layers = 4 * peft.LONG, 3072, 28
+    assert long.others == {
+        "accelerate estimate-memory": 4 * 2 * 5000,
+        "16 bytes a parameter, 34 an activation": 2 * 4000 + 16 * 1000 + 34 * tokens * hidden * num_layers,
+    }
+    make_batch = long.make().make_batch
+    lengths = [make_batch(4, torch.device("cpu"))["input_ids"].shape for _ in range(2)]
+    assert lengths == [(4, peft.MEAN), (4, peft.LONG)]
+
+
+def test_options_that_are_tables_reach_the_method_and_what_is_not_cast_stays_in_bfloat16(tmp_path: Path):
+    other = OTHER.format("osf/llama-3.2-3B-rank128", "False")
+    run, _ = peft.read(table(tmp_path, f"{peft._MODEL},osf,False,2.13.0+cu130,{other}"))
+    assert run.knobs.precision == "bf16"
+    assert '"rank_pattern": {"down_proj": 2944' in run.knobs.adapter
+
+
+def test_a_run_that_was_not_traced_is_infinitely_wrong():
+    run = runs.Run(
+        table="t",
+        name="n",
+        group="g",
+        make=pytest.fail,
+        batch_size=1,
+        architecture="sm_80",
+        measured={"peak": 100},
+    )
+    answers = [language_models.Answer(predicted={"peak": 98}), language_models.Answer(failure="no")]
+    errors = language_models.errors_of([run, run], answers, "peak")
+    assert errors == [pytest.approx(-0.02), math.inf]
+    assert language_models.at_share(errors, 0.5) == pytest.approx(0.02)
+    assert language_models.at_share(errors, 0.9) == math.inf

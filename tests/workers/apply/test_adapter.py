@@ -1,0 +1,150 @@
+"""Adapters of peft on models: what is trained, what is predicted of it, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.apply.adapter import with_adapter
+from workers.apply.base import prepared, with_base
+from workers.apply.setting import adapted_model
+from workers.errors import InapplicableError
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialSpec, Verdict
+from workers.run import run
+from workers.trace import Category, Trace
+from workers.workload.libraries.importing import imported
+from workers.workload.references import parse_reference
+
+# What peft asks of transformers has a new name there.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+# As autofit imports them, beside a torchvision that may be of another PyTorch.
+for name in ("peft", "transformers", "bitsandbytes"):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
+transformers = imported("transformers", "a test")
+HIDDEN, INNER, NUM_LAYERS, VOCABULARY, RANK = 128, 256, 2, 512, 4
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_hidden_layers": NUM_LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("model") / "config.json"
+    file.write_text(json.dumps(CONFIG))
+    return file
+
+
+def traced(config: Path, **knobs: str) -> Trace:
+    spec = TrialSpec(
+        workload=parse_reference(f"hf:{config}", sequence_length=16),
+        batch_size=2,
+        probe=Probe.PREDICT,
+        knobs=Knobs(**knobs),
+    )
+    outcome = run(spec)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.trace_json is not None
+    return Trace.from_json(outcome.trace_json)
+
+
+def live_bytes(trace: Trace, category: Category) -> int:
+    alive: set[int] = set()
+    for event in trace.events:
+        alive = alive | {event} if event >= 0 else alive - {~event}
+    return sum(trace.allocations[i].num_bytes for i in alive if trace.allocations[i].category is category)
+
+
+def llama() -> torch.nn.Module:
+    config = transformers.LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "model_type"})
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "ia3", "vera", "prompt_tuning:num_virtual_tokens=4"])
+def test_the_optimizer_keeps_states_of_the_adapter_alone(config: Path, method: str):
+    real = with_adapter(llama(), method)
+    num_trained = sum(p.numel() for p in real.parameters() if p.requires_grad)
+    states = live_bytes(traced(config, adapter=method), Category.OPTIMIZER_STATE)
+    num_tensors = sum(p.requires_grad for p in real.parameters())
+    assert 0 <= states - 2 * 4 * num_trained <= 4 * num_tensors  # AdamW counts its steps per tensor
+
+
+def test_base_weights_are_kept_in_bfloat16_beside_an_adapter_in_float32(config: Path):
+    num_trained = 2 * NUM_LAYERS * 2 * HIDDEN * RANK
+    adapter = f"lora:r={RANK},targets=q,v"
+    full = live_bytes(traced(config), Category.PARAMETER)
+    found = live_bytes(traced(config, adapter=adapter, base="bf16"), Category.PARAMETER)
+    assert found == full // 2 + 4 * num_trained
+    all_half = traced(config, adapter=adapter, base="bf16", precision="bf16")
+    assert live_bytes(all_half, Category.PARAMETER) == full // 2 + 2 * num_trained
+
+
+@pytest.mark.parametrize(
+    ("base", "bytes_an_element"),
+    [("nf4", 1 / 2 + 4 / 64), ("nf4-dq", 1 / 2 + 1 / 64 + 4 / (64 * 256)), ("int8", 1)],
+)
+def test_quantized_layers_are_there_in_so_many_bytes_an_element(
+    config: Path, base: str, bytes_an_element: float
+):
+    layers = NUM_LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
+    num_trained = 2 * NUM_LAYERS * 2 * HIDDEN * RANK
+    others = 2 * VOCABULARY * HIDDEN + (2 * NUM_LAYERS + 1) * HIDDEN
+    trace = traced(config, adapter=f"lora:r={RANK},targets=q,v", base=base)
+    found = live_bytes(trace, Category.PARAMETER) - 4 * (others + num_trained)
+    # Beside them stand scales of rows (int8) and the tables of quantized values.
+    assert bytes_an_element * layers <= found <= bytes_an_element * layers + 60_000
+
+
+def test_a_quantized_model_is_trained_on_the_cpu_too():
+    knobs = Knobs(adapter="lora:r=4", base="nf4")
+    model = adapted_model(with_base(llama(), knobs).to("cpu"), knobs)
+    tokens = torch.ones(2, 8, dtype=torch.int64)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert trained
+    assert all("lora_" in name for name in trained)
+
+
+def test_the_weights_of_quantized_layers_are_not_converted_with_the_others():
+    knobs = Knobs(adapter="lora", base="int8")
+    model = prepared(with_base(llama(), knobs), knobs)
+    types = {type(each).__name__: each.weight.dtype for each in model.modules() if hasattr(each, "weight")}
+    assert types["Linear8bitLt"] is torch.float16
+    assert types["Embedding"] is types["LlamaRMSNorm"] is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("lara", "peft has no method lara: did you mean lora"),
+        ("lora:alhpa=3", "the adapter method lora takes no alhpa: did you mean"),
+        ("lora:targets=quer_proj", "no layer .* named quer_proj: did you mean q_proj"),
+        ("lora:targets=zzz", "use all-linear, or the name of a layer"),
+        ("adalora", "peft does not put adalora on this model: AdaLoRA does not work when `total_step`"),
+    ],
+)
+def test_what_peft_or_the_model_has_not_is_said_with_what_is_near(adapter: str, said: str):
+    with pytest.raises(InapplicableError, match=said) as raised:
+        with_adapter(llama(), adapter)
+    assert "\n" not in str(raised.value)
+
+
+def test_shorter_names_of_options_are_those_of_peft():
+    model = with_adapter(llama(), "lora:rank=4,alpha=32,dropout=0.1,targets=q,v_proj")
+    (config,) = model.peft_config.values()
+    assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 32, 0.1)
+    assert config.target_modules == {"q_proj", "v_proj"}
+    assert config.task_type == "CAUSAL_LM"

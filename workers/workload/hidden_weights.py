@@ -1,0 +1,45 @@
+"""The weights of a model's hidden layers, which some optimizers treat in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import nn
+
+
+def hidden_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The matrices of a model that belong neither to an embedding nor to the layer that makes its output.
+
+    The output layer is the one that the model's `get_output_embeddings` names, as transformers' models
+    have it, else the last module with a matrix, where no other has one of its shape, as those of repeated
+    blocks do. Muon's author leaves it to AdamW, as embeddings are (github.com/KellerJordan/Muon).
+    """
+    matrices = {id(parameter): parameter for parameter in model.parameters() if parameter.dim() == 2}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            _leave_out(module, matrices)
+    output_layer = _named_output_layer(model) or _last_of_its_shape(model, matrices.values())
+    if output_layer is not None:
+        _leave_out(output_layer, matrices)
+    return list(matrices.values())
+
+
+def _leave_out(module: nn.Module, matrices: dict[int, nn.Parameter]) -> None:
+    for parameter in module.parameters(recurse=False):
+        matrices.pop(id(parameter), None)
+
+
+def _named_output_layer(model: nn.Module) -> nn.Module | None:
+    named = getattr(model, "get_output_embeddings", None)
+    layer = named() if callable(named) else None
+    return layer if isinstance(layer, nn.Module) else None
+
+
+def _last_of_its_shape(model: nn.Module, matrices: Collection[nn.Parameter]) -> nn.Module | None:
+    """The module of the last matrix; None where that is one of several with its shape, or there are none."""
+    last = next(reversed([*matrices]), None)
+    if last is None or sum(matrix.shape == last.shape for matrix in matrices) > 1:
+        return None
+    return next(
+        module for module in model.modules() if any(each is last for each in module.parameters(recurse=False))
+    )
