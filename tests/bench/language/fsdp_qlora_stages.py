@@ -136,6 +136,7 @@ class _Profiled:
             _keep_inputs_of_quantized_layers(model)
             if self._checkpointed:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                self._llama.disable_input_require_grads()  # which today's turns on for peft's models
         self._output = self._release.forward(model, self._llama, tokens)
         self._output.logits = self._output.logits.float()
         mean: torch.Tensor = self._output.logits.mean()

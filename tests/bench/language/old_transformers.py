@@ -78,7 +78,7 @@ class Of438:
             self._make_mask(llama)
 
     def forward(self, model: Any, llama: Any, tokens: torch.Tensor) -> Any:
-        """The outputs of a batch. A mask that is too small is made anew on the CPU, of twice the positions."""
+        """The outputs of a batch. A mask that is too small is made anew on the CPU, of twice that size."""
         length, num_positions = tokens.shape[1], llama.config.max_position_embeddings
         if length > num_positions:
             llama.causal_mask = None
