@@ -14,8 +14,9 @@ What held memory in those releases that today's does not hold, or not so:
   embeddings and head into float32, and the last two back into bfloat16; so norms, and with them
   all that follows in a block, are float32. With the plugin (`accelerated-peft-bnb`) nothing is turned.
 
-Rows of one GPU alone, and of no other kernels. Not traced: mixtures of experts, and QLoRA of padded texts, whose
-longest batch is not known. Full fine-tuning of padded texts is: its peak is in the optimizer, whatever the length.
+Rows of one GPU alone, and of no other kernels. Not traced: mixtures of experts, and QLoRA of padded texts,
+whose longest batch is not known. Full fine-tuning of padded texts is: its peak is in the optimizer, whatever
+the length.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def _run(row: dict[str, str], more: dict[str, str]) -> Run:
     adapter = None if row["method"] == "full" else f"lora:r=16,alpha=16,dropout=0.1,targets={model.targets}"
     return Run(
         table=TABLE.name,
-        name=f"{row['source'].rpartition('/')[2]} {more['row']} {name} {row['method']} {more['framework_config']}",
+        name=f"{row['source'].rpartition('/')[2]} {more['row']} {name} {row['method']} "
+        f"{more['framework_config']}",
         group=row["method"],
         make=functools.partial(
             _workload,
