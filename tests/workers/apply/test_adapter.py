@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from workers.apply.adapter import with_adapter
 from workers.apply.base import library, prepared, with_base
-from workers.apply.setting import adapted_model
-from workers.errors import InapplicableError
+from workers.apply.setting import adapted_model, import_libraries
+from workers.errors import DeviceError, InapplicableError
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
@@ -159,3 +160,22 @@ def test_quantization_leaves_nothing_of_a_device_behind() -> None:
         bitsandbytes.functional.quantize_4bit(torch.empty(64, 64), compress_statistics=True)
     assert kept
     assert not any(isinstance(code, FakeTensor) for code in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("library", "knobs", "said"),
+    [
+        (
+            "peft",
+            {"adapter": "lora"},
+            "adapter lora is a method of peft, which is not installed .*pip install peft",
+        ),
+        ("bitsandbytes", {"adapter": "lora", "base": "nf4"}, "base nf4 is a quantization of bitsandbytes"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, library: str, knobs: dict[str, str], said: str
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(DeviceError, match=said):
+        import_libraries(Knobs(**knobs))
