@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import peft  # noqa: E402
+from tests.bench.language import liger, peft  # noqa: E402
 from tests.bench.language.runs import Run, Table  # noqa: E402
 
-TABLES: dict[str, Table] = {table.name: table for table in (peft.TABLE,)}
+TABLES: dict[str, Table] = {table.name: table for table in (peft.TABLE, liger.TABLE)}
 _NINTH = 0.9
 
 

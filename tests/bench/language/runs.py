@@ -96,6 +96,10 @@ class Seen:
         self._sizes = on_card.by_first_source.sizes(Level.LIKELY)
         self.replay = on_card.likely().replay
 
+    def peak_since(self, mark: str) -> int:
+        """The most that is allocated at once where a mark stands and after it."""
+        return self._replayed(len(self._trace.events), peak_since=self._position(mark)).peak_allocated_bytes
+
     def live_bytes(self, mark: str | None = None) -> int:
         """What is allocated where a mark stands; None for the end of the trace."""
         end = len(self._trace.events) if mark is None else self._position(mark)
@@ -108,11 +112,15 @@ class Seen:
     def _position(self, mark: str) -> int:
         return next(each.position for each in self._trace.marks if each.name == mark)
 
-    def _replayed(self, end: int, *, emptied_at: int | None = None) -> CachingAllocator:
+    def _replayed(
+        self, end: int, *, emptied_at: int | None = None, peak_since: int | None = None
+    ) -> CachingAllocator:
         allocator, blocks = CachingAllocator(), {}
         for position, event in enumerate(self._trace.events[:end]):
             if position == emptied_at:
                 allocator.empty_cache()
+            if position == peak_since:
+                allocator.peak_allocated_bytes = allocator.allocated_bytes
             if event < 0:
                 if ~event in blocks:
                     allocator.free(blocks.pop(~event))
@@ -124,6 +132,7 @@ class Seen:
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
+    "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
     "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
     "allocated after a step": lambda seen: seen.live_bytes(),
