@@ -7,6 +7,8 @@ unless said otherwise, so the weights of each are there whichever is called.
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from workers.workload.libraries.importing import imported
 
 Row = Mapping[str, Any]
 REFERENCES = ("torch", "huggingface")
+BOTH = ("huggingface", "liger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +123,11 @@ def _heads(row: Row, device: torch.device) -> Inputs:
     query, key = (each.transpose(1, 2) for each in leaves)
     # `randn_like` of the key is not told a dtype, but has the key's.
     gradients = tuple(torch.zeros_like(each, requires_grad=False) for each in (query, key))
-    positions, frequencies = torch.arange(length, device=device), torch.zeros(head_size // 2, device=device)
-    cos, sin = (torch.zeros(1, length, head_size, dtype=row["dtype"], device=device) for _ in range(2))
+    positions, frequencies = torch.arange(length, device=device), torch.ones(head_size // 2, device=device)
+    # A product, which is why there is cuBLAS's workspace.
+    angles = (frequencies[None, :, None] @ positions[None, None].float()).transpose(1, 2)
+    angles = torch.cat((angles, angles), dim=-1)
+    cos, sin = (each.to(row["dtype"]) for each in (angles.cos(), angles.sin()))
     return Inputs(
         of_forward=(query, key, cos, sin),
         of_outputs=gradients,
@@ -271,7 +277,9 @@ class _SparseMultiTokenAttention(_MultiTokenAttention):
         masked = wide.masked_fill(~mask, least)
         ordered, _ = torch.sort(masked, dim=-1, descending=True)
         sums = torch.cumsum(ordered, dim=-1)
-        ranks = torch.arange(1, scores.size(-1) + 1, device=scores.device, dtype=torch.float32).view(1, 1, 1, -1)
+        ranks = torch.arange(1, scores.size(-1) + 1, device=scores.device, dtype=torch.float32).view(
+            1, 1, 1, -1
+        )
         is_positive = ordered > -1e8
         support = (1 + ranks * ordered > sums) & is_positive
         num = torch.sum(support, dim=-1, keepdim=True)
@@ -311,7 +319,9 @@ def _preference(log_odds: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tenso
     def loss(raw: Tensor, target: Tensor) -> Tensor:
         num_chosen = raw.shape[0] // 2
         logits = raw.float()
-        entropy = F.cross_entropy(logits[:num_chosen].view(-1, logits.shape[-1]), target[:num_chosen].view(-1))
+        entropy = F.cross_entropy(
+            logits[:num_chosen].view(-1, logits.shape[-1]), target[:num_chosen].view(-1)
+        )
         mask = target != -100
         labels = torch.where(target == -100, 0, target)
         of_tokens = torch.gather(logits.log_softmax(-1), dim=2, index=labels.unsqueeze(2)).squeeze(2)
@@ -396,14 +406,18 @@ class _GroupRelativePolicy(_TwoHeads):
 def _experts(
     x: Tensor, gate_up_weights: Tensor, down_weights: Tensor, chosen: Tensor, shares: Tensor
 ) -> Tensor:
-    """A mixture of experts, one after the other, each on the tokens that chose it: as many for each."""
-    num_experts = gate_up_weights.shape[0]
-    num_of_each = chosen.numel() // num_experts
+    """A mixture of experts, one after the other, each on the tokens that chose it.
+
+    How many do is drawn: each token takes K of E, at random.
+    """
+    num_experts, share = gate_up_weights.shape[0], chosen.shape[1] / gate_up_weights.shape[0]
+    deviation, draw = math.sqrt(x.shape[0] * share * (1 - share)), random.Random(0)
     output = torch.zeros_like(x)
     with torch.no_grad():
         mask = F.one_hot(chosen.long(), num_classes=num_experts).permute(2, 1, 0)
     for expert in range(num_experts):
-        places = torch.zeros(num_of_each, 2, dtype=torch.int64, device=x.device)  # as nonzero makes them
+        num = max(1, min(x.shape[0], round(draw.gauss(x.shape[0] * share, deviation))))
+        places = torch.zeros(num, 2, dtype=torch.int64, device=x.device)  # as nonzero makes them
         rank, token = places.unbind(1)
         current = x[token]
         gate, up = F.linear(current, gate_up_weights[expert]).chunk(2, dim=-1)
@@ -420,20 +434,21 @@ def _plain(operator: nn.Module) -> Callable[[Row], nn.Module]:
 
 
 KERNELS: dict[str, Kernel] = {
-    "rms_norm": Kernel(inputs=_rows("M", "H"), operators=dict.fromkeys(("huggingface", "liger"), _llama_rms_norm)),
+    "rms_norm": Kernel(inputs=_rows("M", "H"), operators=dict.fromkeys(BOTH, _llama_rms_norm)),
     "layer_norm": Kernel(
-        inputs=_rows("M", "N"), operators={"huggingface": lambda row: nn.LayerNorm(row["N"], eps=row["eps"])}
+        inputs=_rows("M", "N"),
+        operators=dict.fromkeys(BOTH, lambda row: nn.LayerNorm(row["N"], eps=row["eps"])),
     ),
     "group_norm": Kernel(
         inputs=_rows("M", "C", "H"),
-        operators={
-            "huggingface": lambda row: nn.GroupNorm(
-                row["C"] // row["channels_per_group"], row["C"], eps=row["eps"]
-            )
-        },
+        operators=dict.fromkeys(
+            BOTH, lambda row: nn.GroupNorm(row["C"] // row["channels_per_group"], row["C"], eps=row["eps"])
+        ),
     ),
     "fused_add_rms_norm": Kernel(
-        inputs=_residual_rows, operators={"huggingface": _AddRMSNorm}, retains=False
+        inputs=_residual_rows,
+        operators=dict.fromkeys(("huggingface", "liger_fused_add_rms_norm", "liger_rms_norm"), _AddRMSNorm),
+        retains=False,
     ),
     "softmax": Kernel(inputs=_rows("N", given=False), operators={"torch": _plain(nn.Softmax(dim=-1))}),
     "relu_squared": Kernel(
@@ -466,24 +481,26 @@ KERNELS: dict[str, Kernel] = {
         inputs=_distributions(F.log_softmax, F.softmax),
         operators={"torch": _plain(nn.KLDivLoss(reduction="batchmean"))},
     ),
-    "multi_token_attention": Kernel(inputs=_square_scores, operators={"torch": _MultiTokenAttention}),
+    "multi_token_attention": Kernel(
+        inputs=_square_scores, operators=dict.fromkeys(("torch", "liger"), _MultiTokenAttention)
+    ),
     "sparse_multi_token_attention": Kernel(
-        inputs=_square_scores, operators={"torch": _SparseMultiTokenAttention}
+        inputs=_square_scores, operators=dict.fromkeys(("torch", "liger"), _SparseMultiTokenAttention)
     ),
     "fused_linear_cross_entropy": Kernel(
-        inputs=_tokens, operators={"huggingface": _head(F.cross_entropy)}, retains=False
+        inputs=_tokens, operators=dict.fromkeys(BOTH, _head(F.cross_entropy)), retains=False
     ),
     "fused_linear_orpo_loss": Kernel(
-        inputs=_preferences, operators={"huggingface": _head(_preference(_orpo))}, retains=False
+        inputs=_preferences, operators=dict.fromkeys(BOTH, _head(_preference(_orpo))), retains=False
     ),
     "fused_linear_cpo_loss": Kernel(
-        inputs=_preferences, operators={"huggingface": _head(_preference(_cpo))}, retains=False
+        inputs=_preferences, operators=dict.fromkeys(BOTH, _head(_preference(_cpo))), retains=False
     ),
     "fused_linear_jsd": Kernel(
         inputs=_student_and_teacher, operators={"torch": _Distillation}, retains=False, makes_one=True
     ),
     "fused_linear_grpo_loss_sequence": Kernel(
-        inputs=_completions, operators={"torch": _GroupRelativePolicy}, retains=False
+        inputs=_completions, operators=dict.fromkeys(("torch", "liger"), _GroupRelativePolicy), retains=False
     ),
     "fused_moe": Kernel(
         inputs=_routed_tokens,
