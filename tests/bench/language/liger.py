@@ -1,12 +1,12 @@
 """liger_kernels.csv: what one call of a single operator takes, to 1/1000 MB.
 
-Source: linkedin/Liger-Kernel, `benchmark/scripts/benchmark_*.py` and `benchmark/data/`, BSD-2-Clause. A script
-makes modules and inputs, times them, makes them again, and calls ten times; before each call it resets the
-peak, and the row is the median of `max_memory_allocated` after it. So gradients of the call before are there,
-and cuBLAS has a workspace for the main thread and one for the engine's. By its mode a call is a forward and a
-backward pass, or one of them.
+Source: linkedin/Liger-Kernel, `benchmark/scripts/benchmark_*.py` and `benchmark/data/`, BSD-2-Clause. A
+script makes modules and inputs, times them, makes them again, and calls ten times; before each call it resets
+the peak, and the row is the median of `max_memory_allocated` after it. So gradients of the call before are
+there, and cuBLAS has a workspace for the main thread and one for the engine's. By its mode a call is a
+forward and a backward pass, or one of them.
 
-What is called stands in `operators.py`, and which tensors live beside it in the kernels there.
+What lives beside what is called stands in `kernels.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from tests.bench.language.operators import KERNELS, REFERENCES, Inputs, Kernel, Row
+from tests.bench.language.kernels import KERNELS, REFERENCES, Inputs, Kernel
+from tests.bench.language.operators import Row
 from tests.bench.language.runs import Run, Table
 from workers.workload.workload import Workload
 
@@ -45,7 +46,7 @@ def _run(row: dict[str, str]) -> Run:
         name=f"{kernel} {row['method']} {mode} {row['url'].rpartition('#')[2]}",
         group=row["method"],
         make=make,
-        batch_size=_num_rows(kernel, told),
+        batch_size=1,  # a row is one size, whatever its dimensions are called
         architecture=next(sm for card, sm in _ARCHITECTURES.items() if card in row["gpu"]),
         measured={_QUANTITY: int(row["peak_bytes"])},
     )
@@ -63,15 +64,8 @@ def _values(other: str) -> Iterator[tuple[str, Any]]:
             yield name, text
 
 
-def _num_rows(kernel: str, row: Row) -> int:
-    """What the trace takes as the batch size: the first dimension of the first input."""
-    if kernel not in KERNELS:
-        return 1
-    return len(KERNELS[kernel].inputs(row, torch.device("meta")).of_forward[0])
-
-
 def _workload(kernel: str, provider: str, mode: str, row: Row) -> Workload:
-    if provider not in KERNELS[kernel].operators:
+    if kernel not in KERNELS or provider not in KERNELS[kernel].operators:
         raise LookupError(f"{kernel} of {provider} is not modelled")
     call = _Call(KERNELS[kernel], provider, mode, row)
     return Workload(
@@ -103,10 +97,10 @@ class _Call:
         providers = [self._provider] if self._kernel.makes_one else list(made)
         return torch.nn.ModuleDict({each: made[each](self._row) for each in providers})
 
-    def make_batch(self, _num_rows: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    def make_batch(self, _batch_size: int, device: torch.device) -> tuple[torch.Tensor, ...]:
         if self._inputs is None:
             self._inputs = self._kernel.inputs(self._row, device)
-        return self._inputs.of_forward
+        return (*self._inputs.of_forward, torch.empty(1))  # the last one for the batch size
 
     def __call__(self, model: Any, _optimizer: Any, _batch: Any) -> None:
         if self._mode == "full":

@@ -1,8 +1,7 @@
-"""Single operators as they are benchmarked: what each computes, and what lives beside it on the card.
+"""Single operators as they are benchmarked: what each computes.
 
 Each is written from its definition, in the order of PyTorch's operators that its script has it in, for that
-decides what is alive at once; transformers' own modules are run. A script makes the modules of all providers,
-unless said otherwise, so the weights of each are there whichever is called.
+decides what is alive at once; transformers' own modules are run.
 """
 
 from __future__ import annotations
@@ -10,56 +9,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
 
 from workers.workload.libraries.importing import imported
 
 Row = Mapping[str, Any]
-REFERENCES = ("torch", "huggingface")
-BOTH = ("huggingface", "liger")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What is made once, before the calls.
-
-    Attributes:
-        of_outputs: the gradients that backward starts from; none where each call makes its own.
-        wanted: what `torch.autograd.grad` is asked for; none where gradients are left with the leaves.
-        leaves: what gets gradients and is no input itself.
-    """
-
-    of_forward: tuple[Tensor, ...]
-    of_outputs: tuple[Tensor, ...] = ()
-    wanted: tuple[Tensor, ...] = ()
-    leaves: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """One script.
-
-    Attributes:
-        operators: what is called, by provider.
-        makes_one: whether only the module that is called is made.
-        by_mode: whether what is called follows the mode; otherwise it is both passes.
-        retains: whether backward keeps the graph.
-        sums: whether backward starts from the sum of the output, which is kept.
-        drops_gradients: whether those of the call before are dropped first.
-    """
-
-    inputs: Callable[[Row, torch.device], Inputs]
-    operators: Mapping[str, Callable[[Row], nn.Module]]
-    makes_one: bool = False
-    by_mode: bool = False
-    retains: bool = True
-    sums: bool = False
-    drops_gradients: bool = False
 
 
 class Operator(nn.Module):
@@ -73,117 +31,7 @@ class Operator(nn.Module):
         return self._function(*inputs)
 
 
-# Inputs.
-
-
-def _rows(*names: str, given: bool = True) -> Callable[[Row, torch.device], Inputs]:
-    """A leaf of these sizes, and the gradient of an output like it unless each call makes one."""
-
-    def inputs(row: Row, device: torch.device) -> Inputs:
-        dtype = row.get("dtype", torch.float32)
-        x = torch.randn([row[name] for name in names], dtype=dtype, device=device, requires_grad=True)
-        return Inputs(of_forward=(x,), of_outputs=(torch.ones_like(x, requires_grad=False),) if given else ())
-
-    return inputs
-
-
-def _square_scores(row: Row, device: torch.device) -> Inputs:
-    shape = (row["B"], row["C_in"], row["L"], row["L"])
-    x = torch.randn(shape, dtype=row["dtype"], device=device, requires_grad=True)
-    return Inputs(of_forward=(x,), of_outputs=(torch.ones_like(x, requires_grad=False),))
-
-
-def _flat_rows(row: Row, device: torch.device) -> Inputs:
-    x = torch.randn(row["B"] * row["T"], row["V"], dtype=row["dtype"], device=device, requires_grad=True)
-    return Inputs(of_forward=(x,), of_outputs=(torch.ones_like(x, requires_grad=False),))
-
-
-def _residual_rows(row: Row, device: torch.device) -> Inputs:
-    x, r = (torch.randn(row["M"], row["H"], device=device, requires_grad=True) for _ in range(2))
-    return Inputs(of_forward=(x, r), of_outputs=tuple(map(torch.zeros_like, (x.detach(), r.detach()))))
-
-
-def _distributions(of_input: Callable[..., Tensor], of_target: Callable[..., Tensor]) -> Any:
-    """Two float32 matrices, B×T by V; the graph that made the first one lives, and its leaf gets a gradient."""
-
-    def inputs(row: Row, device: torch.device) -> Inputs:
-        shape = (row["B"] * row["T"], row["V"])
-        leaf = torch.randn(shape, device=device, requires_grad=True)
-        target = of_target(torch.randn(shape, device=device), dim=-1)
-        return Inputs(of_forward=(of_input(leaf, dim=-1), target), leaves=(leaf,))
-
-    return inputs
-
-
-def _heads(row: Row, device: torch.device) -> Inputs:
-    length, num_heads = row.get("seq_len", row.get("T")), row["num_q_heads"]
-    head_size = row.get("hidden_size", row.get("H")) // num_heads
-    shapes = [(1, length, num, head_size) for num in (num_heads, row["num_kv_heads"])]
-    leaves = [torch.randn(each, dtype=row["dtype"], device=device, requires_grad=True) for each in shapes]
-    query, key = (each.transpose(1, 2) for each in leaves)
-    # `randn_like` of the key is not told a dtype, but has the key's.
-    gradients = tuple(torch.zeros_like(each, requires_grad=False) for each in (query, key))
-    positions, frequencies = torch.arange(length, device=device), torch.ones(head_size // 2, device=device)
-    # A product, which is why there is cuBLAS's workspace.
-    angles = (frequencies[None, :, None] @ positions[None, None].float()).transpose(1, 2)
-    angles = torch.cat((angles, angles), dim=-1)
-    cos, sin = (each.to(row["dtype"]) for each in (angles.cos(), angles.sin()))
-    return Inputs(
-        of_forward=(query, key, cos, sin),
-        of_outputs=gradients,
-        wanted=(query, key),
-        leaves=(positions, frequencies),
-    )
-
-
-def _tokens(row: Row, device: torch.device) -> Inputs:
-    """Hidden states of B×T tokens in one dimension, and their classes."""
-    x = torch.randn(row["BT"], row["H"], dtype=row["dtype"], device=device, requires_grad=True)
-    return Inputs(of_forward=(x, torch.zeros(row["BT"], dtype=torch.int64, device=device)))
-
-
-def _student_and_teacher(row: Row, device: torch.device) -> Inputs:
-    student, teacher = (torch.rand(row["BT"], row["H"], dtype=row["dtype"], device=device) for _ in range(2))
-    return Inputs(of_forward=(student.requires_grad_(), teacher))
-
-
-def _preferences(row: Row, device: torch.device) -> Inputs:
-    """Sequences of which the first half is preferred to the second."""
-    x = torch.randn(row["B"], row["T"], row["H"], dtype=row["dtype"], device=device, requires_grad=True)
-    return Inputs(of_forward=(x, torch.zeros(row["B"], row["T"], dtype=torch.int64, device=device)))
-
-
-def _completions(row: Row, device: torch.device) -> Inputs:
-    size, kind = (row["B"], row["T"]), {"dtype": row["dtype"], "device": device}
-    x = torch.randn(*size, row["H"], **kind, requires_grad=True)
-    tokens = torch.zeros(size, dtype=torch.int64, device=device)
-    mask = torch.ones(size, device=device)
-    advantages, of_reference = torch.randn(row["B"], **kind), torch.randn(*size, row["H"], **kind)
-    return Inputs(of_forward=(x, tokens, mask, advantages, of_reference))
-
-
-def _routed_tokens(row: Row, device: torch.device) -> Inputs:
-    """Tokens, the weights of all experts, and each token's share of K of them.
-
-    The weights are a product of what gets the gradients, and both live.
-    """
-    num, num_experts, hidden, width, top = (row[n] for n in ("T", "E", "H", "intermediate_dim", "K"))
-    kind: Any = {"dtype": row["dtype"], "device": device}
-    x = torch.randn(num, hidden, **kind, requires_grad=True)
-    leaves = (
-        torch.randn(num_experts, 2 * width, hidden, **kind, requires_grad=True),
-        torch.randn(num_experts, hidden, width, **kind, requires_grad=True),
-    )
-    gate_up, down = (each * 0.02 for each in leaves)
-    chosen = torch.zeros(num, top, dtype=torch.int32, device=device)
-    shares = torch.randn(num, top, **kind, requires_grad=True)
-    return Inputs(of_forward=(x, gate_up, down, chosen, shares), leaves=leaves)
-
-
-# Operators.
-
-
-class _AddRMSNorm(nn.Module):
+class AddRMSNorm(nn.Module):
     def __init__(self, row: Row) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(row["H"]))
@@ -200,13 +48,13 @@ class _AddRMSNorm(nn.Module):
         return self.weight * hidden.to(dtype), residual.to(dtype)
 
 
-def _llama_rms_norm(row: Row) -> nn.Module:
+def llama_rms_norm(row: Row) -> nn.Module:
     llama: Any = imported("transformers.models.llama.modeling_llama", "rms_norm")
     made: nn.Module = llama.LlamaRMSNorm(row["H"], eps=row["eps"])
     return made
 
 
-def _llama_mlp(row: Row) -> nn.Module:
+def llama_mlp(row: Row) -> nn.Module:
     llama: Any = imported("transformers.models.llama.modeling_llama", "swiglu")
     names = ("hidden_size", "intermediate_size", "hidden_act")
     config = imported("transformers", "swiglu").LlamaConfig(**{name: row[name] for name in names})
@@ -214,21 +62,59 @@ def _llama_mlp(row: Row) -> nn.Module:
     return made
 
 
-def _llama_rope(_row: Row) -> nn.Module:
+def llama_rope(_row: Row) -> nn.Module:
     llama: Any = imported("transformers.models.llama.modeling_llama", "rope")
     return Operator(llama.apply_rotary_pos_emb)
 
 
-def _relu_squared(x: Tensor) -> Tensor:
+class DynamicTanh(nn.Module):
+    """Zhu et al., 2025, "Transformers without Normalization"."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1))
+        self.weight, self.bias = (nn.Parameter(torch.ones(row["hidden_size"])) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * torch.tanh(self.alpha * x) + self.bias
+
+
+class PolyNorm(nn.Module):
+    """Zhuo et al., 2024, "Polynomial Composition Activations": three normed powers, in float32."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(()))
+        self.eps = row["eps"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        cube, square, same = wide**3, wide**2, wide**1
+        normed = [self._normed(each) for each in (cube, square, same)]
+        total = (
+            self.weight[0] * normed[0] + self.weight[1] * normed[1] + self.weight[2] * normed[2] + self.bias
+        )
+        return total.to(x.dtype)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def total_variation(p: Tensor, q: Tensor) -> Tensor:
+    distance = torch.abs(p - q) / 2.0
+    return torch.sum(distance) / p.size(0)
+
+
+def relu_squared(x: Tensor) -> Tensor:
     return torch.square(F.relu(x))
 
 
-def _gated_silu(x: Tensor) -> Tensor:
+def gated_silu(x: Tensor) -> Tensor:
     gate, up = torch.chunk(x, 2, -1)
     return F.silu(gate) * up
 
 
-def _sparsemax(x: Tensor) -> Tensor:
+def sparsemax(x: Tensor) -> Tensor:
     """Martins and Astudillo, 2016, "From Softmax to Sparsemax": projection onto the simplex, by sorting."""
     ordered, _ = torch.sort(x, dim=-1, descending=True)
     sums = torch.cumsum(ordered, dim=-1)
@@ -241,7 +127,7 @@ def _sparsemax(x: Tensor) -> Tensor:
     return torch.clamp(x - threshold, min=0)
 
 
-class _MultiTokenAttention(nn.Module):
+class MultiTokenAttention(nn.Module):
     """Golovneva et al., 2025, "Multi-Token Attention": a convolution over masked attention probabilities."""
 
     def __init__(self, row: Row) -> None:
@@ -268,7 +154,7 @@ class _MultiTokenAttention(nn.Module):
         return F.conv2d(probabilities, weight, bias, padding=self.padding, groups=self.groups)
 
 
-class _SparseMultiTokenAttention(_MultiTokenAttention):
+class SparseMultiTokenAttention(MultiTokenAttention):
     """The same with sparsemax, in float32."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -306,11 +192,11 @@ class _Head(nn.Module):
         return self._loss(logits, target)
 
 
-def _head(loss: Callable[..., Tensor]) -> Callable[[Row], nn.Module]:
+def head(loss: Callable[..., Tensor]) -> Callable[[Row], nn.Module]:
     return lambda row: _Head(row, loss)
 
 
-def _preference(log_odds: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def preference(log_odds: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """Cross entropy of what is preferred, less what mean log probabilities of both halves say.
 
     Its logits are the model's in float32.
@@ -331,15 +217,22 @@ def _preference(log_odds: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tenso
     return loss
 
 
-def _orpo(chosen: Tensor, rejected: Tensor) -> Tensor:
+def orpo(chosen: Tensor, rejected: Tensor) -> Tensor:
     """Hong et al., 2024, "ORPO": 0.1 of the log odds ratio's log sigmoid."""
     odds = (chosen - rejected) - (torch.log1p(-torch.exp(chosen)) - torch.log1p(-torch.exp(rejected)))
     return 0.1 * F.logsigmoid(odds)
 
 
-def _cpo(chosen: Tensor, rejected: Tensor) -> Tensor:
+def cpo(chosen: Tensor, rejected: Tensor) -> Tensor:
     """Xu et al., 2024, "Contrastive Preference Optimization"."""
     difference = chosen - rejected
+    return F.logsigmoid(0.1 * difference)
+
+
+def simpo(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """Meng et al., 2024, "SimPO": with a margin."""
+    difference = chosen - rejected
+    difference = difference - 5.0
     return F.logsigmoid(0.1 * difference)
 
 
@@ -353,7 +246,7 @@ class _TwoHeads(nn.Module):
         )
 
 
-def _jensen_shannon(log_q: Tensor, log_p: Tensor) -> Tensor:
+def jensen_shannon(log_q: Tensor, log_p: Tensor) -> Tensor:
     """The divergence of two distributions, the student's and the teacher's, in float32."""
     dtype = log_q.dtype
     log_p, log_q = log_p.to(torch.float32), log_q.to(torch.float32)
@@ -366,16 +259,16 @@ def _batch_kl(x: Tensor, log_target: Tensor) -> Tensor:
     return F.kl_div(x, log_target, reduction="batchmean", log_target=True)
 
 
-class _Distillation(_TwoHeads):
+class Distillation(_TwoHeads):
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
         of_student = self.of_policy(student)
         of_teacher = self.of_reference(teacher)
         log_q = torch.log_softmax(of_student / 1.0, dim=-1)
         log_p = torch.log_softmax(of_teacher / 1.0, dim=-1)
-        return _jensen_shannon(log_q, log_p)
+        return jensen_shannon(log_q, log_p)
 
 
-class _GroupRelativePolicy(_TwoHeads):
+class GroupRelativePolicy(_TwoHeads):
     """Shao et al., 2024, "DeepSeekMath": a clipped ratio of policies, and 0.1 of a divergence."""
 
     def __init__(self, row: Row) -> None:
@@ -403,7 +296,7 @@ class _GroupRelativePolicy(_TwoHeads):
         return (loss * mask).sum() / torch.clamp(mask.sum(), min=1.0)
 
 
-def _experts(
+def experts(
     x: Tensor, gate_up_weights: Tensor, down_weights: Tensor, chosen: Tensor, shares: Tensor
 ) -> Tensor:
     """A mixture of experts, one after the other, each on the tokens that chose it.
@@ -427,85 +320,3 @@ def _experts(
         output.index_add_(0, token, current.to(output.dtype))
     del mask
     return output
-
-
-def _plain(operator: nn.Module) -> Callable[[Row], nn.Module]:
-    return lambda _row: operator
-
-
-KERNELS: dict[str, Kernel] = {
-    "rms_norm": Kernel(inputs=_rows("M", "H"), operators=dict.fromkeys(BOTH, _llama_rms_norm)),
-    "layer_norm": Kernel(
-        inputs=_rows("M", "N"),
-        operators=dict.fromkeys(BOTH, lambda row: nn.LayerNorm(row["N"], eps=row["eps"])),
-    ),
-    "group_norm": Kernel(
-        inputs=_rows("M", "C", "H"),
-        operators=dict.fromkeys(
-            BOTH, lambda row: nn.GroupNorm(row["C"] // row["channels_per_group"], row["C"], eps=row["eps"])
-        ),
-    ),
-    "fused_add_rms_norm": Kernel(
-        inputs=_residual_rows,
-        operators=dict.fromkeys(("huggingface", "liger_fused_add_rms_norm", "liger_rms_norm"), _AddRMSNorm),
-        retains=False,
-    ),
-    "softmax": Kernel(inputs=_rows("N", given=False), operators={"torch": _plain(nn.Softmax(dim=-1))}),
-    "relu_squared": Kernel(
-        inputs=_rows("N", given=False), operators={"torch": _plain(Operator(_relu_squared))}
-    ),
-    "sparsemax": Kernel(inputs=_flat_rows, operators={"torch": _plain(Operator(_sparsemax))}),
-    "rope": Kernel(inputs=_heads, operators={"huggingface": _llama_rope}),
-    "swiglu": Kernel(
-        inputs=_rows("B", "T", "hidden_size", given=False),
-        operators={"huggingface": _llama_mlp},
-        makes_one=True,
-        by_mode=True,
-    ),
-    "tiled_swiglu": Kernel(
-        inputs=_rows("bsz", "T", "hidden_size", given=False),
-        operators={"huggingface": _llama_mlp},
-        makes_one=True,
-        by_mode=True,
-    ),
-    "megatron_swiglu": Kernel(
-        inputs=lambda row, device: _rows("S", "B", "F", given=False)(
-            {**row, "F": 2 * row["ffn_local"], "dtype": torch.bfloat16}, device
-        ),
-        operators={"torch": _plain(Operator(_gated_silu))},
-        retains=False,
-        sums=True,
-        drops_gradients=True,
-    ),
-    "kl_div": Kernel(
-        inputs=_distributions(F.log_softmax, F.softmax),
-        operators={"torch": _plain(nn.KLDivLoss(reduction="batchmean"))},
-    ),
-    "multi_token_attention": Kernel(
-        inputs=_square_scores, operators=dict.fromkeys(("torch", "liger"), _MultiTokenAttention)
-    ),
-    "sparse_multi_token_attention": Kernel(
-        inputs=_square_scores, operators=dict.fromkeys(("torch", "liger"), _SparseMultiTokenAttention)
-    ),
-    "fused_linear_cross_entropy": Kernel(
-        inputs=_tokens, operators=dict.fromkeys(BOTH, _head(F.cross_entropy)), retains=False
-    ),
-    "fused_linear_orpo_loss": Kernel(
-        inputs=_preferences, operators=dict.fromkeys(BOTH, _head(_preference(_orpo))), retains=False
-    ),
-    "fused_linear_cpo_loss": Kernel(
-        inputs=_preferences, operators=dict.fromkeys(BOTH, _head(_preference(_cpo))), retains=False
-    ),
-    "fused_linear_jsd": Kernel(
-        inputs=_student_and_teacher, operators={"torch": _Distillation}, retains=False, makes_one=True
-    ),
-    "fused_linear_grpo_loss_sequence": Kernel(
-        inputs=_completions, operators=dict.fromkeys(("torch", "liger"), _GroupRelativePolicy), retains=False
-    ),
-    "fused_moe": Kernel(
-        inputs=_routed_tokens,
-        operators={"huggingface": _plain(Operator(_experts))},
-        makes_one=True,
-        by_mode=True,
-    ),
-}
