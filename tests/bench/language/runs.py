@@ -107,6 +107,10 @@ class Seen:
         end = None if mark is None else self._position(mark)
         return self._replayed(end, emptied_at=emptied_at).allocated_bytes
 
+    def peak_since(self, mark: str) -> int:
+        """The most that is allocated at once where a mark stands and after it."""
+        return self._replayed(peak_since=mark).peak_allocated_bytes
+
     def reserved_after(self, emptied_at: str) -> int:
         """What is reserved at the end, where the cache was emptied at a mark."""
         return self._replayed(emptied_at=emptied_at).reserved_bytes
@@ -115,12 +119,17 @@ class Seen:
         """None where the trace has no such mark: inference ends where backward would begin."""
         return next((each.position for each in self._trace.marks if each.name == mark), None)
 
-    def _replayed(self, end: int | None = None, *, emptied_at: str | None = None) -> CachingAllocator:
+    def _replayed(
+        self, end: int | None = None, *, emptied_at: str | None = None, peak_since: str | None = None
+    ) -> CachingAllocator:
         allocator, blocks = CachingAllocator(), {}
         empty = None if emptied_at is None else self._position(emptied_at)
+        counted = None if peak_since is None else self._position(peak_since)
         for position, event in enumerate(self._trace.events[:end]):
             if position == empty:
                 allocator.empty_cache()
+            if position == counted:
+                allocator.peak_allocated_bytes = allocator.allocated_bytes
             if event < 0:
                 if ~event in blocks:
                     allocator.free(blocks.pop(~event))
@@ -133,6 +142,7 @@ class Seen:
 _SECOND = "step 2 forward"  # what the first one leaves are the workspaces of its products
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
+    "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
     "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
     "allocated after a step": lambda seen: seen.live_bytes(),
