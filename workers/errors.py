@@ -61,7 +61,7 @@ class NoBatchKindsError(InapplicableError):
 
 
 class UnknownNameError(WorkerError):
-    """A library of models knows no such one, which shows only where the library is imported."""
+    """A library knows no such model, a module no such attribute, which shows only where it is imported."""
 
     kind = "unknown-model"
 

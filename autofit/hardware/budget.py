@@ -22,6 +22,7 @@ from workers.architecture import Architecture, Vendor
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"
+_SMALLEST_MEANT_BYTES = 1024**2  # no device has less: the number was written without its unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,12 @@ def make_budget(
         context=context,
     )
     if budget.usable_bytes <= 0:
+        if device_total_bytes < _SMALLEST_MEANT_BYTES:
+            unit = "G" if device_total_bytes < 1024 else "M"
+            raise BudgetError(
+                f"--gpu-mem {device_total_bytes} is {device_total_bytes} bytes: did you mean "
+                f"{device_total_bytes}{unit}?"
+            )
         outside = outside_allocator(architecture, num_ranks)
         raise BudgetError(
             f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "

@@ -43,26 +43,37 @@ def _found(result: TuneResult, chosen: Best) -> str:
     return (
         f"{result.workload} {_fits(result, chosen)} at batch {chosen.batch_size} in "
         f"{format_bytes(result.budget.device_total_bytes)}"
-        f"{with_setting(result.setting_names[chosen.knobs])}{_largest(result, chosen)}: "
+        f"{with_setting(result.setting_names[chosen.knobs])}{_default(result, chosen)}: "
         f"{_peak(result, chosen)}; "
         f"{evidence_phrase(chosen.evidence, result.device)}.{_accumulated(chosen)}{_speed(chosen)}"
+        f"{_largest(result, chosen)}"
     )
 
 
-def _largest(result: TuneResult, chosen: Best) -> str:
-    """What the largest batch is and costs, where PyTorch's default backend does not reach it."""
+def _default(result: TuneResult, chosen: Best) -> str:
+    return "" if _larger(result, chosen) is None else ", PyTorch's default backend"
+
+
+def _larger(result: TuneResult, chosen: Best) -> Best | None:
+    """The largest batch, where PyTorch's default backend does not reach it."""
     best = result.best
-    if best is None or best.batch_size == chosen.batch_size:
+    return None if best is None or best.batch_size == chosen.batch_size else best
+
+
+def _largest(result: TuneResult, chosen: Best) -> str:
+    """A sentence about the largest batch and what it costs."""
+    best = _larger(result, chosen)
+    if best is None:
         return ""
-    default = f", PyTorch's default backend, and at {best.batch_size}"
-    return f"{default}{with_setting(result.setting_names[best.knobs])}{_cost(result, best, chosen)}"
+    name = with_setting(result.setting_names[best.knobs])
+    return f" Batch {best.batch_size} {_fits(result, best)}{name}{_cost(result, best, chosen)}."
 
 
 def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
     """What the largest batch takes in time, as far as that was measured or predicted."""
     if best.samples_per_second is not None and chosen.samples_per_second is not None:
         return (
-            f" with {rate(best.samples_per_second)} samples a second instead of "
+            f", with {rate(best.samples_per_second)} samples a second instead of "
             f"{rate(chosen.samples_per_second)}"
         )
     costs = {(trial.knobs, trial.batch_size): trial.conv_cost for trial in result.trials}

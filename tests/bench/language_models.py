@@ -22,10 +22,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import peft  # noqa: E402
+from tests.bench.language import fms_acceleration, fsdp_qlora_stages, liger, peft  # noqa: E402
 from tests.bench.language.runs import Run, Table  # noqa: E402
 
-TABLES: dict[str, Table] = {table.name: table for table in (peft.TABLE,)}
+_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger)
+TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
 
 
@@ -35,9 +36,11 @@ class Answer:
 
     Attributes:
         predicted: bytes, by quantity.
+        fits: whether it is predicted to run on its card.
     """
 
     predicted: dict[str, int] = field(default_factory=dict)
+    fits: bool = True
     failure: str = ""
 
 
@@ -60,7 +63,9 @@ def predict(run: Run) -> Answer:
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
         return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
-    return Answer(predicted={name: QUANTITIES[name](seen) for name in run.measured})
+    return Answer(
+        predicted={name: QUANTITIES[name](seen) for name in run.measured}, fits=seen.fits(run.usable_bytes)
+    )
 
 
 def _import_as_ran(folders: Sequence[str], hidden: Sequence[str]) -> None:
@@ -127,6 +132,9 @@ def main() -> int:
                     found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
                     print(f"| | {rule} | {len(errors)} | {found} | |")
         for run, answer in zip(runs, answers, strict=True):
+            if answer.fits != run.fits:
+                said, did = ("fits", "did not") if answer.fits else ("does not fit", "ran")
+                print(f"{name} {run.name}: predicted that it {said}, and it {did}", file=sys.stderr)
             if answer.failure:
                 failures += 1
                 print(f"{name} {run.name}: {answer.failure}", file=sys.stderr)

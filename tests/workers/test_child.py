@@ -85,7 +85,7 @@ def test_an_operator_that_depends_on_data_has_its_own_kind():
 def test_a_workload_that_does_not_exist_fails_in_its_own_words():
     outcome = answer_to("nothing_of_that_name")
     assert outcome.verdict is Verdict.FAILED
-    assert outcome.error.kind == "user"
+    assert outcome.error.kind == "unknown-model"
     assert "nothing_of_that_name" in outcome.error.message
 
 

@@ -126,7 +126,7 @@ def _hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 
 def _task(model: nn.Module) -> str | None:
     """What peft calls the model's task; None for a model of no library that it knows tasks of."""
-    if not hasattr(model, "prepare_inputs_for_generation") and not hasattr(model, "config"):
+    if not any(each.__module__.partition(".")[0] == "transformers" for each in type(model).__mro__):
         return None
     from transformers.models.auto import modeling_auto
 

@@ -32,7 +32,10 @@ def library(base: str) -> ModuleType:
     Raises:
         DeviceError: it is not installed here.
     """
-    return imported("bitsandbytes", f"base {base}", "a quantization")
+    bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
+    # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
+    bitsandbytes.functional.name2qmap.setdefault("dynamic", bitsandbytes.functional.create_dynamic_map())
+    return bitsandbytes
 
 
 def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:

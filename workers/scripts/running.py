@@ -23,6 +23,8 @@ from workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
 _GRACE_SECONDS = 3.0
+_ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
+_ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"
 # What torchrun tells the only process that it starts.
 LAUNCHED = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
@@ -142,4 +144,5 @@ def _exit_message(name: str, code: object, num_steps: int, printed: Printed) -> 
     said = text_of(code) if isinstance(code, str) else printed.last_line()
     told = f": {said}" if said else ""
     how = "an error" if isinstance(code, str) else f"code {text_of(code)}"
-    return f"{name} exited with {how} after {num_steps} optimizer steps{told}"
+    given = _ARGUMENTS if code == _ARGPARSE_CODE and ": error: " in said else ""
+    return f"{name} exited with {how} after {num_steps} optimizer steps{told}{given}"

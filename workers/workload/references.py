@@ -14,6 +14,7 @@ import importlib.util
 import operator
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from workers.documents import read_file, resolved
+from workers.errors import UnknownNameError
 from workers.protocol import WorkloadRef
 from workers.shown import brief_error
 from workers.workload.libraries import LIBRARIES, library_of
@@ -134,7 +136,8 @@ def load_attribute(ref: WorkloadRef) -> Any:
 
     Raises:
         SourceChangedError: the source is missing here, or differs from the one referred to.
-        WorkloadError: the module fails to import or lacks the attribute; chained from the error.
+        WorkloadError: the module fails to import; chained from the error.
+        UnknownNameError: it lacks the attribute.
     """
     location, _, attribute = ref.target.rpartition(":")
     append_to_import_path(ref.search_path)
@@ -142,13 +145,13 @@ def load_attribute(ref: WorkloadRef) -> Any:
         module = _import_file(Path(location), _read_source(ref, Path(location)))
     else:
         _read_source(ref, find_source(location, ref.search_path))
-        with user_code(f"importing {location}"):
+        with _importing(location):
             module = importlib.import_module(location)
     try:
         return operator.attrgetter(attribute)(module)
     except AttributeError as error:
         public = [name for name in vars(module) if not name.startswith("_")]
-        raise WorkloadError(
+        raise UnknownNameError(
             f"{location} has no attribute {attribute!r}.{_near(attribute, public)}"
         ) from error
 
@@ -169,6 +172,28 @@ def user_code(doing: str) -> Iterator[None]:
         raise WorkloadError(
             f"{doing} failed with {brief_error(error)}; its traceback shows the line"
         ) from error
+
+
+@contextmanager
+def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
+    """The same of an import, with what to do where a training script was taken for a module."""
+    try:
+        with user_code(f"importing {name}"):
+            yield
+    except WorkloadError as error:
+        if error.__cause__ is None or not _needs_gpu(error.__cause__):
+            raise
+        raise WorkloadError(
+            f"{error}. It uses the GPU while it is imported: put what does so under "
+            f'`if __name__ == "__main__":`, or run the file as it is with --script {file}'
+        ) from error.__cause__
+
+
+def _needs_gpu(error: BaseException) -> bool:
+    """Whether PyTorch raised it at the first use of a GPU that it does not have."""
+    # Of builds without CUDA it is an AssertionError, of others a RuntimeError; both from this function.
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].name == "_lazy_init" and "torch" in Path(frames[-1].filename).parts
 
 
 def find_source(module: str, folders: Iterable[str]) -> Path | None:
@@ -281,7 +306,7 @@ def _import_file(path: Path, source: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their classes' modules up
     try:
-        with user_code(f"importing {path}"):
+        with _importing(str(path), path.name):
             exec(compile(source, path, "exec"), vars(module))  # noqa: S102 - as an import would
     except BaseException:  # half a module must not be found by the next load
         del sys.modules[name]

@@ -452,6 +452,10 @@ def check_loss(loss: object) -> None:
     """
     import torch
 
+    if isinstance(loss, int | float):
+        raise InvalidLossError(
+            "the loss must be a scalar tensor, got a number: return the tensor, without .item() or float()"
+        )
     if not isinstance(loss, torch.Tensor):
         raise InvalidLossError(
             f"the loss must be a scalar tensor, got {type(loss).__name__}: return the loss itself"

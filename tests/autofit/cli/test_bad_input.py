@@ -24,6 +24,8 @@ def search(autofit, model: str, *options: str):
         ("davenet", ("--gpu-mem", "-1"), ("usage", "'-1' is not a size")),
         ("davenet", ("--gpu-mem", "0"), ("usage", "'0' is less than one byte")),
         ("davenet", ("--gpu-mem", "400M"), ("budget", "nothing is left")),
+        ("davenet", ("--gpu-mem", "16"), ("budget", "--gpu-mem 16 is 16 bytes: did you mean 16G?")),
+        ("davenet", ("--gpu-mem", "8192"), ("budget", "is 8192 bytes: did you mean 8192M?")),
         ("davenet", ("--gpu-mem", "2G", "--gpu", "t4"), ("usage", "cannot be combined")),
         ("davenet", ("--gpu-mem", "2G", "--conv-algo", "winograd"), ("usage", "is not one of cudnn")),
         ("davenet", ("--gpu-mem", "2G", "--input", "3x8x8"), ("usage", "brings its own input")),
@@ -63,12 +65,18 @@ def test_a_module_that_does_not_import_shows_the_users_traceback(autofit, tmp_pa
     assert "RuntimeError: half written" in finished.err
 
 
+def test_a_typo_in_an_attribute_is_an_unknown_name(autofit, workload_file):
+    finished = search(autofit, f"{workload_file}:helthy")
+    assert (finished.code, finished.document["kind"]) == (2, "unknown-model")
+    assert finished.document["message"] == f"{workload_file} has no attribute 'helthy'. Did you mean healthy?"
+    assert "Traceback" not in finished.err
+
+
 @pytest.mark.parametrize(
     ("attribute", "said"),
     [
         ("ignores_batch_size", "make_batch ignores the batch size"),
         ("vector_loss", "the loss must be a scalar"),
-        ("helthy", "Did you mean healthy"),
     ],
 )
 def test_a_workload_that_is_not_what_it_must_be_exits_with_4(autofit, workload_file, attribute, said):

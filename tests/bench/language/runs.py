@@ -18,6 +18,7 @@ from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.plans.offline_plans import offline_source
+from workers.protocol import Verdict
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -33,6 +34,7 @@ class Run:
         group: the method or model that tables are split by.
         make: its workload, called in the process that traces it.
         measured: bytes, by the name of a quantity of `QUANTITIES`.
+        usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
         others: bytes that others' rules say its peak is, by their names.
     """
@@ -45,7 +47,7 @@ class Run:
     architecture: str
     knobs: Knobs = field(default_factory=Knobs)
     measured: Mapping[str, int] = field(default_factory=dict)
-    total_bytes: int | None = None
+    usable_bytes: int | None = None
     fits: bool = True
     others: Mapping[str, int] = field(default_factory=dict)
 
@@ -91,28 +93,43 @@ class Seen:
             architecture=architecture,
             allow_tf32=True,
         )
-        on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
+        self._on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
         self._trace = trace
-        self._sizes = on_card.by_first_source.sizes(Level.LIKELY)
-        self.replay = on_card.likely().replay
+        self._sizes = self._on_card.by_first_source.sizes(Level.LIKELY)
+        self.replay = self._on_card.likely().replay
 
-    def live_bytes(self, mark: str | None = None) -> int:
-        """What is allocated where a mark stands; None for the end of the trace."""
-        end = len(self._trace.events) if mark is None else self._position(mark)
-        return self._replayed(end).allocated_bytes
+    def fits(self, usable_bytes: int | None) -> bool:
+        """Whether it runs, with the cache emptied where nothing else is left."""
+        return self._on_card.verdict(usable_bytes, Level.LIKELY) is not Verdict.OOM
+
+    def live_bytes(self, mark: str | None = None, *, emptied_at: str | None = None) -> int:
+        """What is allocated at a mark, or at the end; the cache may be emptied before, at another."""
+        end = None if mark is None else self._position(mark)
+        return self._replayed(end, emptied_at=emptied_at).allocated_bytes
+
+    def peak_since(self, mark: str) -> int:
+        """The most that is allocated at once where a mark stands and after it."""
+        return self._replayed(peak_since=mark).peak_allocated_bytes
 
     def reserved_after(self, emptied_at: str) -> int:
         """What is reserved at the end, where the cache was emptied at a mark."""
-        return self._replayed(len(self._trace.events), emptied_at=self._position(emptied_at)).reserved_bytes
+        return self._replayed(emptied_at=emptied_at).reserved_bytes
 
-    def _position(self, mark: str) -> int:
-        return next(each.position for each in self._trace.marks if each.name == mark)
+    def _position(self, mark: str) -> int | None:
+        """None where the trace has no such mark: inference ends where backward would begin."""
+        return next((each.position for each in self._trace.marks if each.name == mark), None)
 
-    def _replayed(self, end: int, *, emptied_at: int | None = None) -> CachingAllocator:
+    def _replayed(
+        self, end: int | None = None, *, emptied_at: str | None = None, peak_since: str | None = None
+    ) -> CachingAllocator:
         allocator, blocks = CachingAllocator(), {}
+        empty = None if emptied_at is None else self._position(emptied_at)
+        counted = None if peak_since is None else self._position(peak_since)
         for position, event in enumerate(self._trace.events[:end]):
-            if position == emptied_at:
+            if position == empty:
                 allocator.empty_cache()
+            if position == counted:
+                allocator.peak_allocated_bytes = allocator.allocated_bytes
             if event < 0:
                 if ~event in blocks:
                     allocator.free(blocks.pop(~event))
@@ -122,12 +139,14 @@ class Seen:
 
 
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
+_SECOND = "step 2 forward"  # what the first one leaves are the workspaces of its products
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
+    "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
     "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
     "allocated after a step": lambda seen: seen.live_bytes(),
-    "allocated after the model": lambda seen: seen.live_bytes("step 1 input"),
-    "allocated after forward": lambda seen: seen.live_bytes("step 2 backward"),
-    "allocated after backward": lambda seen: seen.live_bytes("step 2 optimizer"),
+    "allocated after the model": lambda seen: seen.live_bytes(_SECOND),
+    "allocated after forward": lambda seen: seen.live_bytes("step 2 backward", emptied_at=_SECOND),
+    "allocated after backward": lambda seen: seen.live_bytes("step 2 optimizer", emptied_at=_SECOND),
 }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from workers.apply.adapter import with_adapter
-from workers.apply.base import prepared, with_base
-from workers.apply.setting import adapted_model
-from workers.errors import InapplicableError
+from workers.apply.base import library, prepared, with_base
+from workers.apply.setting import adapted_model, import_libraries
+from workers.errors import DeviceError, InapplicableError
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
@@ -148,3 +150,32 @@ def test_shorter_names_of_options_are_those_of_peft():
     assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 32, 0.1)
     assert config.target_modules == {"q_proj", "v_proj"}
     assert config.task_type == "CAUSAL_LM"
+
+
+def test_quantization_leaves_nothing_of_a_device_behind() -> None:
+    """Else the next prediction in the process would find a tensor of this one."""
+    bitsandbytes = library("nf4-dq")
+    kept = bitsandbytes.functional.name2qmap
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        bitsandbytes.functional.quantize_4bit(torch.empty(64, 64), compress_statistics=True)
+    assert kept
+    assert not any(isinstance(code, FakeTensor) for code in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("library", "knobs", "said"),
+    [
+        (
+            "peft",
+            {"adapter": "lora"},
+            "adapter lora is a method of peft, which is not installed .*pip install peft",
+        ),
+        ("bitsandbytes", {"adapter": "lora", "base": "nf4"}, "base nf4 is a quantization of bitsandbytes"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, library: str, knobs: dict[str, str], said: str
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(DeviceError, match=said):
+        import_libraries(Knobs(**knobs))

@@ -21,6 +21,12 @@ def test_two_gradients_that_one_operator_gives_to_one_input_are_summed_in_place(
     assert len(products) == 3  # of the loss, and both of the square
 
 
+def test_the_gradient_of_what_was_picked_is_scattered_in_place(steps_of):
+    names = [name for name, _ in steps_of("picked").outputs("backward")]
+    assert names.count("new_zeros") == 2
+    assert not any(name.startswith("scatter") for name in names)
+
+
 def test_a_sum_within_a_users_own_backward_is_no_sum_in_place(steps_of):
     assert additions(steps_of("own_function")) == [4 * 16 * 4]
 

@@ -90,7 +90,8 @@ def test_a_script_that_exits_says_the_last_line_of_what_it_printed(folder):
     assert outcome.verdict is Verdict.FAILED
     assert outcome.error.message == (
         "train.py exited with code 2 after 0 optimizer steps: "
-        "train.py: error: unrecognized arguments: --bs 256"
+        "train.py: error: unrecognized arguments: --bs 256. Give the script its arguments with --script-arg, "
+        "one each: --script-arg --NAME=VALUE"
     )
 
 

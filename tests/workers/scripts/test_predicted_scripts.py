@@ -105,6 +105,16 @@ def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
     [
         (["x = 3"], "user", "train.py ended without a step"),
         (["import sys", "sys.exit('no data')"], "user", "an error after 0 optimizer steps: no data"),
+        (
+            [
+                "import argparse",
+                "p = argparse.ArgumentParser()",
+                "p.add_argument('--data', required=True)",
+                "p.parse_args()",
+            ],
+            "user",
+            "arguments are required: --data. Give the script its arguments with --script-arg",
+        ),
         (["model.to('cuda:1')"], "unsupported", "asks for GPU 1"),
         (["torch.distributed.init_process_group('nccl', world_size=2)"], "unsupported", "one of 2 processes"),
         (["torch.multiprocessing.spawn(print, nprocs=2)"], "unsupported", "starts 2 processes with mp.spawn"),

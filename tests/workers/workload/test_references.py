@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import workers
+from workers.errors import UnknownNameError
+from workers.process.messages import told
 from workers.protocol import WorkloadRef
 from workers.workload.references import (
     FILE_MODULE_PREFIX,
@@ -234,9 +236,21 @@ def test_failing_module_is_a_workload_error_chained_from_its_own(
 
 def test_missing_attribute_names_what_is_near(write: Write, tmp_path: Path) -> None:
     write("train.py", "workload = 1\n")
-    with pytest.raises(WorkloadError, match=r"has no attribute 'worklaod'\. Did you mean workload") as caught:
+    said = r"has no attribute 'worklaod'\. Did you mean workload"
+    with pytest.raises(UnknownNameError, match=said) as caught:
         load_attribute(parse_reference("train.py:worklaod", cwd=tmp_path))
-    assert isinstance(caught.value.__cause__, AttributeError)
+    assert told(caught.value).traceback == ""
+
+
+@pytest.mark.parametrize(("text", "file"), [("trains.py:Net", "trains.py"), ("trains:Net", "FILE.py")])
+def test_a_module_that_needs_a_gpu_may_be_a_script(
+    text: str, file: str, write: Write, tmp_path: Path
+) -> None:
+    write("trains.py", "import torch\nNet = torch.nn.Linear\nmodel = Net(2, 2).cuda()\n")
+    with pytest.raises(WorkloadError, match="failed with AssertionError: Torch not compiled") as caught:
+        load_attribute(parse_reference(text, cwd=tmp_path))
+    assert f'`if __name__ == "__main__":`, or run the file as it is with --script {file}' in str(caught.value)
+    assert "trains.py" in told(caught.value).traceback
 
 
 @pytest.mark.parametrize("text", ["changing.py:net", "changing:net"])

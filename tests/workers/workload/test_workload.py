@@ -16,6 +16,7 @@ from torch import nn
 
 from workers.errors import InvalidTrialError, NoBatchKindsError
 from workers.knobs import Knobs
+from workers.predict.values.made_up import MadeUpFloat
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, WORST, Setup
 from workers.workload.workload import (
@@ -383,7 +384,9 @@ def test_loss_of_one_element_is_accepted_as_pytorch_does(shape: tuple[int, ...])
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (0.5, "scalar tensor, got float"),
+        (0.5, r"scalar tensor, got a number: return the tensor, without \.item\(\)"),
+        (MadeUpFloat(0.5), "got a number"),
+        ([torch.ones(())], "scalar tensor, got list: return the loss itself"),
         (torch.ones(8, 2, requires_grad=True), r"got shape \(8, 2\): take its mean"),
         (torch.ones(()), "depends on no parameter"),
     ],

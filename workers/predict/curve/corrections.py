@@ -26,6 +26,8 @@ CORRECTIONS = (
     Correction("embedding_backward", "sorted indices and partial sums of an embedding's gradient"),
     Correction("norms", "partial norms of the tensors whose norms are taken together"),
     Correction("kernels", "the scratch memory of operators that are not PyTorch's, as it is registered"),
+    Correction("softmax_backward", "the product of softmax's output and its gradient"),
+    Correction("sort", "positions, and buffers to sort in, of rows of more than 4096 numbers"),
     Correction("index_backward", "sorted indices where the gradient of indexing is accumulated"),
 )
 

@@ -148,6 +148,30 @@ def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
     return num_sums * width * scratch.element_bytes
 
 
+_SORTS_IN_PLACE_TO = 4096
+_ONE_SORT_FILLS_A_CARD = 1_000_000
+_FEW_SEGMENTS = 128
+_MOST_AT_ONCE = 2**31 - 1
+
+
+def _sort(scratch: Scratch, _platform: Platform) -> int:
+    """cuda/Sort.h, `should_use_small_sort`, and cuda/Sort.cu, `launch_stable_sort_kernel`.
+
+    Positions to sort with the keys, and CUB's second buffer of both; a few segments are sorted as one, by
+    pairs of segment and position, out of one buffer into another. What else CUB takes are kilobytes.
+    """
+    *rows, length = scratch.dimensions
+    if length <= _SORTS_IN_PLACE_TO:
+        return 0
+    num_segments = min(math.prod(rows), _MOST_AT_ONCE // length)
+    of_cub = 8 + scratch.element_bytes
+    if num_segments == 1 or length >= _ONE_SORT_FILLS_A_CARD:
+        return length * (8 + of_cub)
+    if num_segments < _FEW_SEGMENTS:
+        return num_segments * length * (2 * 8 + scratch.element_bytes + of_cub)
+    return num_segments * length * (8 + of_cub)
+
+
 _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "elements": _elements,
     "cublas": _cublas,
@@ -159,6 +183,7 @@ _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "embedding_indices": _embedding_indices,
     "embedding_segments": _embedding_segments,
     "embedding_partial_sums": _embedding_partial_sums,
+    "sort": _sort,
 }
 
 

@@ -308,6 +308,30 @@ def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> T
     return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
 
 
+# FunctionsManual.cpp, `value_selecting_reduction_backward` and `index_select_backward`, and
+# TensorAdvancedIndexing.cpp, `gather_backward`: into fresh zeros, in place unless a tensor is like a
+# subclass, as fake ones are (`areAnyTensorSubclassLike`).
+_IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.index_add.default: aten.index_add_.default,
+}
+
+
+def as_no_subclass(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The operator that PyTorch's own formulas of gradients take for plain tensors in this one's place."""
+    in_place: torch._ops.OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
+    return func if in_place is None or not _in_a_formula() else in_place
+
+
+def _in_a_formula() -> bool:
+    """Whether backward runs C++: neither a function in Python, nor a forward pass that is computed again."""
+    if torch.is_grad_enabled():
+        return False
+    node: Any = torch._C._current_autograd_node()
+    return node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
 # Operators that are the same C++ code on every device and hide what it allocates from the fake mode.
 WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     **recurrent.WITH_TEMPORARIES,

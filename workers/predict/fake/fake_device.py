@@ -95,6 +95,7 @@ class FakeDeviceMode(TorchDispatchMode):
             return result
         if func is aten._local_scalar_dense.default:
             return scalar(args[0])
+        func = composites.as_no_subclass(func)
         given, args = args, self._without_real_tensors(args)
         if func is aten.index.Tensor and has_mask(given):
             return self._sizes.index(*given)

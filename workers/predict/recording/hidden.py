@@ -7,7 +7,7 @@ PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 di
 Left out because it is small: the buffers of reductions that several blocks share (cuda/Reduce.cuh,
 kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel), cuBLASLt's
 1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
-cuDNN's batch norm. Left out because it is rare in training: sorting, top-k, cumulative sums, FFTs.
+cuDNN's batch norm. Left out because it is rare in training: top-k, cumulative sums, FFTs.
 """
 
 from __future__ import annotations
@@ -272,6 +272,12 @@ def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
     return Recipe(before=(_copies(first, second),))
 
 
+def _softmax_backward(grad_out: Tensor, output: Tensor, *_rest: Any) -> Recipe:
+    """cuda/SoftMax.cu, `softmax_backward_cuda_out`: the product of both, once the output is there."""
+    product = _elements("softmax_backward", grad_out.shape, grad_out.element_size())
+    return Recipe(after=((product, *_copies(output)),))
+
+
 def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
     """cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu, cuda/UpSample*.cu: either of two layouts."""
     return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
@@ -336,6 +342,17 @@ def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_r
     return Recipe(before=(_copies(grad_out), (*positions, *sorting)), after=((*segments, partial_sums),))
 
 
+def _sort(tensor: Tensor, dim: int = -1, *_rest: Any) -> Recipe:
+    """cuda/Sort.cpp, `sort_cuda_kernel`, of the last dimension; another one's copies are left out."""
+    if not tensor.dim() or dim % tensor.dim() != tensor.dim() - 1:
+        return Recipe()
+    return Recipe(after=((_request("sort", "sort", tensor.shape, tensor.element_size()),),))
+
+
+def _stable_sort(tensor: Tensor, _stable: bool | None = None, dim: int = -1, *_rest: Any) -> Recipe:
+    return _sort(tensor, dim)
+
+
 def _index_put(
     _self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_rest: Any
 ) -> Recipe:
@@ -373,7 +390,7 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten._log_softmax.default: _first_contiguous,
     aten.softmax.int: _first_contiguous,
     aten.log_softmax.int: _first_contiguous,
-    aten._softmax_backward_data.default: _first_two_contiguous,
+    aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _first_two_contiguous,
     aten.native_group_norm.default: _first_contiguous,
     aten.native_group_norm_backward.default: _first_two_contiguous,
@@ -393,6 +410,8 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.embedding_dense_backward.default: _embedding_backward,
+    aten.sort.default: _sort,
+    aten.sort.stable: _stable_sort,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
     aten._index_put_impl_.default: _index_put,

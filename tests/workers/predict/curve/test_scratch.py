@@ -68,6 +68,14 @@ def test_an_embeddings_indices_are_sorted_above_3072_of_them():
     assert size("embedding_partial_sums", 50, 16, 4, 768) == 0
 
 
+@pytest.mark.parametrize(
+    ("num_segments", "length", "of_each"),
+    [(128, 4096, 0), (128, 8192, 8 + 12), (127, 8192, 16 + 4 + 12), (1, 8192, 8 + 12)],
+)
+def test_long_rows_are_sorted_in_buffers(num_segments, length, of_each):
+    assert size("sort", num_segments, length) == num_segments * length * of_each
+
+
 def test_a_copy_is_as_large_as_its_tensor():
     assert size("elements", 4, 3, 8, element_bytes=2) == 192
 

@@ -176,3 +176,18 @@ def test_only_indexing_that_accumulates_sorts():
     found = made(aten.index_put.default, table, rows, values, accumulate=True)
     one = ("index_backward", "elements", (4, 7), 8)
     assert described(found.before) == [[one], [one] * 5]
+
+
+def test_softmax_takes_the_product_of_its_output_and_gradient_in_backward():
+    grad, output = tensor(3, 4), tensor(4, 3).t()
+    found = made(aten._softmax_backward_data.default, grad, output, -1, torch.float32)
+    assert described(found.before) == []
+    assert described(found.after) == [[("softmax_backward", "elements", (3, 4), 4), copy_of(3, 4)]]
+
+
+def test_sorting_takes_buffers_by_the_last_dimension_alone():
+    rows = tensor(4, 8192)
+    sort = ("sort", "sort", (4, 8192), 4)
+    assert described(made(aten.sort.default, rows, -1).after) == [[sort]]
+    assert described(made(aten.sort.stable, rows, True, 1).after) == [[sort]]
+    assert described(made(aten.sort.default, rows, 0).after) == []

@@ -1,0 +1,142 @@
+"""liger_kernels.csv: what one call of a single operator takes, to 1/1000 MB.
+
+Source: linkedin/Liger-Kernel, `benchmark/scripts/benchmark_*.py` and `benchmark/data/`, BSD-2-Clause. A
+script makes modules and inputs, times them, makes them again, and calls ten times; before each call it resets
+the peak, and the row is the median of `max_memory_allocated` after it. So gradients of the call before are
+there, and cuBLAS has a workspace for the main thread and one for the engine's. By its mode a call is a
+forward and a backward pass, or one of them.
+
+What lives beside what is called stands in `kernels.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.bench.language.kernels import KERNELS, REFERENCES, Inputs, Kernel
+from tests.bench.language.operators import Row
+from tests.bench.language.runs import Run, Table
+from workers.workload.workload import Workload
+
+FILE = "llm/liger_kernels.csv"
+_QUANTITY = "allocated peak of a call"
+_ARCHITECTURES = {"A100": "sm_80", "H100": "sm_90", "3090": "sm_86", "4090": "sm_89", "B200": "sm_100"}
+
+
+def read(folder: Path) -> list[Run]:
+    """The rows of PyTorch's and transformers' own operators."""
+    with (folder / FILE).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] in REFERENCES]
+    return list(map(_run, rows))
+
+
+def _run(row: dict[str, str]) -> Run:
+    kernel, mode = row["model"].removeprefix("kernel: "), row["task"].removeprefix("op:")
+    told = dict(_values(row["other"]))
+    make = functools.partial(_workload, kernel, row["method"], mode, told)
+    return Run(
+        table="liger",
+        name=f"{kernel} {row['method']} {mode} {row['url'].rpartition('#')[2]}",
+        group=row["method"],
+        make=make,
+        batch_size=1,  # a row is one size, whatever its dimensions are called
+        architecture=next(sm for card, sm in _ARCHITECTURES.items() if card in row["gpu"]),
+        measured={_QUANTITY: int(row["peak_bytes"])},
+    )
+
+
+def _values(other: str) -> Iterator[tuple[str, Any]]:
+    for pair in other.split("; "):
+        name, _, text = pair.partition("=")
+        if text.startswith("torch."):
+            yield name, getattr(torch, text.removeprefix("torch."))
+            continue
+        try:
+            yield name, ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            yield name, text
+
+
+def _workload(kernel: str, provider: str, mode: str, row: Row) -> Workload:
+    if kernel not in KERNELS or provider not in KERNELS[kernel].operators:
+        raise LookupError(f"{kernel} of {provider} is not modelled")
+    call = _Call(KERNELS[kernel], provider, mode, row)
+    return Workload(
+        build_model=call.build_model,
+        make_batch=call.make_batch,
+        loss=_no_loss,
+        step=call,
+        name=kernel,
+    )
+
+
+def _no_loss(_model: torch.nn.Module, _batch: Any) -> torch.Tensor:
+    raise NotImplementedError("the step makes its own")
+
+
+class _Call:
+    """A script's calls: inputs once, then a call in every step."""
+
+    def __init__(self, kernel: Kernel, provider: str, mode: str, row: Row) -> None:
+        self._kernel = kernel
+        self._provider = provider
+        self._mode = mode if kernel.by_mode else "full"
+        self._row = row
+        self._inputs: Inputs | None = None
+        self._outputs: tuple[torch.Tensor, ...] = ()
+
+    def build_model(self) -> torch.nn.Module:
+        made = self._kernel.operators
+        providers = [self._provider] if self._kernel.makes_one else list(made)
+        return torch.nn.ModuleDict({each: made[each](self._row) for each in providers})
+
+    def make_batch(self, _batch_size: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+        if self._inputs is None:
+            self._inputs = self._kernel.inputs(self._row, device)
+        return (*self._inputs.of_forward, torch.empty(1))  # the last one for the batch size
+
+    def __call__(self, model: Any, _optimizer: Any, _batch: Any) -> None:
+        if self._mode == "full":
+            self._backward(self._forward(model))
+        elif self._mode == "backward":
+            self._outputs = self._outputs or self._forward(model)
+            self._backward(self._outputs)
+        elif self._outputs:
+            self._forward(model)
+        else:  # as it was timed before, which leaves cuBLAS the workspace of the engine's thread
+            outputs = self._forward(model)
+            self._backward(outputs)
+            self._outputs = (torch.empty(0),)
+            self._drop_gradients(model)
+
+    def _forward(self, model: Any) -> tuple[torch.Tensor, ...]:
+        assert self._inputs is not None
+        if self._kernel.drops_gradients:
+            self._drop_gradients(model)
+        outputs = model[self._provider](*self._inputs.of_forward)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _backward(self, outputs: tuple[torch.Tensor, ...]) -> None:
+        assert self._inputs is not None
+        roots = tuple(map(torch.sum, outputs)) if self._kernel.sums else outputs
+        gradients = self._inputs.of_outputs or tuple(map(torch.ones_like, roots))
+        if self._inputs.wanted:
+            torch.autograd.grad(roots, self._inputs.wanted, gradients, retain_graph=True)
+        else:
+            torch.autograd.backward(roots, gradients, retain_graph=self._kernel.retains)
+
+    def _drop_gradients(self, model: torch.nn.Module) -> None:
+        assert self._inputs is not None
+        for each in (*model.parameters(), *self._inputs.leaves, *self._inputs.of_forward):
+            if each.is_leaf:
+                each.grad = None
+
+
+TABLE = Table(name="liger", read=read, asked={_QUANTITY: (0.005, 0.03)})
