@@ -12,7 +12,6 @@ from torch import nn
 
 from workers.errors import DeviceError, InapplicableError, text_of
 from workers.knobs.attention import IMPLEMENTATIONS, Implementation
-from workers.shown import brief_error
 from workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
@@ -97,8 +96,9 @@ def _set(model: Any, implementation: Implementation, attention: str) -> None:
     try:
         model.set_attn_implementation(implementation.name)
     except (ValueError, ImportError) as error:
+        first_sentence = text_of(error).partition(". ")[0]
         raise InapplicableError(
-            f"{type(model).__name__} cannot take attention {attention}: {brief_error(error)}; choose another "
+            f"{type(model).__name__} cannot take attention {attention} ({first_sentence}): choose another "
             "--attention, or leave it at default"
         ) from error
     taken = text_of(getattr(getattr(model, "config", None), "_attn_implementation", None))

@@ -23,7 +23,7 @@ class OfTransformers(nn.Module):
 
     def set_attn_implementation(self, name: str) -> None:
         if name == self.refuses:
-            raise ValueError("it has none of that")
+            raise ValueError("it has none of that. Ask for it elsewhere")
         if self.obeys:
             self.config._attn_implementation = name
 
@@ -49,7 +49,10 @@ def test_another_model_is_told_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (OfTransformers(refuses="eager"), "cannot take attention eager: ValueError: it has none of that"),
+        (
+            OfTransformers(refuses="eager"),
+            r"cannot take attention eager \(it has none of that\)",
+        ),
         (OfTransformers(obeys=False), "keeps its own attention, sdpa, when it is told eager"),
     ],
 )

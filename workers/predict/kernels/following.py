@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,14 +17,20 @@ from workers.workload.workload import WorkloadError
 
 def kernel_of(func: torch._ops.OpOverload) -> Kernel | None:
     """What is known of an operator beside PyTorch's own."""
-    if is_pytorchs(func.namespace):
+    if _is_pytorchs(func):
         return None
     return REGISTRY.find((func.name(), func._schema.name))
 
 
 def is_unknown(func: torch._ops.OpOverload) -> bool:
     """Whether it is not known what an operator takes beside its outputs, because it is a stranger."""
-    return not is_pytorchs(func.namespace) and kernel_of(func) is None
+    return not _is_pytorchs(func) and kernel_of(func) is None
+
+
+@functools.cache
+def _is_pytorchs(func: torch._ops.OpOverload) -> bool:
+    """Asked of every operator that runs; a namespace is read from the schema's text each time."""
+    return is_pytorchs(func.namespace)
 
 
 def outputs_of(
