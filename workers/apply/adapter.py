@@ -7,7 +7,7 @@ transformers knows by the model's class, shorter names of options, and what to w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +15,11 @@ from torch import nn
 
 from workers.errors import InapplicableError, text_of
 from workers.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
-from workers.workload.libraries.importing import imported
-from workers.workload.references import names_like
+from workers.workload.libraries.importing import hint, imported
 
 _TARGETS, _LISTS = "target_modules", ("target_modules", "modules_to_save", "exclude_modules")
 _ALL_LINEAR = "all-linear"
 _SHORT = {"rank": "r", "targets": _TARGETS}
-_NUM_NEAR = 3
 # By the names of transformers' own lists, in the order in which they are asked.
 _TASKS = {
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "CAUSAL_LM",
@@ -74,8 +72,8 @@ def _config_class(peft: Any, method: str) -> Any:
     classes = {kind.value.lower(): made for kind, made in peft.PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     if method not in classes:
         methods = sorted({*classes, *VARIANTS})
-        hint = _hint(method, methods, otherwise=f"it has {', '.join(methods)}")
-        raise InapplicableError(f"peft has no method {method}: {hint}")
+        instead = hint(method, methods, otherwise=f"it has {', '.join(methods)}")
+        raise InapplicableError(f"peft has no method {method}: {instead}")
     return classes[method]
 
 
@@ -92,8 +90,8 @@ def _by_field(config_class: type, method: str, options: Mapping[str, Option]) ->
             names.setdefault(short, field)
     unknown = next((name for name in options if name not in names), None)
     if unknown is not None:
-        hint = _hint(unknown, names, otherwise=f"it takes {', '.join(sorted(own))}")
-        raise InapplicableError(f"the adapter method {method} takes no {unknown}: {hint}")
+        instead = hint(unknown, names, otherwise=f"it takes {', '.join(sorted(own))}")
+        raise InapplicableError(f"the adapter method {method} takes no {unknown}: {instead}")
     return {names[name]: option for name, option in options.items()}
 
 
@@ -114,14 +112,9 @@ def _target(name: str, paths: list[str], method: str) -> str:
     for candidate in (name, f"{name}_proj"):
         if any(path == candidate or path.endswith(f".{candidate}") for path in paths):
             return candidate
-    last = sorted({path.rpartition(".")[2] for path in paths})
-    hint = _hint(name, last, otherwise=f"use {_ALL_LINEAR}, or the name of a layer")
-    raise InapplicableError(f"the adapter {method} has no layer to go to that is named {name}: {hint}")
-
-
-def _hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    near = names_like(name, sorted(known))[:_NUM_NEAR]
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
+    last = {path.rpartition(".")[2] for path in paths}
+    instead = hint(name, last, otherwise=f"use {_ALL_LINEAR}, or the name of a layer")
+    raise InapplicableError(f"the adapter {method} has no layer to go to that is named {name}: {instead}")
 
 
 def _task(model: nn.Module) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from workers.knobs.attention import IMPLEMENTATIONS, Implementation
 from workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
-DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
+_DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
@@ -56,22 +56,35 @@ def every_model_told(attention: str) -> Iterator[None]:
     _require_library(implementation, attention)
     name, told = implementation.name, list[bool]()
 
-    def tell(module: Any) -> None:
-        decide = getattr(module.PreTrainedModel, DECIDING)
+    def tell(_asked_for: Any) -> str:
+        told.append(True)
+        return name
 
-        @functools.wraps(decide)
-        def decided(self: Any, _asked_for: Any, *args: Any, **kwargs: Any) -> Any:
-            told.append(True)
-            return decide(self, name, *args, **kwargs)
-
-        setattr(module.PreTrainedModel, DECIDING, decided)
-
-    when_imported(MODELS, tell)
+    when_decided(tell)
     yield
     if not told:
         raise InapplicableError(
             f"attention {attention} is for models of transformers, and the script made none: leave it out"
         )
+
+
+def when_decided(choose: Callable[[Any], Any]) -> None:
+    """From here on, in this process for good, models of transformers take what this makes of their attention.
+
+    Args:
+        choose: is given what a model was asked to take, by transformers' name, and returns what it takes.
+    """
+
+    def listen(module: Any) -> None:
+        decide = getattr(module.PreTrainedModel, _DECIDING)
+
+        @functools.wraps(decide)
+        def decided(self: Any, asked_for: Any, *args: Any, **kwargs: Any) -> Any:
+            return decide(self, choose(asked_for), *args, **kwargs)
+
+        setattr(module.PreTrainedModel, _DECIDING, decided)
+
+    when_imported(MODELS, listen)
 
 
 def _settable(module: nn.Module) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workers.apply import adapter
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
 from workers.knobs.base import FLOATS, QUANTIZATIONS, Quantization
@@ -34,7 +35,9 @@ def library(base: str) -> ModuleType:
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
     # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
-    bitsandbytes.functional.name2qmap.setdefault("dynamic", bitsandbytes.functional.create_dynamic_map())
+    functional = bitsandbytes.functional
+    if "dynamic" not in functional.name2qmap:
+        functional.name2qmap["dynamic"] = functional.create_dynamic_map()
     return bitsandbytes
 
 
@@ -65,7 +68,7 @@ def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
     """
     if knobs.base not in QUANTIZATIONS or knobs.precision == "bf16":
         return model
-    peft: Any = imported("peft", f"adapter {knobs.adapter}", "a method")
+    peft: Any = adapter.library(str(knobs.adapter))
     with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
         made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return made

@@ -24,9 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from workers import conv
 from workers.apply import adapter, base
-from workers.apply.adapter import with_adapter
 from workers.apply.attention import set_attention
-from workers.apply.base import prepared, with_base
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
 from workers.conv import ConvAlgorithm, Rewrite, mixed
@@ -151,7 +149,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """
     set_attention(model, knobs.attention)
     checkpoint_blocks(model, knobs.checkpointing)
-    model = with_base(model, knobs)
+    model = base.with_base(model, knobs)
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":
@@ -181,7 +179,8 @@ def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """
     if knobs.adapter is None:
         return model
-    return with_adapter(prepared(model, knobs), knobs.adapter, in_float32=knobs.precision != "bf16")
+    model = base.prepared(model, knobs)
+    return adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
 
 
 def import_libraries(knobs: Knobs) -> None:

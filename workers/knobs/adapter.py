@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
+from workers.documents import DocumentError, parse_json, read_file
 from workers.knobs.knob import Knob, or_none
 
 Option = bool | int | float | str | list[Any] | dict[str, Any]
@@ -23,7 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
 }
 _RANKS = ("r", "rank")
 _FILE = ".json"
-_MOST_CHARACTERS = 100_000
+_MOST_BYTES = 100_000
 # What peft writes beside a method's options, which the model that is adapted says itself.
 OF_FILES = (
     "auto_mapping",
@@ -58,9 +58,9 @@ def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
 
 def _of_json(text: str) -> tuple[str, dict[str, Option]]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"an adapter's configuration is no JSON ({error})") from None
+        document = parse_json(text)
+    except DocumentError as error:
+        raise ValueError(f"an adapter's configuration {error}") from None
     method = document.pop("peft_type", None) if isinstance(document, dict) else None
     if not isinstance(method, str) or not _NAME.fullmatch(method):
         raise ValueError("an adapter's configuration names no method: it has no peft_type")
@@ -119,13 +119,11 @@ def _file_text(path: str) -> str:
         ValueError: it cannot be read.
     """
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"{path} is too long for the configuration of an adapter")
-    return text
+        return read_file(path, _MOST_BYTES).decode()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} cannot be read (it is no text)") from None
 
 
 def _written(option: Option) -> str:

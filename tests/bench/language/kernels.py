@@ -194,6 +194,14 @@ def _gated(batch_size: str) -> Kernel:
     )
 
 
+def _preference_loss(
+    log_odds: Callable[[Tensor, Tensor], Tensor], inputs: Callable[[Row, torch.device], Inputs] = _preferences
+) -> Kernel:
+    """A script of a head with such a loss."""
+    operators = dict.fromkeys(BOTH, ops.head(ops.preference(log_odds)))
+    return Kernel(inputs=inputs, operators=operators, retains=False)
+
+
 _POLICY = Kernel(
     inputs=_completions,
     operators=dict.fromkeys(("torch", "liger"), ops.GroupRelativePolicy),
@@ -275,26 +283,10 @@ KERNELS: dict[str, Kernel] = {
     "fused_linear_cross_entropy": Kernel(
         inputs=_tokens, operators=dict.fromkeys(BOTH, ops.head(F.cross_entropy)), retains=False
     ),
-    "fused_linear_orpo_loss": Kernel(
-        inputs=_preferences,
-        operators=dict.fromkeys(BOTH, ops.head(ops.preference(ops.orpo))),
-        retains=False,
-    ),
-    "fused_linear_cpo_loss": Kernel(
-        inputs=_preferences,
-        operators=dict.fromkeys(BOTH, ops.head(ops.preference(ops.cpo))),
-        retains=False,
-    ),
-    "fused_linear_simpo_loss": Kernel(
-        inputs=_preferences,
-        operators=dict.fromkeys(BOTH, ops.head(ops.preference(ops.simpo))),
-        retains=False,
-    ),
-    "dpo_loss": Kernel(
-        inputs=_fixed_preferences,
-        operators=dict.fromkeys(BOTH, ops.head(ops.preference(ops.cpo))),
-        retains=False,
-    ),
+    "fused_linear_orpo_loss": _preference_loss(ops.orpo),
+    "fused_linear_cpo_loss": _preference_loss(ops.cpo),
+    "fused_linear_simpo_loss": _preference_loss(ops.simpo),
+    "dpo_loss": _preference_loss(ops.cpo, inputs=_fixed_preferences),
     "fused_linear_jsd": Kernel(
         inputs=_student_and_teacher,
         operators={"torch": ops.Distillation},

@@ -69,6 +69,7 @@ def test_a_file_of_peft_becomes_part_of_the_setting(tmp_path: Path):
         (":r=1", "names no method"),
         ("{", "is no JSON"),
         ('{"r": 8}', "it has no peft_type"),
+        ('{"peft_type": "OSF", "a": ' + "[" * 3000 + "]" * 3000 + "}", "nests more than 64 levels"),
         ("missing.json", "missing.json cannot be read"),
     ],
 )
@@ -76,3 +77,10 @@ def test_what_is_written_wrongly_is_said_in_one_sentence(text: str, said: str):
     with pytest.raises(ValueError, match=f"adapter: .*{said}") as raised:
         Knobs(adapter=text)
     assert "\n" not in str(raised.value)
+
+
+def test_a_file_of_more_than_a_configuration_or_of_no_text_is_not_taken(tmp_path: Path):
+    for content in (b" " * 200_000, b"\xff\xfe\x00"):
+        (file := tmp_path / "adapter_config.json").write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read"):
+            Knobs(adapter=str(file))

@@ -48,9 +48,13 @@ def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> 
     Args:
         otherwise: what else to do, where nothing is like it.
     """
+    return UnknownNameError(f"there is no model {wanted}: {hint(name, known, otherwise=otherwise)}")
+
+
+def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """What to write in place of a name that is not known: those that are like it, else something else."""
     near = names_like(name, sorted(known))[:_NUM_NEAR]
-    hint = f"did you mean {' or '.join(near)}?" if near else otherwise
-    return UnknownNameError(f"there is no model {wanted}: {hint}")
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 @contextmanager

@@ -6,15 +6,13 @@ anew. Whatever else looks for the library finds it as it is.
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
-from workers.apply.attention import DECIDING, MODELS
+from workers.apply.attention import when_decided
 from workers.knobs import Knobs
 from workers.knobs.attention import IMPLEMENTATIONS
 from workers.predict.kernels.stand_ins.finder import StandIn, StandInFinder
-from workers.workload.libraries.finders import when_imported
 
 _HERE = "workers.predict.kernels.stand_ins"
 FLASH_ATTENTION_2 = StandIn(
@@ -52,7 +50,7 @@ def install() -> None:
     if _installed:
         return
     _installed.append(True)
-    when_imported(MODELS, _listen)
+    when_decided(_offered)
 
 
 def begin_program() -> None:
@@ -101,12 +99,6 @@ def _forget() -> None:
         vars(attention)["_loaded_implementation"] = None
 
 
-def _listen(module: Any) -> None:
-    decide = getattr(module.PreTrainedModel, DECIDING)
-
-    @functools.wraps(decide)
-    def decided(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> Any:
-        offer(attn_implementation)
-        return decide(self, attn_implementation, *args, **kwargs)
-
-    setattr(module.PreTrainedModel, DECIDING, decided)
+def _offered(implementation: Any) -> Any:
+    offer(implementation)
+    return implementation
