@@ -168,13 +168,15 @@ class Predictor:
             return True  # what comes between the steps differs, as batches of an evaluation do
         is_single = trace.batch_size == batch_size == 1 and curve.agrees_with(self.trace(knobs, 2))
         self._curves[traced] = (
-            SingleSampleCurve(PeakCurve([trace]), curve) if is_single else self._traced_curve(traced)
+            SingleSampleCurve(PeakCurve.through([trace]), curve) if is_single else self._traced_curve(traced)
         )
         return False
 
     def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
         own = _with_own_conv_algo(knobs, trace)
-        found = self._predicted(own, card, PeakCurve([trace]), Risk.SAFE, on_grid=True)(trace.batch_size)
+        found = self._predicted(own, card, PeakCurve.through([trace]), Risk.SAFE, on_grid=True)(
+            trace.batch_size
+        )
         expected = self.curve(knobs, card)(trace.batch_size)
         return all(
             math.isclose(getattr(found, peak), getattr(expected, peak), rel_tol=_SAME_PEAK)
@@ -210,8 +212,12 @@ class Predictor:
         knobs = _with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
-        at_most = PeakCurve([self._at_most().trace(knobs, batch_size)]) if _rests_on_shares(trace) else None
-        curve = self._predicted(knobs, card, PeakCurve([trace]), Risk.SAFE, on_grid=False, at_most=at_most)
+        at_most = (
+            PeakCurve.through([self._at_most().trace(knobs, batch_size)]) if _rests_on_shares(trace) else None
+        )
+        curve = self._predicted(
+            knobs, card, PeakCurve.through([trace]), Risk.SAFE, on_grid=False, at_most=at_most
+        )
         if (why := curve.why_refused(batch_size)) is not None:
             raise WorkloadFailedError(why)
         return curve
@@ -223,7 +229,7 @@ class Predictor:
             UnpredictableCardError: nothing is predicted of it on that card.
         """
         require_predictable(knobs, trace, card)
-        curve = PeakCurve([trace])
+        curve = PeakCurve.through([trace])
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
@@ -309,7 +315,7 @@ class Predictor:
         """Asks for the plans of a size that was traced, while others are: the tables are loaded then."""
         trace = self._traces.get((self._traced(knobs, batch_size), batch_size))
         if trace is not None and trace.convolves and why_unpredictable(knobs, trace, card) is None:
-            curve = PeakCurve([trace])
+            curve = PeakCurve.through([trace])
             self._predicted(knobs, card, curve, Risk.SAFE, on_grid=True).peak_reserved_bytes(batch_size)
 
     @property
@@ -446,7 +452,7 @@ class Predictor:
         self.expect(knobs, TRACED_BATCH_SIZES)
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:
-            return PeakCurve(traces)
+            return PeakCurve.through(traces)
         except BatchDependentEventsError:
             return self._traced_curve(knobs)
 

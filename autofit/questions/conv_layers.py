@@ -159,7 +159,7 @@ def find_conv_layers(
         names=names,
         layers=tuple(
             _layer(call, modules, names, taken)
-            for call, modules in PeakCurve([trace]).at(batch_size).convolution_modules().items()
+            for call, modules in PeakCurve.through([trace]).at(batch_size).convolution_modules().items()
         ),
     )
 

@@ -41,7 +41,7 @@ def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )
     rates = Rates.of(properties_for(card.architecture, gpu), dtype="float32", allow_tf32=True)
-    return ConvPlanner(PeakCurve([trace]).on_card(batch_size, conditions), rates)
+    return ConvPlanner(PeakCurve.through([trace]).on_card(batch_size, conditions), rates)
 
 
 def is_within(plan: ConvPlan, limit_bytes: int) -> bool:

@@ -62,7 +62,7 @@ def curve(make_step: Callable[[int], tuple[Allocation, ...]], *events: int) -> P
             ),
         )
 
-    return PeakCurve([traced(batch_size) for batch_size in (4, 6, 10)])
+    return PeakCurve.through([traced(batch_size) for batch_size in (4, 6, 10)])
 
 
 def made(mib: int, category: Category = Category.ACTIVATION) -> Allocation:

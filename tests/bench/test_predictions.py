@@ -46,7 +46,7 @@ def test_a_measurement_leaves_out_what_is_reserved_when_it_begins(
         ),
     )
     measured = row(batch_size=8, measured_from=measured_from)
-    assert before_bytes(PeakCurve([trace]).at(8), measured, Conditions()) == before_mib * MIB
+    assert before_bytes(PeakCurve.through([trace]).at(8), measured, Conditions()) == before_mib * MIB
 
 
 def test_a_network_uses_of_cudnn_what_its_operators_say() -> None:
@@ -62,7 +62,7 @@ def test_a_network_uses_of_cudnn_what_its_operators_say() -> None:
 def test_the_likely_peak_is_the_lower_median_of_what_each_source_makes_of_the_card(
     card_mib: int, likely_mib: int
 ) -> None:
-    sized = PeakCurve([step(8)]).at(8)
+    sized = PeakCurve.through([step(8)]).at(8)
     sources = tuple(of_sizes(size * MIB, 0) for size in (10, 300, 40, 60))
     measured = row(batch_size=8, total_bytes=card_mib * MIB, context_bytes=0)
     assert on_the_card(sized, measured, Conditions(plans=sources)) == likely_mib * MIB

@@ -55,7 +55,7 @@ class Traced:
         """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
         if self._curve is None:
             try:
-                self._curve = PeakCurve(self.usual)
+                self._curve = PeakCurve.through(self.usual)
             except BatchDependentEventsError:
                 self._curve = TracedCurve(self.trace_at)
         return self._curve

@@ -91,7 +91,7 @@ def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
 
 
 def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
-    curve = PeakCurve([trace])
+    curve = PeakCurve.through([trace])
     peaks, verdict = _of_host(curve, spec) if spec.is_for_host else _of_card(curve, spec)
     return TrialOutcome(
         verdict=verdict,

@@ -40,7 +40,9 @@ net = Workload(build_model=build, optimizer="sgd", loss=lambda model, batch: mod
 def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
     folder = tmp_path_factory.mktemp("net")
     (folder / "net.py").write_text(NET)
-    return PeakCurve([Predictor(refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)])
+    return PeakCurve.through(
+        [Predictor(refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)]
+    )
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ PROCESS = HostProcess(resident_bytes=300 * MIB, private_bytes=310 * MIB)
 
 @pytest.fixture
 def blocks(make_trace: Any) -> HostBlocks:
-    return HostBlocks(PeakCurve([make_trace(size) for size in (4, 6, 10)]))
+    return HostBlocks(PeakCurve.through([make_trace(size) for size in (4, 6, 10)]))
 
 
 def test_a_peak_is_the_process_and_its_blocks(blocks: HostBlocks) -> None:

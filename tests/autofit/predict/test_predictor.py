@@ -301,7 +301,7 @@ def test_no_size_fits_whose_high_end_is_above_the_budget(
     """Where values decide sizes, the step with the largest of them may reserve less than the assumed one."""
 
     def step(**changed: int) -> PeakCurve:
-        return PeakCurve([make_trace(size, **changed) for size in TRACED_BATCH_SIZES])
+        return PeakCurve.through([make_trace(size, **changed) for size in TRACED_BATCH_SIZES])
 
     plans, is_less = CardPlans(FormulaPlans, FormulaPlans), "mib_per_sample" in most
     curve = PredictedCurve(

@@ -93,7 +93,7 @@ class Seen:
             architecture=architecture,
             allow_tf32=True,
         )
-        self._on_card = PeakCurve([trace]).on_card(trace.batch_size, conditions)
+        self._on_card = PeakCurve.through([trace]).on_card(trace.batch_size, conditions)
         self._trace = trace
         self._sizes = self._on_card.by_first_source.sizes(Level.LIKELY)
         self.replay = self._on_card.likely().replay

@@ -21,7 +21,7 @@ BARE_BYTES = 60 * MIB  # of that batch, without a workspace
 
 @pytest.fixture
 def curve() -> PeakCurve:
-    return PeakCurve([step(batch_size) for batch_size in (4, 6, 9)])
+    return PeakCurve.through([step(batch_size) for batch_size in (4, 6, 9)])
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def with_a_map_after_the_convolution(batch_size: int) -> Trace:
 
 
 def test_benchmarking_gives_back_what_is_cached_though_there_is_nothing_to_choose():
-    curve = PeakCurve([with_a_map_after_the_convolution(batch_size) for batch_size in (4, 6, 9)])
+    curve = PeakCurve.through([with_a_map_after_the_convolution(batch_size) for batch_size in (4, 6, 9)])
     peaks = []
     for conv_algo in ("cudnn", "cudnn-benchmark"):
         conditions = with_sizes(0, conv_algo=conv_algo)

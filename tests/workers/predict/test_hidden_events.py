@@ -18,7 +18,7 @@ TRACED = (4, 6, 9)
 @pytest.fixture(scope="module")
 def curve_of(trace_of):
     """The curve of a small workload through three sizes."""
-    return lambda workload: PeakCurve([trace_of(f"small:{workload}", size) for size in TRACED])
+    return lambda workload: PeakCurve.through([trace_of(f"small:{workload}", size) for size in TRACED])
 
 
 def test_forward_and_backward_run_in_threads_with_a_cublas_handle_each(steps_of):
@@ -106,5 +106,5 @@ def test_a_threshold_that_no_trace_passed_is_passed_by_the_curve(curve_of, trace
         if a.scratch is not None and a.scratch.formula == "embedding_partial_sums"
     ]
     assert set(sums) == {(3500 // 10 + 100) * 16 * 4}
-    known = PeakCurve([large]).on_card(700, Conditions()).by_first_source
+    known = PeakCurve.through([large]).on_card(700, Conditions()).by_first_source
     assert planned.replay() == known.replay()

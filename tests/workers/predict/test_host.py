@@ -35,7 +35,9 @@ def host_trace(outcome_of):
 
 @pytest.fixture(scope="module")
 def blocks_of(host_trace):
-    return lambda attribute: HostBlocks(PeakCurve([host_trace(attribute, size) for size in BATCH_SIZES]))
+    return lambda attribute: HostBlocks(
+        PeakCurve.through([host_trace(attribute, size) for size in BATCH_SIZES])
+    )
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""Shapes that are computed at a replay, as functions of the batch size: every dimension is a line.
+"""Shapes that are computed at a replay, as functions: every dimension is a line in the batch size, or a form.
 
 A convolution's workspace, an operator's scratch memory and a library's estimated memory are no
 polynomials of the batch; what they are worked out from is.
@@ -7,31 +7,36 @@ polynomials of the batch; what they are worked out from is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic
 
-from workers.predict.curve.polynomials import Line, line_through, lines_through, value_at, values_at
+from workers.predict.curve.polynomials import F, Fit, Line, lines_through, value_at, values_at
 from workers.predict.spans import Workspace
 from workers.trace import Allocation, Convolution, Scratch
 
 
-def call_lines(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> CallLines | None:
+def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
     """The lines of one allocation over several traces; None where the trace itself has its size.
 
+    Args:
+        fit: finds the line of a number.
+        column: the allocation in each trace.
+
     Raises:
-        NotPolynomialError: a dimension is no line in the batch size.
+        NotPolynomialError: a dimension is none.
     """
     if column[0].convolution is not None:
-        return _ConvolutionLines.through(batch_sizes, column)
+        return _ConvolutionLines.through(fit, column)
     if column[0].scratch is not None:
-        return _ScratchLines.through(batch_sizes, column)
+        return _ScratchLines.through(fit, column)
     if column[0].span_bytes is not None:
-        return _SpanLines.through(batch_sizes, column)
+        return _SpanLines.through(fit, column)
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _ConvolutionLines:
+class _ConvolutionLines(Generic[F]):
     """A convolution whose shapes have lines of the batch size for dimensions.
 
     The filters' shape and the groups are lines too: a convolution whose filters depend on the
@@ -39,24 +44,34 @@ class _ConvolutionLines:
     """
 
     convolution: Convolution
-    input_shape: tuple[Line, ...]
-    weight_shape: tuple[Line, ...]
-    output_shape: tuple[Line, ...]
-    groups: Line
+    input_shape: tuple[F, ...]
+    weight_shape: tuple[F, ...]
+    output_shape: tuple[F, ...]
+    groups: F
 
     @classmethod
-    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ConvolutionLines:
+    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _ConvolutionLines[F]:
         calls = [c for c in (a.convolution for a in column) if c is not None]
         return cls(
             # The shapes are blanked so that the same layer in another step is the same key.
             dataclasses.replace(calls[0], input_shape=(), weight_shape=(), output_shape=(), groups=1),
-            lines_through(batch_sizes, [c.input_shape for c in calls]),
-            lines_through(batch_sizes, [c.weight_shape for c in calls]),
-            lines_through(batch_sizes, [c.output_shape for c in calls]),
-            line_through(batch_sizes, [c.groups for c in calls]),
+            lines_through(fit, [c.input_shape for c in calls]),
+            lines_through(fit, [c.weight_shape for c in calls]),
+            lines_through(fit, [c.output_shape for c in calls]),
+            fit([c.groups for c in calls]),
         )
 
-    def at(self, batch_size: int) -> Convolution:
+    def mapped(self, function: Callable[[F], Line]) -> _ConvolutionLines[Line]:
+        """The same with lines for what its dimensions are."""
+        return _ConvolutionLines(
+            self.convolution,
+            tuple(map(function, self.input_shape)),
+            tuple(map(function, self.weight_shape)),
+            tuple(map(function, self.output_shape)),
+            function(self.groups),
+        )
+
+    def at(self: _ConvolutionLines[Line], batch_size: int) -> Convolution:
         blank = self.convolution
         return Convolution(  # written out: `dataclasses.replace` takes three times as long
             conv_pass=blank.conv_pass,
@@ -75,24 +90,28 @@ class _ConvolutionLines:
 
 
 @dataclass(frozen=True, slots=True)
-class _ScratchLines:
+class _ScratchLines(Generic[F]):
     """Scratch memory whose dimensions are lines of the batch size, with what it is a correction of."""
 
     correction: str
     scratch: Scratch
-    dimensions: tuple[Line, ...]
+    dimensions: tuple[F, ...]
 
     @classmethod
-    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _ScratchLines:
+    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _ScratchLines[F]:
         pieces = [s for s in (a.scratch for a in column) if s is not None]
         return cls(
             column[0].correction,
             # Blanked so that the same layer in another step is the same key.
             dataclasses.replace(pieces[0], dimensions=()),
-            lines_through(batch_sizes, [s.dimensions for s in pieces]),
+            lines_through(fit, [s.dimensions for s in pieces]),
         )
 
-    def at(self, batch_size: int) -> tuple[str, Scratch]:
+    def mapped(self, function: Callable[[F], Line]) -> _ScratchLines[Line]:
+        """The same with lines for what its dimensions are."""
+        return _ScratchLines(self.correction, self.scratch, tuple(map(function, self.dimensions)))
+
+    def at(self: _ScratchLines[Line], batch_size: int) -> tuple[str, Scratch]:
         dimensions = values_at(self.dimensions, batch_size)
         blank = self.scratch
         scratch = Scratch(formula=blank.formula, dimensions=dimensions, element_bytes=blank.element_bytes)
@@ -100,21 +119,25 @@ class _ScratchLines:
 
 
 @dataclass(frozen=True, slots=True)
-class _SpanLines:
+class _SpanLines(Generic[F]):
     """The ends of an estimated size, as lines of the batch size."""
 
-    likely: Line
-    low: Line
-    high: Line
+    likely: F
+    low: F
+    high: F
 
     @classmethod
-    def through(cls, batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> _SpanLines:
-        low, high = lines_through(batch_sizes, [a.span_bytes for a in column if a.span_bytes is not None])
-        return cls(line_through(batch_sizes, [a.num_bytes for a in column]), low, high)
+    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _SpanLines[F]:
+        low, high = lines_through(fit, [a.span_bytes for a in column if a.span_bytes is not None])
+        return cls(fit([a.num_bytes for a in column]), low, high)
 
-    def at(self, batch_size: int) -> Workspace:
+    def mapped(self, function: Callable[[F], Line]) -> _SpanLines[Line]:
+        """The same with lines for what its ends are."""
+        return _SpanLines(function(self.likely), function(self.low), function(self.high))
+
+    def at(self: _SpanLines[Line], batch_size: int) -> Workspace:
         high = value_at(self.high, batch_size)
         return Workspace(value_at(self.low, batch_size), value_at(self.likely, batch_size), high, high)
 
 
-CallLines = _ConvolutionLines | _ScratchLines | _SpanLines
+CallLines = _ConvolutionLines[F] | _ScratchLines[F] | _SpanLines[F]

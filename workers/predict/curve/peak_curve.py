@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
@@ -58,21 +59,27 @@ class PeakCurve(StepCurve):
     """The curve of a step with the same events at every batch size; of one trace, at its size alone.
 
     Args:
-        traces: of one workload and one knob setting, at different batch sizes.
+        lines: what the step allocates at any batch size.
 
     Attributes:
-        trace: the first of the traces.
-
-    Raises:
-        BatchDependentEventsError: the traces differ in more than sizes that are products of
-            lines in the batch size.
+        trace: the first of the traces that the lines go through.
     """
 
-    def __init__(self, traces: Sequence[Trace]) -> None:
-        self._lines = StepLines(traces)
+    def __init__(self, lines: StepLines) -> None:
+        self._lines = lines
         self._replays = ReplayMemory()
         self._sized: dict[int, SizedStep] = {}
         self.trace = self._lines.trace
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace]) -> Self:
+        """The curve through traces of one workload and one knob setting at different batch sizes.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of
+                lines in the batch size.
+        """
+        return cls(StepLines.through(traces))
 
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""
@@ -88,7 +95,7 @@ class PeakCurve(StepCurve):
 
         A branch on the batch size, or a step that works in portions, shows only at some sizes.
         """
-        batch_size, there = trace.batch_size, StepLines([trace])
+        batch_size, there = trace.batch_size, StepLines.through([trace])
         return (
             self.trace.events == trace.events
             and self._lines.sizes_at(batch_size) == there.sizes_at(batch_size)
@@ -115,7 +122,7 @@ class TracedCurve(StepCurve):
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size, which is traced when it is first asked for."""
         if batch_size not in self._curves:
-            self._curves[batch_size] = PeakCurve([self._trace_at(batch_size)])
+            self._curves[batch_size] = PeakCurve.through([self._trace_at(batch_size)])
         return self._curves[batch_size].at(batch_size)
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 Line = tuple[int, int]
+F = TypeVar("F")  # a function: a line, or one of more variables
+# From the values that a number has in several traces to what it is a function of.
+Fit = Callable[[Sequence[int]], F]
+# A number of bytes, and what it is multiplied by.
+Factors = tuple[int, tuple[F, ...]]
 
 
 class NotPolynomialError(ValueError):
@@ -37,15 +43,18 @@ def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
     return line
 
 
-def lines_through(batch_sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[Line, ...]:
+def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]:
     """A line for every dimension of a tensor.
+
+    Args:
+        fit: finds the line of a number, such as `functools.partial(line_through, batch_sizes)`.
 
     Raises:
         NotPolynomialError: a dimension lies on no line, or some shapes have more dimensions than others.
     """
     if len({len(shape) for shape in shapes}) > 1:
-        raise NotPolynomialError(f"shapes {list(shapes)} at batch sizes {list(batch_sizes)}")
-    return tuple(line_through(batch_sizes, dimension) for dimension in zip(*shapes, strict=True))
+        raise NotPolynomialError(f"shapes {list(shapes)}")
+    return tuple([fit(dimension) for dimension in zip(*shapes, strict=True)])
 
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
@@ -53,36 +62,39 @@ def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
     return tuple([constant + slope * batch_size for constant, slope in lines])
 
 
-def size_polynomial(
-    batch_sizes: Sequence[int], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]
-) -> tuple[int, ...]:
-    """Bytes of a tensor as a polynomial, by its dimensions.
+def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]) -> Factors[F]:
+    """Bytes of a tensor as a product of lines, by its dimensions.
 
     A B×B similarity needs a square, which three sizes alone would always fit and so never check;
     its dimensions are lines, which the third trace does check.
 
     Args:
-        batch_sizes: where the tensor was seen.
-        shapes: its shape at each.
-        sizes_bytes: bytes of its storage at each.
+        fit: finds the line of a number.
+        shapes: the tensor's shape in each trace.
+        sizes_bytes: bytes of its storage in each.
 
     Raises:
         NotPolynomialError: neither the dimensions nor the bytes themselves are lines.
     """
-    if len(set(sizes_bytes)) == 1 and (len(batch_sizes) == 1 or len(set(shapes)) == 1):
-        return (sizes_bytes[0], 0)
+    if len(set(sizes_bytes)) == 1 and len(set(shapes)) == 1:
+        return sizes_bytes[0], ()
     element_bytes = {
         _exact_ratio(size, math.prod(shape)) for shape, size in zip(shapes, sizes_bytes, strict=True)
     }
     if len(element_bytes) != 1 or None in element_bytes or len({len(s) for s in shapes}) != 1:
-        return line_through(batch_sizes, sizes_bytes)  # the tensor is a part of its storage
-    polynomial: tuple[int, ...] = (element_bytes.pop() or 0, 0)
-    for dimension in zip(*shapes, strict=True):
-        constant, slope = line_through(batch_sizes, dimension)
-        product = [constant * c for c in polynomial] + [0]
+        return 1, (fit(sizes_bytes),)  # the tensor is a part of its storage
+    return element_bytes.pop() or 0, lines_through(fit, shapes)
+
+
+def product(factors: Factors[Line]) -> tuple[int, ...]:
+    """The polynomial that is multiplied out of a number and lines."""
+    number, lines = factors
+    polynomial: tuple[int, ...] = (number, 0)
+    for constant, slope in lines:
+        multiplied = [constant * c for c in polynomial] + [0]
         for power, c in enumerate(polynomial):
-            product[power + 1] += slope * c
-        polynomial = tuple(product)
+            multiplied[power + 1] += slope * c
+        polynomial = tuple(multiplied)
     return _without_leading_zeros(polynomial)
 
 

@@ -7,22 +7,32 @@ No torch is needed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
 
 from workers.allocator import Choice, Choices
 from workers.predict.curve import refusals
-from workers.predict.curve.call_lines import call_lines
+from workers.predict.curve.call_lines import CallLines, call_lines
 from workers.predict.curve.conditions import Call
 from workers.predict.curve.polynomials import (
+    F,
+    Factors,
+    Fit,
+    Line,
     NotPolynomialError,
+    line_through,
     lines_through,
-    size_polynomial,
+    product,
+    size_factors,
     value_at,
     values_at,
 )
 from workers.predict.versions import parse_release
 from workers.trace import Allocation, Trace
 
+_Value = TypeVar("_Value", bound=Hashable)
 _NEWEST_RELEASE = "2.13"  # of a trace that does not say
 
 # Bytes that calls take beside their outputs: of every different call the first time, then of every one
@@ -34,41 +44,47 @@ class BatchDependentEventsError(ValueError):
     """The events themselves depend on the batch size, so a peak needs a trace at that size."""
 
 
-class StepLines:
-    """What a step allocates at any batch size; with a single trace, at that trace's size alone.
+@dataclass(frozen=True, kw_only=True)
+class StepFunctions(Generic[F]):
+    """What a step allocates as functions of what traces differ in, each different function once.
 
     A *call* takes something beside its outputs that is worked out at a replay: a convolution its workspace,
-    an operator its scratch memory, a library what is estimated of it. Calls with the same lines are one.
-
-    Args:
-        traces: of one workload and one knob setting, at different batch sizes.
+    an operator its scratch memory, a library what is estimated of it. Calls with the same functions are one.
 
     Attributes:
         trace: the first of the traces.
-        only_batch_size: of a single trace; None for several.
-        torch_release: major and minor version of the PyTorch that traced.
-        call_of: by allocation that a call takes beside its outputs, the number of the call among the
-            different ones.
-        position_of: by the same allocation, where a `Demanded` has its bytes: in the second half from the
-            call's second time on.
-
-    Raises:
-        BatchDependentEventsError: the traces differ in more than sizes that are products of
-            lines in the batch size.
+        sizes: of bytes.
+        size_of: by allocation, the number of its function among the sizes.
+        calls: of what calls take beside their outputs.
+        call_of: by allocation that a call takes, the number of the call.
+        refusable: of the shapes that operators may refuse, by allocation.
     """
 
-    def __init__(self, traces: Sequence[Trace]) -> None:
+    trace: Trace
+    sizes: Sequence[Factors[F]]
+    size_of: Sequence[int]
+    calls: Sequence[CallLines[F]]
+    call_of: Mapping[int, int]
+    refusable: Mapping[int, tuple[F, ...]]
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace], fit: Fit[F]) -> Self:
+        """The functions through traces.
+
+        Args:
+            traces: of one workload and one knob setting.
+            fit: finds a function from a number's values in the traces.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of functions.
+        """
         _require_equal_events(traces)
-        self.trace = traces[0]
-        self.only_batch_size = traces[0].batch_size if len(traces) == 1 else None
-        self.torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
-        batch_sizes = tuple(t.batch_size for t in traces)
         columns = list(zip(*(t.allocations for t in traces), strict=True))
         try:
-            polynomials = [_polynomial(batch_sizes, column) for column in columns]
-            found = {index: call_lines(batch_sizes, column) for index, column in enumerate(columns)}
-            self._refusable = {
-                index: lines_through(batch_sizes, [a.counted_shape or a.shape for a in column])
+            sizes = [size_factors(fit, [a.shape for a in c], [a.num_bytes for a in c]) for c in columns]
+            found = {index: call_lines(fit, column) for index, column in enumerate(columns)}
+            refusable = {
+                index: lines_through(fit, [a.counted_shape or a.shape for a in column])
                 for index, column in enumerate(columns)
                 if column[0].counted_shape or column[0].operator in refusals.OPERATORS
             }
@@ -76,14 +92,70 @@ class StepLines:
             raise BatchDependentEventsError(
                 f"a tensor's size is not a polynomial of the batch size: {error}"
             ) from error
-        self._polynomials = list(dict.fromkeys(polynomials))  # most sizes are those of others
-        places = {polynomial: place for place, polynomial in enumerate(self._polynomials)}
-        self._place_of = [places[polynomial] for polynomial in polynomials]
-        lines = {index: call for index, call in found.items() if call is not None}
-        self._calls = list(dict.fromkeys(lines.values()))
-        numbers = {call: number for number, call in enumerate(self._calls)}
-        self.call_of = {index: numbers[call] for index, call in lines.items()}
+        distinct, size_of = _numbered(sizes)
+        calls, numbers = _numbered([call for call in found.values() if call is not None])
+        indices = (index for index, call in found.items() if call is not None)
+        return cls(
+            trace=traces[0],
+            sizes=distinct,
+            size_of=size_of,
+            calls=calls,
+            call_of=dict(zip(indices, numbers, strict=True)),
+            refusable=refusable,
+        )
+
+    def mapped(self, function: Callable[[F], Line]) -> StepFunctions[Line]:
+        """The same with lines for functions; calls that now are the same become one."""
+        calls, numbers = _numbered([call.mapped(function) for call in self.calls])
+        return StepFunctions(
+            trace=self.trace,
+            sizes=[(number, tuple(map(function, factors))) for number, factors in self.sizes],
+            size_of=self.size_of,
+            calls=calls,
+            call_of={index: numbers[call] for index, call in self.call_of.items()},
+            refusable={index: tuple(map(function, shape)) for index, shape in self.refusable.items()},
+        )
+
+
+class StepLines:
+    """What a step allocates at any batch size; with a single trace, at that trace's size alone.
+
+    Args:
+        functions: of the step, lines in the batch size.
+        only_batch_size: where it is known at one alone.
+
+    Attributes:
+        trace: the first of the traces.
+        only_batch_size: as given.
+        torch_release: major and minor version of the PyTorch that traced.
+        call_of: by allocation that a call takes beside its outputs, the number of the call among the
+            different ones.
+        position_of: by the same allocation, where a `Demanded` has its bytes: in the second half from the
+            call's second time on.
+    """
+
+    def __init__(self, functions: StepFunctions[Line], *, only_batch_size: int | None = None) -> None:
+        self.trace = functions.trace
+        self.only_batch_size = only_batch_size
+        self.torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
+        self._polynomials = [product(factors) for factors in functions.sizes]
+        self._place_of = functions.size_of
+        self._calls = functions.calls
+        self._refusable = functions.refusable
+        self.call_of = functions.call_of
         self.position_of = _positions(self.call_of, len(self._calls))
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace]) -> Self:
+        """The lines through traces of one workload and one knob setting at different batch sizes.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of
+                lines in the batch size.
+        """
+        fit = functools.partial(line_through, tuple(t.batch_size for t in traces))
+        only = traces[0].batch_size if len(traces) == 1 else None
+        return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only)
 
     def sizes_at(self, batch_size: int) -> list[int]:
         """Bytes of every allocation; what calls take is still to be put in."""
@@ -116,6 +188,13 @@ class StepLines:
         return choices
 
 
+def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], list[int]]:
+    """The different values, and for each value its number among them."""
+    numbers: dict[_Value, int] = {}
+    of_values = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), of_values
+
+
 def _positions(call_of: Mapping[int, int], num_calls: int) -> dict[int, int]:
     met: set[int] = set()
     positions = {}
@@ -142,7 +221,3 @@ def _kind(allocation: Allocation) -> tuple[object, ...]:
     """What decides an allocation's size."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     return allocation.convolution is None, formula, allocation.span_bytes is None
-
-
-def _polynomial(batch_sizes: tuple[int, ...], column: Sequence[Allocation]) -> tuple[int, ...]:
-    return size_polynomial(batch_sizes, [a.shape for a in column], [a.num_bytes for a in column])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from tests.workers.predict.plan_tables import CONVOLUTION, of_samples, variant
 from workers.predict.curve.call_lines import call_lines
-from workers.predict.curve.polynomials import NotPolynomialError
+from workers.predict.curve.polynomials import NotPolynomialError, line_through
 from workers.predict.spans import between
 from workers.trace import Allocation, Category, Convolution, Scratch
 
 SIZES = (4, 6, 9)
+FIT = functools.partial(line_through, SIZES)
 ASKED = (1, 5, 64)
 
 
@@ -30,20 +33,23 @@ def folded(num_samples: int) -> Convolution:
 
 @pytest.mark.parametrize("call_of", [of_samples, folded], ids=["by samples", "folded into the channels"])
 def test_a_convolution_is_known_at_every_batch_size(call_of):
-    lines = call_lines(SIZES, [of_convolution(call_of(size)) for size in SIZES])
+    lines = call_lines(FIT, [of_convolution(call_of(size)) for size in SIZES])
     assert [lines.at(size) for size in ASKED] == [call_of(size) for size in ASKED]
 
 
 def test_the_same_layer_in_another_step_has_the_same_lines():
-    once, again = (call_lines(SIZES, [of_convolution(folded(size)) for size in SIZES]) for _ in range(2))
+    once, again = (call_lines(FIT, [of_convolution(folded(size)) for size in SIZES]) for _ in range(2))
     assert once == again
     assert hash(once) == hash(again)
-    other = call_lines(SIZES, [of_convolution(of_samples(size)) for size in SIZES])
+    other = call_lines(FIT, [of_convolution(of_samples(size)) for size in SIZES])
     assert once != other
 
 
 def test_a_single_trace_gives_its_own_convolution():
-    assert call_lines((64,), [of_convolution(CONVOLUTION)]).at(64) == CONVOLUTION
+    assert (
+        call_lines(functools.partial(line_through, (64,)), [of_convolution(CONVOLUTION)]).at(64)
+        == CONVOLUTION
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,9 @@ def test_a_single_trace_gives_its_own_convolution():
 )
 def test_a_convolution_whose_dimensions_are_no_lines_is_refused(call_of):
     with pytest.raises(NotPolynomialError):
-        call_lines((2, 3, 4), [of_convolution(call_of(size)) for size in (2, 3, 4)])
+        call_lines(
+            functools.partial(line_through, (2, 3, 4)), [of_convolution(call_of(size)) for size in (2, 3, 4)]
+        )
 
 
 def test_scratch_memory_has_lines_for_dimensions():
@@ -64,7 +72,7 @@ def test_scratch_memory_has_lines_for_dimensions():
         Allocation(num_bytes=0, category=Category.WORKSPACE, correction="index_backward", scratch=scratch(n))
         for n in SIZES
     ]
-    assert [call_lines(SIZES, column).at(n) for n in ASKED] == [("index_backward", scratch(n)) for n in ASKED]
+    assert [call_lines(FIT, column).at(n) for n in ASKED] == [("index_backward", scratch(n)) for n in ASKED]
 
 
 def test_an_estimated_size_has_lines_for_ends():
@@ -72,10 +80,10 @@ def test_an_estimated_size_has_lines_for_ends():
         Allocation(num_bytes=500 * n, category=Category.ACTIVATION, span_bytes=(500 * n, 600 * n + 8))
         for n in SIZES
     ]
-    assert [call_lines(SIZES, column).at(n) for n in ASKED] == [
+    assert [call_lines(FIT, column).at(n) for n in ASKED] == [
         between(500 * n, 500 * n, 600 * n + 8) for n in ASKED
     ]
 
 
 def test_what_the_trace_itself_sizes_has_no_lines():
-    assert call_lines(SIZES, [Allocation(num_bytes=8 * n, category=Category.OTHER) for n in SIZES]) is None
+    assert call_lines(FIT, [Allocation(num_bytes=8 * n, category=Category.OTHER) for n in SIZES]) is None

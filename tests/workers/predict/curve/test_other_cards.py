@@ -146,7 +146,7 @@ def test_the_ends_span_what_each_cards_own_table_says(conv_algo):
 
 
 def test_the_peaks_of_a_step_span_those_on_each_card_and_cost_a_replay_an_end():
-    curve = PeakCurve([step(BATCH_SIZE)])
+    curve = PeakCurve.through([step(BATCH_SIZE)])
     plans = {"sm_75": of_sizes(0), "sm_80": of_sizes(300 * MIB), "sm_90": of_sizes(800 * MIB)}
     elsewhere = OtherCards({name: plans[name] for name in ("sm_75", "sm_90")})
     alike = Conditions(plans=(plans["sm_80"],), elsewhere=elsewhere)

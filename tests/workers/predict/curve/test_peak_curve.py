@@ -45,7 +45,7 @@ def curve_of(trace_of):
 
     def make(workload: str) -> PeakCurve:
         if workload not in curves:
-            curves[workload] = PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+            curves[workload] = PeakCurve.through([trace_of(workload, batch_size) for batch_size in TRACED])
         return curves[workload]
 
     return make
@@ -62,7 +62,7 @@ def told(estimate: PeakEstimate) -> tuple[object, ...]:
 def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curve_of, trace_of):
     curve = curve_of(workload)
     for batch_size in ASKED_OF_BUILTINS if workload in BUILTINS else ASKED:
-        concrete = PeakCurve([trace_of(workload, batch_size)])
+        concrete = PeakCurve.through([trace_of(workload, batch_size)])
         for conv_algo in POLICIES:
             conditions = Conditions(conv_algo=conv_algo)
             on_card = curve.on_card(batch_size, conditions)
@@ -87,9 +87,9 @@ def test_a_curve_gives_every_byte_that_a_trace_at_that_size_gives(workload, curv
     "workload", ["small:convolutional", "small:attention", "small:lstm", "davenet-audio"]
 )
 def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
-    curve = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    curve = PeakCurve.through([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
     for batch_size in (3, 20):
-        concrete = PeakCurve([trace_of(workload, batch_size, **settings)])
+        concrete = PeakCurve.through([trace_of(workload, batch_size, **settings)])
         for conv_algo in POLICIES:
             conditions = Conditions(conv_algo=conv_algo)
             assert told(curve.on_card(batch_size, conditions).estimate()) == told(
@@ -100,7 +100,7 @@ def test_a_curve_is_as_exact_under_other_knobs(workload, settings, trace_of):
 @pytest.mark.parametrize("workload", ["small:sample_by_sample", "small:accumulating"])
 def test_steps_whose_events_depend_on_the_batch_make_no_curve(workload, trace_of):
     with pytest.raises(BatchDependentEventsError, match="batch 4 and 6"):
-        PeakCurve([trace_of(workload, batch_size) for batch_size in TRACED])
+        PeakCurve.through([trace_of(workload, batch_size) for batch_size in TRACED])
 
 
 def test_such_steps_are_traced_at_every_size_that_is_asked_for_once(trace_of):
@@ -122,7 +122,7 @@ def test_sizes_that_are_no_polynomial_make_no_curve(trace_of):
     odd = dataclasses.replace(first, num_bytes=first.num_bytes + 4)
     traces[2] = dataclasses.replace(traces[2], allocations=(*traces[2].allocations[:4], odd, *others))
     with pytest.raises(BatchDependentEventsError, match="is not a polynomial"):
-        PeakCurve(traces)
+        PeakCurve.through(traces)
 
 
 TRAINED = {"precision": "bf16", "optimizer": "adamw"}
@@ -137,21 +137,21 @@ def test_a_step_that_differs_at_one_sample_has_the_peaks_of_whole_traces_at_ever
     workload, settings, trace_of
 ):
     """Of one sample a slice is contiguous, and is not copied."""
-    several = PeakCurve([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    several = PeakCurve.through([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
     single = trace_of(workload, 1, **settings)
     assert not several.agrees_with(single)
     assert several.agrees_with(trace_of(workload, 2, **settings))
-    curve = SingleSampleCurve(PeakCurve([single]), several)
+    curve = SingleSampleCurve(PeakCurve.through([single]), several)
     assert not curve.needs_traces
     for batch_size in (1, 2, 3, 12, 33):
-        whole = PeakCurve([trace_of(workload, batch_size, **settings)])
+        whole = PeakCurve.through([trace_of(workload, batch_size, **settings)])
         found, known = (each.on_card(batch_size, Conditions()) for each in (curve, whole))
         assert told(found.estimate()) == told(known.estimate())
 
 
 def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
     trace = trace_of("small:perceptron", 4)
-    curve = PeakCurve([trace])
+    curve = PeakCurve.through([trace])
     assert curve.at(4).trace is curve.trace is trace
     with pytest.raises(AssertionError):
         curve.at(5)
@@ -361,7 +361,7 @@ def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
 
 
 def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
-    curve = PeakCurve([trace_of("small:lstm", batch_size) for batch_size in TRACED])
+    curve = PeakCurve.through([trace_of("small:lstm", batch_size) for batch_size in TRACED])
     (reserve,) = {
         index
         for index, allocation in enumerate(curve.trace.allocations)
@@ -374,7 +374,7 @@ def test_an_estimated_size_takes_its_end_at_each_level(trace_of):
 
 
 def test_estimated_sizes_widen_the_interval(trace_of):
-    on_card = PeakCurve([trace_of("lstm", 32)]).on_card(32, Conditions())
+    on_card = PeakCurve.through([trace_of("lstm", 32)]).on_card(32, Conditions())
     low, likely, high = (
         on_card.by_first_source.replay(level) for level in (Level.LOW, Level.LIKELY, Level.HIGH)
     )

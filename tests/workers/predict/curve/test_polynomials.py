@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -12,7 +13,8 @@ from workers.predict.curve.polynomials import (
     NotPolynomialError,
     line_through,
     lines_through,
-    size_polynomial,
+    product,
+    size_factors,
     value_at,
     values_at,
 )
@@ -20,6 +22,10 @@ from workers.predict.curve.polynomials import (
 batch_sizes = st.lists(st.integers(1, 64), min_size=2, max_size=4, unique=True)
 lines = st.tuples(st.integers(0, 50), st.integers(0, 50))
 large = st.integers(1, 1 << 20)
+
+
+def polynomial_of(sizes, shapes, sizes_bytes):
+    return product(size_factors(functools.partial(line_through, sizes), shapes, sizes_bytes))
 
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5), st.integers(-9, 9))
@@ -55,7 +61,7 @@ def test_a_line_of_fractions_is_refused():
 def test_a_tensor_whose_dimensions_are_lines_is_known_at_every_size(dimensions, element_bytes, sizes, at):
     shapes = [tuple(value_at(d, b) for d in dimensions) for b in sizes]
     assume(all(math.prod(shape) for shape in shapes))
-    polynomial = size_polynomial(sizes, shapes, [element_bytes * math.prod(s) for s in shapes])
+    polynomial = polynomial_of(sizes, shapes, [element_bytes * math.prod(s) for s in shapes])
     assert value_at(polynomial, at) == element_bytes * math.prod(value_at(d, at) for d in dimensions)
 
 
@@ -63,17 +69,17 @@ def test_a_tensor_whose_dimensions_are_lines_is_known_at_every_size(dimensions, 
 def test_a_part_of_a_larger_storage_is_known_by_the_bytes_of_the_storage(line, sizes, at):
     # One element of a storage that grows with the batch.
     assume(line[1] > 0)
-    polynomial = size_polynomial(sizes, [(1,)] * len(sizes), [8 * value_at(line, b) for b in sizes])
+    polynomial = polynomial_of(sizes, [(1,)] * len(sizes), [8 * value_at(line, b) for b in sizes])
     assert value_at(polynomial, at) == 8 * value_at(line, at)
 
 
 def test_a_square_of_the_batch_has_a_square_polynomial():
-    polynomial = size_polynomial([4, 6, 9], [(4, 4), (6, 6), (9, 9)], [64, 144, 324])
+    polynomial = polynomial_of([4, 6, 9], [(4, 4), (6, 6), (9, 9)], [64, 144, 324])
     assert polynomial == (0, 0, 4)
 
 
 def test_a_size_that_does_not_change_is_a_constant():
-    assert size_polynomial([4, 6, 9], [(3, 5)] * 3, [60] * 3) == (60, 0)
+    assert polynomial_of([4, 6, 9], [(3, 5)] * 3, [60] * 3) == (60, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,20 +92,20 @@ def test_a_size_that_does_not_change_is_a_constant():
 )
 def test_dimensions_that_are_no_lines_are_refused(shapes):
     with pytest.raises(NotPolynomialError):
-        size_polynomial([4, 6, 9], shapes, [4 * math.prod(shape) for shape in shapes])
+        polynomial_of([4, 6, 9], shapes, [4 * math.prod(shape) for shape in shapes])
 
 
 def test_every_dimension_of_a_shape_has_a_line_of_its_own():
-    lines = lines_through([4, 6, 9], [(8, 3, 5), (12, 3, 7), (18, 3, 10)])
+    lines = lines_through(functools.partial(line_through, [4, 6, 9]), [(8, 3, 5), (12, 3, 7), (18, 3, 10)])
     assert values_at(lines, 100) == (200, 3, 101)
 
 
 def test_shapes_of_different_ranks_have_no_lines():
     with pytest.raises(NotPolynomialError):
-        lines_through([4, 6, 9], [(4,), (6,), (9, 1)])
+        lines_through(functools.partial(line_through, [4, 6, 9]), [(4,), (6,), (9, 1)])
 
 
 def test_three_sizes_that_only_a_parabola_fits_are_refused():
     # Through three points goes a parabola whatever they are: it would prove nothing.
     with pytest.raises(NotPolynomialError):
-        size_polynomial([4, 6, 9], [(10,), (17,), (90,)], [40, 68, 360])
+        polynomial_of([4, 6, 9], [(10,), (17,), (90,)], [40, 68, 360])

@@ -195,7 +195,7 @@ def test_the_largest_tensor_of_those_that_are_counted_sets_the_last_batch(
     workload: str, memory_format: str, module: str, num_elements: int, trace_of: Callable[..., Trace]
 ) -> None:
     settings = {"mode": "infer", "memory_format": memory_format}
-    curve = PeakCurve([trace_of(f"small:{workload}", size, **settings) for size in (4, 6, 10)])
+    curve = PeakCurve.through([trace_of(f"small:{workload}", size, **settings) for size in (4, 6, 10)])
     most = MOST_ELEMENTS // num_elements
     there = Conditions(torch_release=(2, 13))
     assert curve.on_card(most, there).refusal() is None
@@ -272,7 +272,7 @@ def pooled(batch_size: int) -> Trace:
 
 
 def test_what_is_pooled_is_counted_at_the_batch_that_is_asked_for() -> None:
-    curve = PeakCurve([pooled(batch_size) for batch_size in (4, 6, 10)])
+    curve = PeakCurve.through([pooled(batch_size) for batch_size in (4, 6, 10)])
     assert curve.on_card(1337, Conditions()).refusal() is None
     refusal = curve.on_card(1338, Conditions()).refusal()
     assert refusal is not None
@@ -280,7 +280,7 @@ def test_what_is_pooled_is_counted_at_the_batch_that_is_asked_for() -> None:
 
 
 def test_windows_are_samples_too_and_no_memory_helps() -> None:
-    curve = PeakCurve([windows(batch_size) for batch_size in (4, 6, 10)])
+    curve = PeakCurve.through([windows(batch_size) for batch_size in (4, 6, 10)])
     assert curve.on_card(1023, Conditions()).refusal() is None
     assert curve.on_card(1023, Conditions()).verdict(10**12) is Verdict.FITS
     refusal = curve.on_card(1024, Conditions()).refusal()

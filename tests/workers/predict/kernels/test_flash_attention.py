@@ -103,8 +103,8 @@ def test_pytorchs_kernel_takes_the_same_where_another_library_calls_it() -> None
 
 @pytest.mark.parametrize("attribute", ["fa2", "packed_fa2", "packed_fa3"])
 def test_sizes_at_other_batches_follow_from_three(attribute: str) -> None:
-    curve = PeakCurve([traced(attribute, size) for size in (2, 3, 5)])
-    direct = PeakCurve([traced(attribute, 16)])
+    curve = PeakCurve.through([traced(attribute, size) for size in (2, 3, 5)])
+    direct = PeakCurve.through([traced(attribute, 16)])
 
     def peak_bytes(of: PeakCurve) -> int:
         return of.on_card(16, Conditions()).likely().replay.peak_allocated_bytes

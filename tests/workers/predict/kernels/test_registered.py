@@ -75,7 +75,7 @@ def test_outputs_in_another_number_than_the_operators_are_refused() -> None:
 
 
 def test_it_is_counted_at_every_batch_size() -> None:
-    curve = PeakCurve([traced("known", size) for size in (4, 6, 8)])
+    curve = PeakCurve.through([traced("known", size) for size in (4, 6, 8)])
 
     def peak_bytes(conditions: Conditions) -> int:
         return curve.on_card(1000, conditions).likely().replay.peak_allocated_bytes
