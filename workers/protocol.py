@@ -153,7 +153,6 @@ class WorkloadRef:
             whose copy differs refuses to run.
         input_shape: shape of one sample, when the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with `input_shape`.
-        sequence_length: tokens a sample, of a language model of a library.
         search_path: folders appended to the worker's import path.
         payload_base64: the cloudpickle bytes of a `pickle` reference.
         script: how a `script` is called.
@@ -164,7 +163,6 @@ class WorkloadRef:
     source_sha256: str | None = None
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
-    sequence_length: int | None = None
     search_path: tuple[str, ...] = ()
     payload_base64: str | None = None
     script: ScriptCall | None = None

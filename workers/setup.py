@@ -74,6 +74,7 @@ class Setup:
         parallel: with more than one rank, one of them is predicted.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
+        allows_long: whether a sample may be longer than the model was made for.
 
     Raises:
         ValueError: there is no such mode or kind of batches, or the share is none.
@@ -83,6 +84,7 @@ class Setup:
     batch_kind: str = TYPICAL
     parallel: Parallel = field(default_factory=Parallel)
     nonzero_share: float = LIKELY_SHARE
+    allows_long: bool = False
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:

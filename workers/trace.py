@@ -258,6 +258,21 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSize:
+    """The size of a trace's samples, of a workload that makes them of any size.
+
+    Attributes:
+        size: such as tokens, or pixels of a side; None where only the workload knows.
+        multiple: sizes that lie so far apart differ in nothing that is rounded.
+        longest: the largest that the model was made for; None where nothing limits it.
+    """
+
+    size: int | None
+    multiple: int
+    longest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 
@@ -281,6 +296,7 @@ class Trace:
         layers: what its modules returned there, in the order in which they ended.
         calls: the operators of all steps in their order, where they were asked for.
         assumptions: the sizes in it that depend on values.
+        sample: of a workload that makes samples of any size, theirs.
         notes: what else its reader has to know of how it was made, in sentences.
     """
 
@@ -299,6 +315,7 @@ class Trace:
     layers: tuple[ListedLayer, ...] = ()
     calls: tuple[Call, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    sample: SampleSize | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -379,6 +396,8 @@ class Trace:
             document["calls"] = calls
         if self.assumptions:
             document["assumptions"] = [dataclasses.asdict(each) for each in self.assumptions]
+        if self.sample is not None:
+            document["sample"] = dataclasses.asdict(self.sample)
         if self.notes:
             document["notes"] = self.notes
         return document

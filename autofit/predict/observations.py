@@ -269,7 +269,6 @@ def _key(workload: WorkloadRef) -> str:
                 workload.source_sha256,
                 workload.input_shape,
                 workload.num_classes,
-                workload.sequence_length,
             ],
             "script": None
             if call is None

@@ -7,7 +7,7 @@ import functools
 import gzip
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import workers
@@ -34,6 +34,7 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
+from autofit.predict.surfaces import Surfaces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
 from workers import conv
@@ -116,6 +117,7 @@ class Predictor:
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._curves: dict[Knobs, PeakCurve | SingleSampleCurve | TracedCurve] = {}
+        self._surfaces = Surfaces(self.trace, self.expect)
         self.sources: dict[str, str] | None = None
         self._largest: Predictor | None = None
         self._ahead: TracesAhead | None = None
@@ -311,6 +313,14 @@ class Predictor:
                 if key not in self._traces:
                     self._ahead.ask(key, self._spec(*key))
 
+    def expect_curves(self, settings: Sequence[Knobs]) -> None:
+        """Says of which settings curves will be asked for; those of other sizes share traces."""
+        traced = [self._traced(knobs, 1) for knobs in settings]
+        self._surfaces.want(traced)
+        for knobs in traced:
+            if not self._surfaces.is_wanted(knobs):
+                self.expect(knobs, TRACED_BATCH_SIZES)
+
     def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
         """Asks for the plans of a size that was traced, while others are: the tables are loaded then."""
         trace = self._traces.get((self._traced(knobs, batch_size), batch_size))
@@ -449,6 +459,8 @@ class Predictor:
         return self._curves[traced]
 
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
+        if (curve := self._surfaces.curve(knobs)) is not None:
+            return curve
         self.expect(knobs, TRACED_BATCH_SIZES)
         traces = [self.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:

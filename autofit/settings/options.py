@@ -113,13 +113,6 @@ _MODEL = (
         metavar="N",
     ),
     Option(
-        name="seq-len",
-        field="sequence_length",
-        read=whole_number(minimum=1),
-        help="Tokens per sample, for a language model such as hf:gpt2.",
-        metavar="N",
-    ),
-    Option(
         name="script",
         field="script",
         read=values.text,
@@ -239,6 +232,13 @@ _VARIED = (
         field=_SETUP + "batch_kind",
         read=values.batch_kind,
         help="Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
+        is_switch=True,
+    ),
+    Option(
+        name="allow-long",
+        field=_SETUP + "allows_long",
+        read=switch,
+        help="Let --seq-len go beyond the positions that the model was made for.",
         is_switch=True,
     ),
     Option(

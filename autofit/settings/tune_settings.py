@@ -33,7 +33,6 @@ class TuneSettings:
         keeps_trackers: whether it logs to trackers while it is tried.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
-        sequence_length: tokens a sample, of a library's language model.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
@@ -70,7 +69,6 @@ class TuneSettings:
     model: str
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
-    sequence_length: int | None = None
     script: str | None = None
     script_arguments: tuple[str, ...] = ()
     batch_argument: str | None = None
@@ -172,7 +170,7 @@ class TuneSettings:
     @property
     def says_of_a_sample(self) -> bool:
         """Whether anything is said of what one sample is."""
-        return any(value is not None for value in (self.input_shape, self.num_classes, self.sequence_length))
+        return any(value is not None for value in (self.input_shape, self.num_classes))
 
     @property
     def card(self) -> Card:

@@ -25,7 +25,6 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
             text,
             input_shape=settings.input_shape,
             num_classes=settings.num_classes,
-            sequence_length=settings.sequence_length,
         )
     except UnknownWorkloadError as error:
         raise UnknownModelError(str(error)) from error
@@ -37,7 +36,7 @@ def _script_of(settings: TuneSettings) -> Script:
     """The script that settings name; raises `UsageError` for what it decides by itself."""
     assert settings.script is not None
     if settings.says_of_a_sample:
-        raise UsageError("a script makes its own batches: leave out --input, --classes and --seq-len")
+        raise UsageError("a script makes its own batches: leave out --input and --classes")
     require_its_own(settings)
     return Script(
         path=settings.script,

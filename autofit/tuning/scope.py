@@ -21,7 +21,6 @@ from autofit.tuning.curves import CurveSet
 from workers import conv
 from workers.conv import ConvPolicy
 from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.protocol import HOST_ARCHITECTURE
 
 if TYPE_CHECKING:
@@ -73,10 +72,8 @@ def search_space(
     combinations = list(_combinations(fixed, searched))
     for knobs in combinations:
         predictor.expect(knobs, sizes[:1])
-    for (
-        knobs
-    ) in combinations:  # nearly always the first size runs; on the CPU an algorithm has its own traces
-        predictor.expect(dataclasses.replace(knobs, conv_algo=algos[0]), TRACED_BATCH_SIZES)
+    # Nearly always the first size runs; on the CPU an algorithm has its own traces.
+    predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
     if settings.conv_algos is None and predictor.convolves is False:

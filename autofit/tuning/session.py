@@ -43,7 +43,6 @@ from autofit.tuning.scope import (
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 from workers.run import start_predictor
 from workers.setup import LIKELY_SHARE
@@ -246,8 +245,7 @@ def _predict(
     with predictor.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)
-        for knobs in space.settings:
-            predictor.expect(knobs, TRACED_BATCH_SIZES)
+        predictor.expect_curves(space.settings)
         if target.probe is not Probe.CPU:
             predictor.prepare(space.settings[0], target.card, space.min_batch)
         curves, notes = curves_of(

@@ -22,6 +22,7 @@ from workers.knobs import (
     optimizer_impl,
     optimizer_in_backward,
     precision,
+    seq_len,
     set_to_none,
 )
 from workers.knobs.knob import Knob
@@ -46,6 +47,7 @@ KNOBS: dict[str, Knob] = {
         adapter,
         base,
         clip_grad_norm,
+        seq_len,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -90,6 +92,7 @@ class Knobs:
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
+        seq_len: the size of a sample; None for the workload's own.
 
     Raises:
         ValueError: a knob has no such value.
@@ -111,6 +114,7 @@ class Knobs:
     adapter: str | None = KNOBS["adapter"].default
     base: str | None = KNOBS["base"].default
     clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
+    seq_len: int | None = KNOBS["seq_len"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

@@ -37,6 +37,7 @@ from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, V
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
+from workers.workload.sizes import sample_size
 from workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
 from workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of, with_overrides
 
@@ -202,6 +203,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         layers=() if tensors is None else tuple(tensors.layers),
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
+        sample=sample_size(workload, spec.knobs.seq_len),
         notes=(*decisions.notes, *mode.notes, *asking.notes(), *_left_out(workload)),
     )
 

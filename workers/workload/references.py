@@ -55,7 +55,6 @@ def parse_reference(
     *,
     input_shape: tuple[int, ...] | None = None,
     num_classes: int | None = None,
-    sequence_length: int | None = None,
     cwd: str | Path | None = None,
 ) -> WorkloadRef:
     """Reads what a user wrote for a model, importing nothing of theirs and no torch.
@@ -66,7 +65,6 @@ def parse_reference(
         input_shape: shape of one sample, where the attribute is an `nn.Module`; of an image, in place of
             the model's own, where a library has it.
         num_classes: number of classes of the labels that go with it.
-        sequence_length: tokens a sample, in place of the model's own, where a library has it.
         cwd: folder that relative paths start at and modules are searched in last; the current one
             unless given.
 
@@ -74,7 +72,7 @@ def parse_reference(
         UnknownWorkloadError: the text names nothing, or says no attribute.
         WorkloadError: a shape or a number of classes that cannot be used.
     """
-    _check_sample(text, input_shape, num_classes, sequence_length)
+    _check_sample(text, input_shape, num_classes)
     if text in BUILTINS:
         return WorkloadRef(kind="builtin", target=text)
     try:
@@ -83,7 +81,6 @@ def parse_reference(
             resolved(cwd or "."),
             input_shape=input_shape,
             num_classes=num_classes,
-            sequence_length=sequence_length,
         )
     except OSError as error:
         raise UnknownWorkloadError(f"{text[:_MOST_CHARACTERS]!r} cannot be read: {error.strerror}") from error
@@ -95,7 +92,6 @@ def _reference_to(
     *,
     input_shape: tuple[int, ...] | None,
     num_classes: int | None,
-    sequence_length: int | None,
 ) -> WorkloadRef:
     """What a text refers to that names no built-in; raises `OSError` where a file cannot be read."""
     library = library_of(text)
@@ -107,7 +103,6 @@ def _reference_to(
             source_sha256=None if configuration is None else _sha256(read_file(configuration)),
             input_shape=input_shape,
             num_classes=num_classes,
-            sequence_length=sequence_length,
         )
     location, colon, attribute = text.rpartition(":")
     sizes = [name for name in BUILTINS if name.partition(":")[0] == location]
@@ -225,11 +220,9 @@ def _configuration_file(text: str, folder: Path) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _check_sample(
-    text: str, input_shape: tuple[int, ...] | None, num_classes: int | None, sequence_length: int | None
-) -> None:
+def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: int | None) -> None:
     library = library_of(text)
-    given = {"input": input_shape, "classes": num_classes, "seq-len": sequence_length}
+    given = {"input": input_shape, "classes": num_classes}
     said = [name for name, value in given.items() if value is not None]
     if library is not None:
         misplaced = [f"--{name}" for name in said if name not in library.options]
@@ -237,8 +230,6 @@ def _check_sample(
             raise WorkloadError(f"{' and '.join(misplaced)} cannot be used with {text}: leave them out")
         if input_shape is not None and len(input_shape) != 3:
             raise WorkloadError(f"--input of {text} must be the shape of an image, such as 3x224x224")
-    elif sequence_length is not None:
-        raise WorkloadError(f"--seq-len is for language models of a library (hf:gpt2), not for {text}")
     elif text in BUILTINS and said:
         raise WorkloadError(f"{text} brings its own input: leave out --input and --classes")
     elif input_shape is None and num_classes is not None:

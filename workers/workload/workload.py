@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import inspect
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,6 +44,7 @@ from workers.workload.references import (
     parse_reference,
     user_code,
 )
+from workers.workload.sizes import keyword, sized
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,8 @@ class Workload:
         make_batch: `make_batch(batch_size, device)` returns the input of one step on that device: a
             tensor, or anything that holds tensors, with `batch_size` as a dimension. If its size depends
             on the data, it may also take the keyword `kind`: `"typical"`, or `"worst"` for the largest
-            batch that the data can make (see `autofit.worst_case_lengths`).
+            batch that the data can make (see `autofit.worst_case_lengths`). If it can make samples of any
+            size, it may take the keyword `size`, such as tokens; `build_model` may take it too.
         loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
             counts.
         optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from the
@@ -103,6 +104,8 @@ class Workload:
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train` or `infer`.
         name: the name in tables and reports.
+        size_multiple: sizes that lie so far apart differ in nothing that is rounded, such as patches.
+        max_size: the largest size that the model was made for; None where nothing limits it.
 
     Raises:
         WorkloadError: the mode or the optimizer is unknown.
@@ -115,6 +118,8 @@ class Workload:
     step: Callable[[torch.nn.Module, Any, Any], object] | None = None
     mode: str = "train"
     name: str = ""
+    size_multiple: int = 64
+    max_size: int | None = None
     # Not an argument, so that a changed copy (`dataclasses.replace`) has no reference.
     _reference: WorkloadRef | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -168,14 +173,7 @@ class Workload:
     @property
     def has_batch_kinds(self) -> bool:
         """Whether `make_batch` takes a keyword `kind`."""
-        try:
-            parameter = inspect.signature(self.make_batch).parameters.get("kind")
-        except (TypeError, ValueError):  # of some callables that C made
-            return False
-        return parameter is not None and parameter.kind in (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            inspect.Parameter.KEYWORD_ONLY,
-        )
+        return keyword(self.make_batch, "kind") is not None
 
 
 def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
@@ -183,9 +181,12 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
 
     Raises:
         NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: as of `require_loop`; nothing would be trained; or a step of the workload's own is
-            to take another number of optimizers.
+        InapplicableError: as of `require_loop` and `sized`; nothing would be trained; or a step of the
+            workload's own is to take another number of optimizers.
     """
+    if knobs.seq_len is not None:
+        parts: dict[str, Any] = sized(workload, knobs.seq_len, allows_long=setup.allows_long)
+        workload = dataclasses.replace(workload, **parts)
     make_batch = workload.make_batch
     if workload.has_batch_kinds:
         make_batch = functools.partial(make_batch, kind=setup.batch_kind)

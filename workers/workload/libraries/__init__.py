@@ -18,7 +18,7 @@ class Library:
         module: of ours; its `load(ref)` makes the workload.
         example: a reference.
         takes_files: whether a name may be a `config.json` or its folder.
-        options: what may be said of a sample: of `input`, `classes` and `seq-len` those that mean something.
+        options: what may be said of a sample: of `input` and `classes` those that mean something.
     """
 
     prefix: str
@@ -47,7 +47,7 @@ LIBRARIES = {
             prefix="hf",
             module="workers.workload.libraries.of_transformers",
             example="hf:gpt2",
-            options=("seq-len",),
+            options=(),
             takes_files=True,
         ),
     )

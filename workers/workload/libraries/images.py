@@ -13,10 +13,11 @@ from torch.nn import functional
 from workers.workload.workload import InvalidLossError, Workload
 
 Images = tuple[Tensor, Tensor]
+_STRIDES = 32  # of all stages of usual networks together
 
 
 def image_workload(
-    build: Callable[[], nn.Module],
+    build: Callable[..., nn.Module],
     *,
     name: str,
     input_shape: tuple[int, ...],
@@ -26,7 +27,8 @@ def image_workload(
     """A training with cross entropy and SGD with momentum, as the libraries' own scripts have it.
 
     Args:
-        build: makes the network, which maps N×C×H×W to logits.
+        build: makes the network, which maps N×C×H×W to logits; it may take the keyword `size`, the side of
+            the images, where that is not the input shape's.
         input_shape: C×H×W.
         num_classes: of the labels; 0 for a network without a head, trained on the mean of its output.
         dense_labels: a label for every pixel of the image.
@@ -34,11 +36,12 @@ def image_workload(
     return Workload(
         build_model=build,
         make_batch=functools.partial(
-            _batch, input_shape=input_shape, num_classes=num_classes, dense_labels=dense_labels
+            _batch, input_shape=input_shape, num_classes=num_classes, dense_labels=dense_labels, size=None
         ),
         loss=_mean if num_classes == 0 else _cross_entropy,
         optimizer="sgd-momentum",
         name=name,
+        size_multiple=_STRIDES,
     )
 
 
@@ -49,9 +52,11 @@ def _batch(
     input_shape: tuple[int, ...],
     num_classes: int,
     dense_labels: bool,
+    size: int | None,
 ) -> Images:
-    images = torch.randn(batch_size, *input_shape, device=device)
-    shape = (batch_size, *input_shape[1:]) if dense_labels else (batch_size,)
+    sides = input_shape[1:] if size is None else (size,) * len(input_shape[1:])
+    images = torch.randn(batch_size, input_shape[0], *sides, device=device)
+    shape = (batch_size, *sides) if dense_labels else (batch_size,)
     return images, torch.randint(max(num_classes, 1), shape, device=device)
 
 

@@ -33,10 +33,14 @@ def load(ref: WorkloadRef) -> Workload:
     options: dict[str, Any] = {} if ref.num_classes is None else {"num_classes": ref.num_classes}
     if shape != own_shape:
         options |= {"in_chans": shape[0]}
-        if config is not None and config.fixed_input_size:
-            options |= {"img_size": shape[1:]}
+    is_fixed = config is not None and config.fixed_input_size
+    build = functools.partial(_build, name, options)
+    if is_fixed:
+        build = functools.partial(
+            _build_fixed, name, options, sides=None if shape == own_shape else shape[1:]
+        )
     return image_workload(
-        functools.partial(_build, name, options),
+        build,
         name=ref.name,
         input_shape=shape,
         num_classes=num_classes if ref.num_classes is None else ref.num_classes,
@@ -48,3 +52,11 @@ def _build(name: str, options: dict[str, Any]) -> nn.Module:
 
     model: nn.Module = timm.create_model(name, **options)
     return model
+
+
+def _build_fixed(
+    name: str, options: dict[str, Any], *, sides: tuple[int, ...] | None, size: int | None = None
+) -> nn.Module:
+    """A network with positions for the patches of images of these sides; None for its own."""
+    sides = sides if size is None else (size, size)
+    return _build(name, options if sides is None else {**options, "img_size": sides})

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from workers.errors import UnsupportedError
 from workers.protocol import WorkloadRef
+from workers.trace import SampleSize
 from workers.workload.libraries.importing import imported, unknown
 from workers.workload.workload import Workload
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
+_TILE = 64  # to which kernels of attention, and nothing else of a step, round lengths
+_USUAL_SIDE, _STRIDES = 224, 32
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions")
 
 Batch = dict[str, Tensor]
@@ -36,15 +40,15 @@ def load(ref: WorkloadRef) -> Workload:
     transformers: Any = imported("transformers", ref.target)
     config = _configuration(transformers, ref)
     task = _task(transformers, config, ref.target)
-    num_tokens = ref.sequence_length or _tokens(config)
-    if ref.sequence_length is not None and task.make_batch is _images:
-        raise UnsupportedError(f"{ref.target} takes images: leave out --seq-len")
+    sizes = task.sizes(config)
     return Workload(
-        build_model=functools.partial(_build, task.auto_class, config),
-        make_batch=functools.partial(task.make_batch, config=config, num_tokens=num_tokens),
+        build_model=functools.partial(task.build_model, task.auto_class, config),
+        make_batch=functools.partial(task.make_batch, config=config, size=sizes.size),
         loss=_own_loss,
         optimizer="adamw",
         name=ref.name,
+        size_multiple=sizes.multiple,
+        max_size=sizes.longest,
     )
 
 
@@ -54,11 +58,23 @@ class _Task:
 
     Attributes:
         auto_class: of transformers, which makes the model with its head.
-        make_batch: from batch size, device, configuration and tokens a sample, what the model is called with.
+        build_model: from the class and the configuration, the model.
+        make_batch: from batch size, device, configuration and size of a sample, what the model takes.
+        sizes: from the configuration, the size of a sample, and which others there may be.
     """
 
     auto_class: str
+    build_model: Callable[..., nn.Module]
     make_batch: Callable[..., Batch]
+    sizes: Callable[[Any], SampleSize]
+
+    @classmethod
+    def of_texts(cls, auto_class: str) -> Self:
+        return cls(auto_class, _build, _tokens_with_labels, _lengths_of_texts)
+
+    @classmethod
+    def of_images(cls, auto_class: str) -> Self:
+        return cls(auto_class, _build_for_images, _images, _sides_of_images)
 
 
 def _configuration(transformers: Any, ref: WorkloadRef) -> Any:
@@ -85,27 +101,36 @@ def _task(transformers: Any, config: Any, wanted: str) -> _Task:
         return type(config) in getattr(transformers, mapping)
 
     if config.is_encoder_decoder and has("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"):
-        return _Task("AutoModelForSeq2SeqLM", _tokens_with_labels)
+        return _Task.of_texts("AutoModelForSeq2SeqLM")
     if has("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING"):
-        return _Task("AutoModelForImageClassification", _images)
+        return _Task.of_images("AutoModelForImageClassification")
     if has("MODEL_FOR_MASKED_LM_MAPPING") and not getattr(config, "is_decoder", False):
-        return _Task("AutoModelForMaskedLM", _tokens_with_labels)
+        return _Task.of_texts("AutoModelForMaskedLM")
     if has("MODEL_FOR_CAUSAL_LM_MAPPING"):
-        return _Task("AutoModelForCausalLM", _tokens_with_labels)
+        return _Task.of_texts("AutoModelForCausalLM")
     raise UnsupportedError(
         f"{wanted} is neither a language model nor a classifier of images: write a Workload with its own "
         "batches and its own loss, and give path/file.py:name"
     )
 
 
-def _tokens(config: Any) -> int:
+def _lengths_of_texts(config: Any) -> SampleSize:
     text = config.get_text_config()
     lengths: list[int | None] = [getattr(text, name, None) for name in _LENGTHS]
-    return min([MOST_TOKENS, *(length for length in lengths if length)])
+    longest = min((length for length in lengths if length), default=None)
+    own = MOST_TOKENS if longest is None else min(MOST_TOKENS, longest)
+    return SampleSize(size=own, multiple=_TILE, longest=longest)
 
 
-def _tokens_with_labels(batch_size: int, device: torch.device, *, config: Any, num_tokens: int) -> Batch:
-    shape, vocabulary = (batch_size, num_tokens), config.get_text_config().vocab_size
+def _sides_of_images(config: Any) -> SampleSize:
+    """Sides halve as often as networks' stages, or are cut into patches."""
+    side, patch = getattr(config, "image_size", _USUAL_SIDE), getattr(config, "patch_size", 1)
+    multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
+    return SampleSize(size=side if isinstance(side, int) else None, multiple=multiple)
+
+
+def _tokens_with_labels(batch_size: int, device: torch.device, *, config: Any, size: int) -> Batch:
+    shape, vocabulary = (batch_size, size), config.get_text_config().vocab_size
     return {
         "input_ids": torch.randint(vocabulary, shape, device=device),
         "attention_mask": torch.ones(shape, dtype=torch.int64, device=device),
@@ -113,8 +138,8 @@ def _tokens_with_labels(batch_size: int, device: torch.device, *, config: Any, n
     }
 
 
-def _images(batch_size: int, device: torch.device, *, config: Any, num_tokens: int) -> Batch:  # noqa: ARG001
-    side = getattr(config, "image_size", 224)
+def _images(batch_size: int, device: torch.device, *, config: Any, size: int | None) -> Batch:
+    side: Any = size or getattr(config, "image_size", _USUAL_SIDE)
     sides = (side, side) if isinstance(side, int) else tuple(side)
     return {
         "pixel_values": torch.randn(batch_size, getattr(config, "num_channels", 3), *sides, device=device),
@@ -136,6 +161,14 @@ def _build(auto_class: str, config: Any) -> nn.Module:
         if getattr(own, "use_cache", False):
             own.use_cache = False
     return model
+
+
+def _build_for_images(auto_class: str, config: Any, *, size: int | None = None) -> nn.Module:
+    """The model, which may have a position for every patch of an image."""
+    config = copy.deepcopy(config)
+    if size is not None and hasattr(config, "image_size"):
+        config.image_size = size
+    return _build(auto_class, config)
 
 
 def _own_loss(model: nn.Module, batch: Batch) -> Tensor:

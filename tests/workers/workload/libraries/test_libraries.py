@@ -159,7 +159,7 @@ def test_what_finds_boxes_is_refused():
 def test_a_configuration_becomes_the_training_of_its_usual_head(tmp_path, values, length, head):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
-    workload = loaded(f"hf:{path}", sequence_length=16)
+    workload = loaded(f"hf:{path}", seq_len=16)
     assert type(workload.build_model()).__name__ == head
     assert workload.make_batch(3, CPU)["input_ids"].shape == (3, 16)
     assert loss_of(workload).isfinite()
@@ -196,7 +196,7 @@ def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
     assert workload.make_batch(2, CPU)["pixel_values"].shape == (2, 3, 32, 32)
     assert loss_of(workload).isfinite()
     with pytest.raises(UnsupportedError, match="takes images: leave out --seq-len"):
-        loaded(f"hf:{tmp_path}", sequence_length=16)
+        loaded(f"hf:{tmp_path}", seq_len=16)
 
 
 @needs("transformers")

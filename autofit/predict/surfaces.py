@@ -1,0 +1,110 @@
+"""Peak surfaces of one workload: traces at a few sizes of a sample do for all the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from workers.knobs import Knobs
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
+from workers.predict.curve.peak_surface import PeakSurface
+from workers.predict.curve.step_lines import BatchDependentEventsError
+from workers.trace import Trace
+
+Point = tuple[int, int]  # batch size, size of a sample
+_DEGREES = (1, 2)  # of texts, and of images
+_MULTIPLES = (2, 4, 6, 8)  # where a surface is traced of which one size alone is asked for
+_SHORT_MULTIPLES = (1, 2, 3, 4)  # of a model that was made for no longer samples
+
+
+class Surfaces:
+    """Finds the peak curve of a setting at a size of its samples, from traces at others.
+
+    Args:
+        trace: of a traced setting and a batch size.
+        expect: says which of them will be asked for next.
+    """
+
+    def __init__(
+        self,
+        trace: Callable[[Knobs, int], Trace],
+        expect: Callable[[Knobs, Sequence[int]], None],
+    ) -> None:
+        self._trace = trace
+        self._expect = expect
+        self._wanted: dict[Knobs, set[int]] = {}
+        self._made: dict[tuple[Knobs, int, tuple[int, ...]], PeakSurface | None] = {}
+
+    def want(self, settings: Iterable[Knobs]) -> None:
+        """Says which traced settings there are: several sizes of one make a surface."""
+        self._wanted.clear()
+        for knobs in settings:
+            if knobs.seq_len is not None:
+                self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
+
+    def is_wanted(self, knobs: Knobs) -> bool:
+        """Whether a traced setting is one of several that differ in the size of a sample alone."""
+        return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
+
+    def curve(self, knobs: Knobs) -> PeakCurve | None:
+        """The curve of a traced setting, where others of its sizes are wanted and their steps are alike."""
+        if not self.is_wanted(knobs):
+            return None
+        assert knobs.seq_len is not None
+        own = knobs.seq_len
+        wanted = self._wanted[_of_any_size(knobs)]
+        sample = self._trace(knobs, TRACED_BATCH_SIZES[0]).sample
+        multiple = 1 if sample is None else sample.multiple
+        sizes = sorted(size for size in wanted if (size - own) % multiple == 0)
+        surface = self._surface(knobs, multiple, TRACED_BATCH_SIZES, tuple(sizes))
+        return None if surface is None else surface.at(own)
+
+    def around(self, knobs: Knobs, batch_sizes: tuple[int, ...]) -> PeakSurface | None:
+        """The surface of all sizes that leave the remainder of a traced setting's own; None for none.
+
+        Args:
+            batch_sizes: three; or one, at which alone the surface is known.
+        """
+        sample = self._trace(knobs, batch_sizes[0]).sample
+        assert knobs.seq_len is not None
+        assert sample is not None
+        multiple, remainder = sample.multiple, knobs.seq_len % sample.multiple
+        is_short = sample.longest is not None and sample.longest < multiple * (_MULTIPLES[-1] + 1)
+        places = _SHORT_MULTIPLES if is_short else _MULTIPLES
+        sizes = tuple(multiple * place + remainder for place in places)
+        return self._surface(knobs, multiple, batch_sizes, sizes)
+
+    def _surface(
+        self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> PeakSurface | None:
+        assert knobs.seq_len is not None
+        key = _of_any_size(knobs), knobs.seq_len % multiple, batch_sizes
+        if key not in self._made:
+            degrees = [degree for degree in _DEGREES if len(sizes) > degree]
+            found = (self._through(knobs, multiple, batch_sizes, sizes, degree) for degree in degrees)
+            self._made[key] = next((surface for surface in found if surface is not None), None)
+        return self._made[key]
+
+    def _through(
+        self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int
+    ) -> PeakSurface | None:
+        points = _points(batch_sizes, sizes, degree)
+        settings = {size: dataclasses.replace(knobs, seq_len=size) for _, size in points}
+        for batch_size, size in points:
+            self._expect(settings[size], [batch_size])
+        traces = {point: self._trace(settings[point[1]], point[0]) for point in points}
+        try:
+            return PeakSurface(traces, multiple=multiple, degree=degree)
+        except BatchDependentEventsError:
+            return None
+
+
+def _of_any_size(knobs: Knobs) -> Knobs:
+    return dataclasses.replace(knobs, seq_len=None)
+
+
+def _points(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> list[Point]:
+    """Those that decide a form, and beyond them one that checks it."""
+    grid = [(batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2]]
+    checked = sizes[-1] if len(sizes) <= degree + 1 or len(batch_sizes) > 1 else sizes[degree + 1]
+    return list(dict.fromkeys((*grid, (batch_sizes[-1], checked))))
