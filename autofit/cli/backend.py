@@ -141,6 +141,7 @@ def compare(
     return compare_workloads(
         workloads,
         batch_size=batch_size,
+        seq_len=settings.knobs.seq_len,
         card=settings.card,
         emit=emit,
     )

@@ -149,12 +149,18 @@ class Comparison:
 
 
 def compare_workloads(
-    workloads: Sequence[WorkloadRef], *, batch_size: int, card: Card, emit: EventSink = ignore
+    workloads: Sequence[WorkloadRef],
+    *,
+    batch_size: int,
+    card: Card,
+    seq_len: int | None = None,
+    emit: EventSink = ignore,
 ) -> Comparison:
     """Compares forward passes in inference; the outputs are worked out for real, on the CPU.
 
     Args:
         card: that the peaks are predicted for.
+        seq_len: the size of a sample; None for the workloads' own.
 
     Raises:
         UsageError: there are fewer than two workloads.
@@ -162,26 +168,30 @@ def compare_workloads(
     """
     if len(workloads) < 2:
         raise UsageError("compare needs at least two models: name another one")
-    passes = []
+    passes, knobs = [], Knobs(seq_len=seq_len)
     for workload in workloads:
         predictor = local_predictor(workload, setup=Setup(mode="infer"), emit=emit, with_tensors=True)
-        trace = predictor.trace(Knobs(), batch_size)
-        curve = predictor.curve_of(trace.until(FORWARD_END), Knobs(), card)
+        trace = predictor.trace(knobs, batch_size)
+        curve = predictor.curve_of(trace.until(FORWARD_END), knobs, card)
         passes.append(ForwardPass.of(trace, curve(batch_size)))
     emit(Progress(stage="running the models on the CPU"))
     return Comparison(
         batch_size=batch_size,
         device=Device(kind="cuda", name=card.name),
         passes=tuple(passes),
-        outputs=_outputs(workloads, batch_size),
+        outputs=_outputs(workloads, batch_size, seq_len),
         versions=versions(),
     )
 
 
-def _outputs(workloads: Sequence[WorkloadRef], batch_size: int) -> tuple[OutputComparison, ...]:
+def _outputs(
+    workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None
+) -> tuple[OutputComparison, ...]:
     """What the models return; a process that does not come to its end costs only this part."""
     try:
-        return compare_outputs(workloads, batch_size=batch_size, deadline_seconds=_DEADLINE_SECONDS)
+        return compare_outputs(
+            workloads, batch_size=batch_size, seq_len=seq_len, deadline_seconds=_DEADLINE_SECONDS
+        )
     except ComparisonFailedError as failed:
         if failed.error is not None:
             raise WorkloadFailedError(str(failed), traceback=failed.error.traceback) from failed

@@ -72,8 +72,9 @@ def best_of(
 ) -> TrialOutcome | None:
     """The best configuration that fits, on cards of an architecture; None where none does.
 
-    By batch: the largest, of equals the one with the shorter step, measured or else predicted or else
-    known from its knobs, and of those the first algorithm.
+    By batch: the largest, or where the size of a sample is said, the one with most in it. Of equals the
+    one with the shorter step, measured or else predicted or else known from its knobs, and of those the
+    first algorithm.
     By throughput: the one with most samples a second, of equals the larger; where no step was
     timed, by batch.
     """
@@ -87,7 +88,7 @@ def best_of(
     return min(
         fitting,
         key=lambda o: (
-            -o.batch_size,
+            -o.batch_size * (o.knobs.seq_len or 1),
             o.step_seconds or 0.0,
             o.conv_cost or 1.0,
             Pace.usually(o.knobs, architecture),

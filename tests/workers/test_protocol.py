@@ -53,6 +53,7 @@ knobs = st.builds(
     compile=st.booleans(),
     adapter=st.none() | st.sampled_from(["lora:r=16", "ia3", "lora:r=4,targets=q,v,use_dora=true"]),
     base=st.none() | st.sampled_from(BASES),
+    seq_len=st.none() | st.integers(1, 1 << 20),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
     optimizer_in_backward=st.booleans(),
 )
@@ -230,6 +231,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "adapter": None,
         "base": None,
         "clip_grad_norm": None,
+        "seq_len": None,
         "optimizer_in_backward": False,
     }
 

@@ -1,6 +1,6 @@
 """Do workloads compute the same? Asked of a process that runs each of them once, for real, on the CPU.
 
-    request   {"workloads": [{…}, …], "batch_size": 10, "seed": 0}
+    request   {"workloads": [{…}, …], "batch_size": 10, "seq_len": null, "seed": 0}
     answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
 
 No torch here; `workers.measure.outputs` is that process.
@@ -60,7 +60,12 @@ class ComparisonFailedError(Exception):
 
 
 def compare_outputs(
-    workloads: Sequence[WorkloadRef], *, batch_size: int, deadline_seconds: float, seed: int = 0
+    workloads: Sequence[WorkloadRef],
+    *,
+    batch_size: int,
+    deadline_seconds: float,
+    seq_len: int | None = None,
+    seed: int = 0,
 ) -> tuple[OutputComparison, ...]:
     """Runs one forward pass of each workload and compares all with the first.
 
@@ -73,6 +78,7 @@ def compare_outputs(
     request = {
         "workloads": [dataclasses.asdict(workload) for workload in workloads],
         "batch_size": batch_size,
+        "seq_len": seq_len,
         "seed": seed,
     }
     try:

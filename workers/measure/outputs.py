@@ -42,7 +42,8 @@ def main(requests_fd: int, answers_fd: int) -> None:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     references = [WorkloadRef.from_dict(each) for each in request["workloads"]]
     try:
-        workloads = [with_overrides(resolve(each), Knobs(), Setup(mode="infer")) for each in references]
+        knobs = Knobs(seq_len=request["seq_len"])
+        workloads = [with_overrides(resolve(each), knobs, Setup(mode="infer")) for each in references]
         with cpu.data_limit(cpu.limit_of_machine()):
             found = compared(workloads, batch_size=request["batch_size"], seed=request["seed"])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary

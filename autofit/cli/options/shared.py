@@ -148,7 +148,8 @@ def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str)
     return every + [CompletionItem(f"{before}{comma}{card.value}", help=card.help) for card in named]
 
 
-SAMPLE = settings("input", "classes", "seq-len")
+SAMPLE = settings("input", "classes")
+SEQ_LEN = settings("seq-len")
 MODEL = combined(setting("model", complete=complete_model), SAMPLE)
 SCRIPT = combined(
     setting("script", complete=_complete_file),
@@ -212,6 +213,7 @@ KNOBS = settings(
     *(option.name for option in OPTIONS.values() if option.is_knob),
     "mode",
     "worst-case",
+    "allow-long",
     "parallel",
     "assume",
 )

@@ -27,7 +27,6 @@ EXAMPLES = [
     ("model", "pkg.mod:net", "model", "pkg.mod:net"),
     ("input", "3x224x224", "input_shape", (3, 224, 224)),
     ("classes", "1000", "num_classes", 1000),
-    ("seq-len", "128", "sequence_length", 128),
     ("script", "train.py", "script", "train.py"),
     ("script-arg", "--epochs 1 'a b'", "script_arguments", ("--epochs", "1", "a b")),
     ("batch-arg", "--batch-size", "batch_argument", "--batch-size"),
@@ -54,6 +53,8 @@ EXAMPLES = [
     ("adapter", "LoRA:r=8", "knobs.adapter", "lora:r=8"),
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
+    ("seq-len", "128", "knobs.seq_len", 128),
+    ("allow-long", "true", "setup.allows_long", True),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

@@ -97,6 +97,7 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "adapter": None,
         "base": None,
         "clip_grad_norm": None,
+        "seq_len": None,
         "optimizer_in_backward": False,
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}

@@ -52,10 +52,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def traced(config: Path, **knobs: str) -> Trace:
     spec = TrialSpec(
-        workload=parse_reference(f"hf:{config}", sequence_length=16),
+        workload=parse_reference(f"hf:{config}"),
         batch_size=2,
         probe=Probe.PREDICT,
-        knobs=Knobs(**knobs),
+        knobs=Knobs(seq_len=16, **knobs),
     )
     outcome = run(spec)
     assert outcome.verdict is Verdict.FITS, outcome.error

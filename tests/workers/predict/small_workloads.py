@@ -116,6 +116,59 @@ odd_attention = _workload(functools.partial(Attention, head_size=7), shape=(2, 6
 unbatched_attention = _workload(Attention, shape=(6, 8))
 
 
+# Samples of any size.
+class Texts(nn.Module):
+    """Words that attend to each other, with the scores of all words for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 8)
+        self.attention = Attention(masked=True)
+        self.head = nn.Linear(8, 50)
+
+    def forward(self, words: Tensor) -> Tensor:
+        output: Tensor = self.head(self.attention(self.words(words)[:, None]))
+        return output
+
+
+class Patches(nn.Module):
+    """Patches of an image with a learned position each, which attend to each other."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.positions = nn.Parameter(torch.zeros((side // 4) ** 2 + 1, 8))
+        self.attention = Attention()
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        first = self.positions[:1].expand(len(images), 1, 8)
+        output: Tensor = self.attention(torch.cat([first, patches], dim=1) + self.positions)
+        return output
+
+
+def _words(batch_size: int, device: torch.device, *, size: int = 16) -> Tensor:
+    return torch.randint(50, (batch_size, size), device=device)
+
+
+def _images(batch_size: int, device: torch.device, *, size: int = 32) -> Tensor:
+    return torch.randn(batch_size, 3, size, size, device=device)
+
+
+texts = Workload(
+    build_model=Texts, make_batch=_words, loss=_mean_square, optimizer="adam", max_size=512, size_multiple=8
+)
+patches = Workload(
+    build_model=lambda size=32: Patches(size), make_batch=_images, loss=_mean_square, size_multiple=32
+)
+by_parts = Workload(  # an allocation more from 100 on
+    build_model=Texts,
+    make_batch=_words,
+    loss=lambda model, batch: sum(_mean_square(model, part) for part in batch.split(100, dim=1)),
+    size_multiple=8,
+)
+
+
 class ChosenAttention(Attention):
     """Chooses PyTorch's kernel itself."""
 

@@ -12,10 +12,11 @@ import torch
 
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.errors import DeviceError, UnknownNameError, UnsupportedError
+from workers.knobs import Knobs
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.libraries.importing import imported
 from workers.workload.references import WorkloadError, parse_reference
-from workers.workload.workload import Workload, resolve
+from workers.workload.workload import Workload, resolve, with_overrides
 
 CPU = torch.device("cpu")
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 100, "n_positions": 64}
@@ -55,14 +56,12 @@ def test_other_references_are_of_no_library(text):
 @pytest.mark.parametrize(
     ("text", "sample", "said"),
     [
-        ("timm:resnet18", {"sequence_length": 128}, "--seq-len cannot be used with timm:resnet18"),
         (
             "hf:gpt2",
             {"input_shape": (3, 8, 8), "num_classes": 2},
             "--input and --classes cannot be used with",
         ),
         ("timm:resnet18", {"input_shape": (224,)}, "must be the shape of an image, such as 3x224x224"),
-        ("resnet50", {"sequence_length": 128}, "--seq-len is for language models of a library"),
     ],
 )
 def test_what_means_nothing_to_a_model_is_refused(text, sample, said):
@@ -159,7 +158,7 @@ def test_what_finds_boxes_is_refused():
 def test_a_configuration_becomes_the_training_of_its_usual_head(tmp_path, values, length, head):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
-    workload = loaded(f"hf:{path}", seq_len=16)
+    workload = with_overrides(loaded(f"hf:{path}"), Knobs(seq_len=16))
     assert type(workload.build_model()).__name__ == head
     assert workload.make_batch(3, CPU)["input_ids"].shape == (3, 16)
     assert loss_of(workload).isfinite()
@@ -174,7 +173,7 @@ def test_blocks_that_run_again_in_backward_see_what_they_saw_before(tmp_path, mo
         "t5": {"num_layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 2, "d_kv": 16, "vocab_size": 100},
     }
     (tmp_path / "config.json").write_text(json.dumps({**sizes[model_type], "model_type": model_type}))
-    workload = loaded(f"hf:{tmp_path}", sequence_length=8)
+    workload = with_overrides(loaded(f"hf:{tmp_path}"), Knobs(seq_len=8))
     torch.manual_seed(0)
     model = workload.build_model().eval()  # without dropout, whose masks would differ between the two
     batch = workload.make_batch(2, CPU)
@@ -195,8 +194,9 @@ def test_a_classifier_of_images_has_the_size_of_its_configuration(tmp_path):
     workload = loaded(f"hf:{tmp_path}")
     assert workload.make_batch(2, CPU)["pixel_values"].shape == (2, 3, 32, 32)
     assert loss_of(workload).isfinite()
-    with pytest.raises(UnsupportedError, match="takes images: leave out --seq-len"):
-        loaded(f"hf:{tmp_path}", seq_len=16)
+    larger = with_overrides(workload, Knobs(seq_len=64))
+    assert larger.make_batch(2, CPU)["pixel_values"].shape == (2, 3, 64, 64)
+    assert loss_of(larger).isfinite()
 
 
 @needs("transformers")
