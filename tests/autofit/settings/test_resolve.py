@@ -54,7 +54,6 @@ EXAMPLES = [
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     ("seq-len", "128", "knobs.seq_len", 128),
-    ("allow-long", "true", "setup.allows_long", True),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",
@@ -65,6 +64,7 @@ EXAMPLES = [
     ("worst-case", "true", "setup.batch_kind", "worst"),
     ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
+    ("allow-long", "true", "setup.allows_long", True),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),

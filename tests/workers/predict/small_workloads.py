@@ -156,7 +156,7 @@ def _images(batch_size: int, device: torch.device, *, size: int = 32) -> Tensor:
 
 
 texts = Workload(
-    build_model=Texts, make_batch=_words, loss=_mean_square, optimizer="adam", max_size=512, size_multiple=8
+    build_model=Texts, make_batch=_words, loss=_mean_square, optimizer="adam", max_size=512, size_multiple=32
 )
 patches = Workload(
     build_model=lambda size=32: Patches(size), make_batch=_images, loss=_mean_square, size_multiple=32
@@ -165,7 +165,7 @@ by_parts = Workload(  # an allocation more from 100 on
     build_model=Texts,
     make_batch=_words,
     loss=lambda model, batch: sum(_mean_square(model, part) for part in batch.split(100, dim=1)),
-    size_multiple=8,
+    size_multiple=32,
 )
 
 

@@ -11,10 +11,10 @@ from workers.predict.curve.step_lines import BatchDependentEventsError
 
 # By workload: how far sizes lie apart, the degree, and where the surface is traced.
 SURFACES = {
-    "texts": (8, 1, [(4, 16), (6, 16), (4, 32), (6, 32), (10, 48)]),
+    "texts": (32, 1, [(4, 32), (6, 32), (4, 64), (6, 64), (10, 96)]),
     "patches": (32, 2, [*((batch, side) for side in (32, 64, 96) for batch in (4, 6)), (10, 128)]),
 }
-ASKED = {"texts": [(3, 24), (8, 200), (33, 64), (2, 512)], "patches": [(3, 160), (9, 64), (2, 224)]}
+ASKED = {"texts": [(3, 128), (8, 224), (33, 64), (2, 512)], "patches": [(3, 160), (9, 64), (2, 224)]}
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def test_a_step_whose_events_depend_on_the_size_has_no_surface(trace_of):
     points = [(4, 64), (6, 64), (4, 128), (6, 128)]
     traces = {(b, size): trace_of("small:by_parts", b, seq_len=size) for b, size in points}
     with pytest.raises(BatchDependentEventsError):
-        PeakSurface(traces, multiple=8)
+        PeakSurface(traces, multiple=32)
 
 
 def test_sizes_that_leave_different_remainders_make_no_surface(trace_of):
-    traces = {(4, size): trace_of("small:texts", 4, seq_len=size) for size in (16, 33)}
-    with pytest.raises(ValueError, match="one remainder by 8"):
-        PeakSurface(traces, multiple=8)
+    traces = {(4, size): trace_of("small:texts", 4, seq_len=size) for size in (32, 33)}
+    with pytest.raises(ValueError, match="one remainder by 32"):
+        PeakSurface(traces, multiple=32)
 
 
 def test_a_surface_knows_the_sizes_of_its_remainder(surface_of):
