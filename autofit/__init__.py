@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from autofit import errors
 
 if TYPE_CHECKING:
-    from autofit.api import check, estimate, observe, peak_curve, tune
+    from autofit.api import check, estimate, observe, peak_curve, peak_surface, tune
     from autofit.predict.curve import PredictedCurve
     from autofit.predict.estimate import Breakdown, Estimate, Interval
+    from autofit.predict.surface import PredictedSurface
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
     from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
@@ -48,6 +49,7 @@ __all__ = [
     "Knobs",
     "ObservedPeak",
     "PredictedCurve",
+    "PredictedSurface",
     "Script",
     "StepPeak",
     "TuneResult",
@@ -62,6 +64,7 @@ __all__ = [
     "hidden_weights",
     "observe",
     "peak_curve",
+    "peak_surface",
     "probe_step",
     "register_kernel",
     "tune",
@@ -81,6 +84,7 @@ _PLACES = {
     "Knobs": "workers.knobs",
     "ObservedPeak": "autofit.questions.observe",
     "PredictedCurve": "autofit.predict.curve",
+    "PredictedSurface": "autofit.predict.surface",
     "Script": "workers.scripts.reference",
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
@@ -94,6 +98,7 @@ _PLACES = {
     "hidden_weights": "autofit.training.apply",
     "observe": "autofit.api",
     "peak_curve": "autofit.api",
+    "peak_surface": "autofit.api",
     "probe_step": "autofit.training.probe_step",
     "register_kernel": "autofit.training.kernels",
     "tune": "autofit.api",

@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, `estimate`, `check`, `observe`, `peak_curve`.
+"""The Python interface: `tune`, `estimate`, `check`, `observe`, `peak_curve`, `peak_surface`.
 
 `autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
 in child processes.
@@ -14,6 +14,7 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.observations import PeakKind
 from autofit.predict.predictor import Predictor, local_predictor
+from autofit.predict.surface import PredictedSurface
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
 from autofit.settings.resolve import resolve_one_configuration, resolve_settings
@@ -160,6 +161,39 @@ def peak_curve(
     }  # fmt: skip
     settings, predictor = _prediction(workload, options, "a curve")
     return predictor.curve(settings.configuration("a curve"), settings.card)
+
+
+def peak_surface(
+    workload: Workload | str,
+    *,
+    gpu: str | None = None,
+    mode: str | None = None,
+    worst_case: bool = False,
+    parallel: str = "ddp:1",
+    assume: str = "nonzero=0.5",
+    allow_long: bool = False,
+    **knobs: Any,
+) -> PredictedSurface:
+    """Predicts peak memory by batch size and size of a sample: `surface(batch_size, size)` is an `Estimate`.
+
+    The surface costs five traces, and three more for batches of one sample; after that a point costs
+    milliseconds. A size is the number of tokens of a text, the side of an image, or what the workload's
+    `make_batch` takes as `size`. Arguments and errors are those of `estimate`.
+
+    Args:
+        allow_long: whether samples may be longer than the model was made for.
+    """
+    options = {
+        "gpu": gpu,
+        "mode": mode,
+        "worst_case": worst_case,
+        "parallel": parallel,
+        "assume": assume,
+        "allow_long": allow_long,
+        **knobs,
+    }
+    settings, predictor = _prediction(workload, options, "a surface")
+    return predictor.surface(settings.configuration("a surface"), settings.card)
 
 
 def _prediction(

@@ -7,7 +7,7 @@ import functools
 import gzip
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import workers
@@ -34,6 +34,7 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
+from autofit.predict.surface import PredictedSurface
 from autofit.predict.surfaces import Surfaces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
@@ -136,9 +137,42 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
-        curve = self.step_curve(knobs)
-        trace = curve.at(TRACED_BATCH_SIZES[0]).trace
-        at_most = self._at_most().step_curve(knobs) if _rests_on_shares(trace) else None
+        return self._on_card(knobs, card, risk, lambda predictor: predictor.step_curve(knobs))
+
+    def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
+        """The surface of a knob setting on a card, of all sizes of a sample; traces are made when needed.
+
+        Raises:
+            UsageError: batches are accumulated to a global one.
+        """
+        if knobs.global_batch is not None:
+            raise UsageError("--global-batch depends on the batch size: give --grad-accumulation instead")
+
+        def curve_at(size: int, is_single: bool) -> PredictedCurve:
+            sized = dataclasses.replace(knobs, seq_len=size)
+            return self._on_card(
+                sized, card, risk, lambda predictor: predictor.step_at_size(sized, is_single)
+            )
+
+        return PredictedSurface(curve_at)
+
+    def step_at_size(self, knobs: Knobs, is_single: bool) -> StepCurve:
+        """The curve at the size of a sample that knobs say, of batches of one sample or of several."""
+        traced = self._traced(knobs, 1)
+        if not is_single and traced in self._curves:
+            return self._curves[traced]
+        surface = self._surfaces.around(traced, (1,) if is_single else TRACED_BATCH_SIZES)
+        if surface is not None:
+            assert traced.seq_len is not None
+            return surface.at(traced.seq_len)
+        return PeakCurve.through([self.trace(traced, 1)]) if is_single else self._known_curve(traced)
+
+    def _on_card(
+        self, knobs: Knobs, card: Card, risk: Risk, step_of: Callable[[Predictor], StepCurve]
+    ) -> PredictedCurve:
+        curve = step_of(self)
+        trace = curve.any_trace
+        at_most = step_of(self._at_most()) if _rests_on_shares(trace) else None
         knobs = _with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.settings.goals import Risk
-from autofit.settings.words import with_setting
+from autofit.settings.words import in_words, with_setting
 from autofit.tuning.result import Best, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.protocol import Evidence
@@ -41,13 +41,19 @@ def needed_at_least(result: TuneResult) -> int | None:
 
 def _found(result: TuneResult, chosen: Best) -> str:
     return (
-        f"{result.workload} {_fits(result, chosen)} at batch {chosen.batch_size} in "
-        f"{format_bytes(result.budget.device_total_bytes)}"
+        f"{result.workload} {_fits(result, chosen)} at batch {chosen.batch_size}{_of_size(result, chosen)} "
+        f"in {format_bytes(result.budget.device_total_bytes)}"
         f"{with_setting(result.setting_names[chosen.knobs])}{_default(result, chosen)}: "
         f"{_peak(result, chosen)}; "
         f"{evidence_phrase(chosen.evidence, result.device)}.{_accumulated(chosen)}{_speed(chosen)}"
         f"{_largest(result, chosen)}"
     )
+
+
+def _of_size(result: TuneResult, chosen: Best) -> str:
+    """The size of a sample that was asked for or found, where the setting's name does not say it."""
+    size = chosen.knobs.seq_len
+    return "" if size is None or "seq_len" in result.searched else f" of {in_words('seq_len', size)}"
 
 
 def _default(result: TuneResult, chosen: Best) -> str:

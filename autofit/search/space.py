@@ -33,7 +33,7 @@ class SearchSpace:
         ValueError: for a knob or value that does not exist, no values, or a value given twice.
     """
 
-    choices: Mapping[str, tuple[str | bool | None, ...]]
+    choices: Mapping[str, tuple[str | bool | int | None, ...]]
     fixed: Knobs = field(default_factory=Knobs)
     min_batch: int = MIN_BATCH
     max_batch: int = MAX_BATCH

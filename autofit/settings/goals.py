@@ -22,3 +22,10 @@ class Objective(StrEnum):
 
     BATCH = "batch"
     THROUGHPUT = "throughput"
+
+
+class Maximized(StrEnum):
+    """What is made as large as fits: the batch, or at one batch the size of a sample."""
+
+    BATCH_SIZE = "batch-size"
+    SEQ_LEN = "seq-len"

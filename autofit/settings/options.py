@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
-from autofit.settings.goals import Objective, Risk
+from autofit.settings.goals import Maximized, Objective, Risk
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.setup import MODES, PARALLEL_KINDS, Parallel
@@ -260,6 +260,24 @@ _VARIED = (
     ),
 )
 _SEARCH = (
+    Option(
+        name="maximize",
+        field="maximize",
+        read=values.maximized,
+        help="What to make as large as fits: the batch, or at --batch-size the size of a sample.",
+        default="batch-size",
+        choices=tuple(Maximized),
+        of_search=True,
+    ),
+    Option(
+        name="batch-size",
+        field="batch_size",
+        read=whole_number(minimum=1),
+        help="The batch size at which --maximize seq-len looks for the longest samples.",
+        default="1",
+        metavar="N",
+        of_search=True,
+    ),
     Option(
         name="max-batch",
         field="max_batch",

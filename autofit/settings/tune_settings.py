@@ -14,7 +14,7 @@ from autofit.hardware.budget import DEFAULT_MARGIN, Budget, budget_of
 from autofit.hardware.card import Card, card_named
 from autofit.hardware.gpus import Gpu
 from autofit.settings import values
-from autofit.settings.goals import Objective, Risk
+from autofit.settings.goals import Maximized, Objective, Risk
 from workers.knobs import Knobs
 from workers.setup import Setup
 
@@ -42,6 +42,8 @@ class TuneSettings:
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
+        maximize: what is made as large as fits.
+        batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -84,6 +86,8 @@ class TuneSettings:
     given_knobs: tuple[str, ...] = field(default=(), compare=False)
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     setup: Setup = field(default_factory=Setup)
+    maximize: Maximized = Maximized.BATCH_SIZE
+    batch_size: int | None = None
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -121,6 +125,7 @@ class TuneSettings:
                 "--objective throughput needs measured steps and cannot be combined with --probe predict: "
                 "drop one of them"
             )
+        self._require_one_size()
         if self.setup.parallel:
             self._require_prediction()
         if self.knobs.global_batch is not None and self.setup.parallel:
@@ -148,6 +153,25 @@ class TuneSettings:
                 "--probe predict predicts GPUs and cannot be combined with --device cpu: drop it, or use "
                 "--probe measure"
             )
+
+    def _require_one_size(self) -> None:
+        """Refuses what contradicts that the longest samples are looked for, at one batch size."""
+        if self.maximize is not Maximized.SEQ_LEN:
+            if self.batch_size is not None:
+                raise UsageError(
+                    "--batch-size is for --maximize seq-len: add that, or leave it out for the largest batch"
+                )
+            return
+        wants = (
+            "--seq-len" if self.knobs.seq_len is not None
+            else "--search seq-len=…" if "seq_len" in dict(self.searched)
+            else "--script" if self.script is not None
+            else "--device cpu" if self.device == "cpu"
+            else "--global-batch" if self.knobs.global_batch is not None
+            else None
+        )  # fmt: skip
+        if wants is not None:
+            raise UsageError(f"--maximize seq-len cannot be combined with {wants}: drop one of them")
 
     def _require_prediction(self) -> None:
         """Refuses what measures, since a trial runs one rank, without its peers."""

@@ -25,12 +25,13 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.advice import Advice, Adviser
 from autofit.search.agenda import Goal
-from autofit.settings.goals import Objective
+from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
+from autofit.tuning.longest import at_their_longest
 from autofit.tuning.result import BatchKinds, Best, CardAnswer, CardResults, Recommended, TuneResult
 from autofit.tuning.scope import (
     as_the_script_has_it,
@@ -245,6 +246,16 @@ def _predict(
     with predictor.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)
+        if settings.maximize is Maximized.SEQ_LEN:
+            space, on_sizes = at_their_longest(
+                space,
+                target,
+                predictor,
+                batch_size=settings.batch_size or 1,
+                allows_long=settings.setup.allows_long,
+                risk=settings.risk,
+            )
+            left_out = (*on_sizes, *left_out)
         predictor.expect_curves(space.settings)
         if target.probe is not Probe.CPU:
             predictor.prepare(space.settings[0], target.card, space.min_batch)

@@ -21,7 +21,7 @@ SEARCH = combined(
     CONV_ALGOS_OPTION,
     KNOBS,
     SEARCH_KNOBS,
-    setting("max-batch"),
+    settings("maximize", "batch-size", "max-batch"),
     KEPT_FREE,
     settings("risk", "objective", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"),
 )

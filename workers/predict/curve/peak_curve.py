@@ -50,6 +50,11 @@ class StepCurve(ABC):
         """The step at a batch size."""
         ...
 
+    @property
+    def any_trace(self) -> Trace:
+        """A trace of the step, at whatever size."""
+        return self.at(TRACED_BATCH_SIZES[0]).trace
+
     def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
         """The step at a batch size under conditions."""
         return StepOnCard(self.at(batch_size), conditions)
@@ -80,6 +85,11 @@ class PeakCurve(StepCurve):
                 lines in the batch size.
         """
         return cls(StepLines.through(traces))
+
+    @property
+    def any_trace(self) -> Trace:
+        """The first of the traces."""
+        return self.trace
 
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""

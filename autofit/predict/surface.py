@@ -1,0 +1,49 @@
+"""Predicted peaks of one knob setting on one card, by batch size and size of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autofit.errors import UsageError
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.estimate import Estimate
+
+
+class PredictedSurface:
+    """Predicted peaks of one knob setting on one card: `surface(batch_size, size)` is an `Estimate`.
+
+    `autofit.peak_surface` makes one. It costs five traces for sizes that leave one remainder when divided by
+    what sizes are multiples of, such as 64 tokens, and three for batches of one sample, which may differ.
+    After those a point costs milliseconds.
+
+    Args:
+        curve_at: from a size, and whether batches are of one sample, the curve there.
+    """
+
+    def __init__(self, curve_at: Callable[[int, bool], PredictedCurve]) -> None:
+        self._curve_at = curve_at
+        self._curves: dict[tuple[int, bool], PredictedCurve] = {}
+
+    def __call__(self, batch_size: int, size: int) -> Estimate:
+        """Predicts one point.
+
+        Args:
+            batch_size: 1 or more.
+            size: of a sample, such as tokens; 1 or more.
+
+        Raises:
+            UsageError: one of them is below 1.
+            WorkloadFailedError: the workload fails with samples of such a size, or cannot be predicted.
+        """
+        if batch_size < 1:
+            raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
+        return self.curve(size, batch_size)(batch_size)
+
+    def curve(self, size: int, batch_size: int) -> PredictedCurve:
+        """The curve at a size of a sample that knows a batch size."""
+        if size < 1:
+            raise UsageError(f"the size of a sample must be a whole number, 1 or more; got {size}")
+        key = size, batch_size == 1
+        if key not in self._curves:
+            self._curves[key] = self._curve_at(*key)
+        return self._curves[key]

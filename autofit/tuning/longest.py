@@ -1,0 +1,153 @@
+"""How large a sample may be at one batch size: `--maximize seq-len`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from autofit.errors import UsageError
+from autofit.hardware.card import Card
+from autofit.predict.predictor import Predictor
+from autofit.predict.surface import PredictedSurface
+from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
+from autofit.search.curves import CachedCurve, Curve
+from autofit.search.space import SearchSpace
+from autofit.settings.goals import Risk
+from autofit.settings.target import Target
+from autofit.settings.words import in_words
+from autofit.units import format_bytes
+from workers.knobs import Knobs
+from workers.trace import SampleSize
+
+_MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
+_SAME_PEAK = 0.002  # of it, by which two count as one
+_NEVER_FITS = 1 << 62
+
+
+def at_their_longest(
+    space: SearchSpace,
+    target: Target,
+    predictor: Predictor,
+    *,
+    batch_size: int,
+    allows_long: bool,
+    risk: Risk,
+) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space of the same settings, each with the largest samples that fit at a batch size.
+
+    Returns:
+        That space, from the batch size on, and why no larger samples fit, a sentence each.
+
+    Raises:
+        UsageError: the workload makes samples of one size.
+        WorkloadFailedError: the workload fails, or cannot be predicted.
+    """
+    found, notes = {}, []
+    for knobs in space.settings:
+        search = _Search(predictor, knobs, target.card, batch_size, risk=risk)
+        sizes = _sizes(predictor.trace(knobs, batch_size).sample, allows_long=allows_long)
+        longest, note = search.longest(sizes, target.budget.usable_bytes)
+        found[knobs] = dataclasses.replace(knobs, seq_len=longest)
+        if note not in notes:
+            notes.append(note)
+    sizes_found = tuple(dict.fromkeys(knobs.seq_len for knobs in found.values()))
+    widened = dataclasses.replace(
+        space,
+        choices={**space.choices, "seq_len": sizes_found},
+        left_out=frozenset(),
+        min_batch=batch_size,
+        max_batch=max(batch_size, space.max_batch),
+    )
+    left_out = frozenset(widened.settings) - frozenset(found.values())
+    return dataclasses.replace(widened, left_out=left_out), tuple(notes)
+
+
+def _sizes(sample: SampleSize | None, *, allows_long: bool) -> tuple[int, ...]:
+    """The sizes of interest, ascending: multiples of what nothing but them is rounded to."""
+    if sample is None:
+        raise UsageError(
+            "--maximize seq-len: the workload makes samples of one size; let its make_batch take a keyword "
+            "size (make_batch(batch_size, device, *, size=512))"
+        )
+    most = sample.multiple * _MOST_MULTIPLES
+    if sample.longest is not None and not allows_long:
+        most = sample.longest
+    return tuple(range(sample.multiple, most + 1, sample.multiple)) or (most,)
+
+
+class _Search:
+    """Finds the largest samples of one setting at one batch size."""
+
+    def __init__(
+        self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk
+    ) -> None:
+        self._predictor = predictor
+        self._knobs = knobs
+        self._card = card
+        self._batch_size = batch_size
+        self._risk = risk
+        self._surface = predictor.surface(knobs, card, risk=risk)
+
+    def longest(self, sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, str]:
+        """The largest of some sizes that fits, the smallest where none does; and why none larger does."""
+        curve: Curve = CachedCurve(_Sizes(self._surface, self._batch_size))
+        scan = largest_fitting_batch(curve, budget_bytes, sizes=sizes)
+        longest, failing = scan.largest_batch, scan.first_failing_batch
+        if not self._is_so(longest or sizes[0]):  # from some size on the step is another
+            curve = CachedCurve(_TracedSizes(self))
+            longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
+            failing = next((size for size in sizes if size > (longest or 0)), None)
+        if longest is None:
+            return sizes[0], f"not even {in_words('seq_len', sizes[0])} fits at batch {self._batch_size}"
+        what = f"{in_words('seq_len', longest)} is the longest at batch {self._batch_size}"
+        if failing is None:
+            return longest, f"{what}: it is all that the model was made for"
+        needed_bytes = curve.peak_reserved_bytes(failing)
+        if needed_bytes == _NEVER_FITS:
+            return longest, f"{what}: {failing} is more than PyTorch's kernels take"
+        needed, over = format_bytes(needed_bytes), format_bytes(needed_bytes - budget_bytes)
+        return (
+            longest,
+            f"{what}: {failing} is predicted to reserve {needed}, {over} over the budget",
+        )
+
+    def peak_bytes(self, size: int) -> int:
+        """The peak at a size, from a trace there."""
+        knobs = dataclasses.replace(self._knobs, seq_len=size)
+        curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
+        return curve.peak_reserved_bytes(self._batch_size)
+
+    def _is_so(self, size: int) -> bool:
+        """Whether a trace at a size has the peak that the surface has there."""
+        expected = self._surface.curve(size, self._batch_size).peak_reserved_bytes(self._batch_size)
+        return math.isclose(self.peak_bytes(size), expected, rel_tol=_SAME_PEAK)
+
+
+class _Sizes:
+    """The peaks of a surface at one batch size, by the size of a sample."""
+
+    def __init__(self, surface: PredictedSurface, batch_size: int) -> None:
+        self._surface = surface
+        self._batch_size = batch_size
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        curve = self._surface.curve(batch_size, self._batch_size)
+        if curve.why_refused(self._batch_size) is not None:
+            return _NEVER_FITS
+        return curve.peak_reserved_bytes(self._batch_size, stop_above_bytes=stop_above_bytes)
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        return self._surface.curve(batch_size, self._batch_size).lower_bound_bytes(self._batch_size)
+
+
+class _TracedSizes:
+    """The same, a trace for each size."""
+
+    def __init__(self, search: _Search) -> None:
+        self._search = search
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
+        return self._search.peak_bytes(batch_size)
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        return self._search.peak_bytes(batch_size)
