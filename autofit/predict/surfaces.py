@@ -9,7 +9,7 @@ from workers.knobs import Knobs
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from workers.predict.curve.peak_surface import PeakSurface
 from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.trace import Trace
+from workers.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
 _DEGREES = (1, 2)  # of texts, and of images
@@ -33,6 +33,7 @@ class Surfaces:
         self._trace = trace
         self._expect = expect
         self._wanted: dict[Knobs, set[int]] = {}
+        self._samples: dict[Knobs, SampleSize] = {}
         self._made: dict[tuple[Knobs, int, tuple[int, ...]], PeakSurface | None] = {}
 
     def want(self, settings: Iterable[Knobs]) -> None:
@@ -53,8 +54,7 @@ class Surfaces:
         assert knobs.seq_len is not None
         own = knobs.seq_len
         wanted = self._wanted[_of_any_size(knobs)]
-        sample = self._trace(knobs, TRACED_BATCH_SIZES[0]).sample
-        multiple = 1 if sample is None else sample.multiple
+        multiple = self._sample(knobs, 1).multiple
         sizes = sorted(size for size in wanted if (size - own) % multiple == 0)
         surface = self._surface(knobs, multiple, TRACED_BATCH_SIZES, tuple(sizes))
         return None if surface is None else surface.at(own)
@@ -65,14 +65,22 @@ class Surfaces:
         Args:
             batch_sizes: three; or one, at which alone the surface is known.
         """
-        sample = self._trace(knobs, batch_sizes[0]).sample
+        sample = self._sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
-        assert sample is not None
         multiple, remainder = sample.multiple, knobs.seq_len % sample.multiple
         is_short = sample.longest is not None and sample.longest < multiple * (_MULTIPLES[-1] + 1)
         places = _SHORT_MULTIPLES if is_short else _MULTIPLES
         sizes = tuple(multiple * place + remainder for place in places)
         return self._surface(knobs, multiple, batch_sizes, sizes)
+
+    def _sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
+        """What is known of the sizes, from the first trace that is asked for it."""
+        key = _of_any_size(knobs)
+        if key not in self._samples:
+            sample = self._trace(knobs, batch_size).sample
+            assert sample is not None, "a workload without sizes refuses to be traced at one"
+            self._samples[key] = sample
+        return self._samples[key]
 
     def _surface(
         self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from autofit.errors import UsageError
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
 from autofit.predict.surface import PredictedSurface
-from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
+from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
@@ -20,6 +21,7 @@ from workers.knobs import Knobs
 from workers.trace import SampleSize
 
 _MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
+_NUM_BEYOND = 8  # sizes that are looked at, as peaks do not rise with every one
 _SAME_PEAK = 0.002  # of it, by which two count as one
 _NEVER_FITS = 1 << 62
 
@@ -75,6 +77,22 @@ def _sizes(sample: SampleSize | None, *, allows_long: bool) -> tuple[int, ...]:
     return tuple(range(sample.multiple, most + 1, sample.multiple)) or (most,)
 
 
+def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
+    """The largest size that fits, none of a few beyond it doing so; None where not even the first does."""
+    longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
+    while longest is not None:
+        first = sizes.index(longest) + 1
+        beyond = [
+            size
+            for size in sizes[first : first + _NUM_BEYOND]
+            if curve.peak_reserved_bytes(size, stop_above_bytes=budget_bytes) <= budget_bytes
+        ]
+        if not beyond:
+            break
+        longest = beyond[-1]
+    return longest
+
+
 class _Search:
     """Finds the largest samples of one setting at one batch size."""
 
@@ -91,15 +109,14 @@ class _Search:
     def longest(self, sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, str]:
         """The largest of some sizes that fits, the smallest where none does; and why none larger does."""
         curve: Curve = CachedCurve(_Sizes(self._surface, self._batch_size))
-        scan = largest_fitting_batch(curve, budget_bytes, sizes=sizes)
-        longest, failing = scan.largest_batch, scan.first_failing_batch
+        longest = _largest(curve, budget_bytes, sizes)
         if not self._is_so(longest or sizes[0]):  # from some size on the step is another
             curve = CachedCurve(_TracedSizes(self))
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
-            failing = next((size for size in sizes if size > (longest or 0)), None)
         if longest is None:
             return sizes[0], f"not even {in_words('seq_len', sizes[0])} fits at batch {self._batch_size}"
         what = f"{in_words('seq_len', longest)} is the longest at batch {self._batch_size}"
+        failing = next((size for size in sizes if size > longest), None)
         if failing is None:
             return longest, f"{what}: it is all that the model was made for"
         needed_bytes = curve.peak_reserved_bytes(failing)

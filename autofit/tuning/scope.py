@@ -12,7 +12,7 @@ from autofit.predict.predictor import UNPREDICTABLE, Predictor
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for
-from autofit.settings.goals import Objective
+from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
@@ -72,8 +72,9 @@ def search_space(
     combinations = list(_combinations(fixed, searched))
     for knobs in combinations:
         predictor.expect(knobs, sizes[:1])
-    # Nearly always the first size runs; on the CPU an algorithm has its own traces.
-    predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
+    if settings.maximize is not Maximized.SEQ_LEN:  # whose curves are of samples that are to be found yet
+        # Nearly always the first size runs; on the CPU an algorithm has its own traces.
+        predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
     if settings.conv_algos is None and predictor.convolves is False:
