@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from autofit.predict.surface import PredictedSurface
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
+    from autofit.settings.lengths import BatchLengths, worst_case_lengths
     from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
-    from autofit.training.lengths import BatchLengths, worst_case_lengths
     from autofit.training.probe_step import StepPeak, probe_step
     from autofit.tuning.result import Best, FrontierEntry, TuneResult
     from workers.knobs import Knobs
@@ -74,7 +74,7 @@ __all__ = [
 # Where each name comes from, imported when it is first asked for: what a command needs first, the process
 # of its predictions, starts before all that.
 _PLACES = {
-    "BatchLengths": "autofit.training.lengths",
+    "BatchLengths": "autofit.settings.lengths",
     "Best": "autofit.tuning.result",
     "Breakdown": "autofit.predict.estimate",
     "CheckResult": "autofit.questions.check",
@@ -102,7 +102,7 @@ _PLACES = {
     "probe_step": "autofit.training.probe_step",
     "register_kernel": "autofit.training.kernels",
     "tune": "autofit.api",
-    "worst_case_lengths": "autofit.training.lengths",
+    "worst_case_lengths": "autofit.settings.lengths",
 }
 
 

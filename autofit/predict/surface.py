@@ -7,6 +7,9 @@ from collections.abc import Callable
 from autofit.errors import UsageError
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
+from autofit.search.curves import Curve
+
+NEVER_FITS = 1 << 62  # stands for the peak of what cannot be run, in bytes
 
 
 class PredictedSurface:
@@ -47,3 +50,22 @@ class PredictedSurface:
         if key not in self._curves:
             self._curves[key] = self._curve_at(*key)
         return self._curves[key]
+
+    def along_sizes(self, batch_size: int) -> Curve:
+        """The peaks at one batch size, by the size of a sample in place of the batch's."""
+        return _AlongSizes(self, batch_size)
+
+
+class _AlongSizes:
+    def __init__(self, surface: PredictedSurface, batch_size: int) -> None:
+        self._surface = surface
+        self._batch_size = batch_size
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        curve = self._surface.curve(batch_size, self._batch_size)
+        if curve.why_refused(self._batch_size) is not None:
+            return NEVER_FITS
+        return curve.peak_reserved_bytes(self._batch_size, stop_above_bytes=stop_above_bytes)
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        return self._surface.curve(batch_size, self._batch_size).lower_bound_bytes(self._batch_size)

@@ -24,6 +24,21 @@ class Objective(StrEnum):
     THROUGHPUT = "throughput"
 
 
+class Batching(StrEnum):
+    """How a loader makes batches of samples of different lengths.
+
+    Attributes:
+        SHUFFLED: of any samples, padded to the longest of them.
+        GROUPED: of samples of about one length, as transformers' `group_by_length` does it: the longest
+            sample of all is in the first batch (`get_length_grouped_indices`, trainer_pt_utils.py).
+        PACKED: all are as long as the longest sample, filled up with others.
+    """
+
+    SHUFFLED = "shuffled"
+    GROUPED = "grouped"
+    PACKED = "packed"
+
+
 class Maximized(StrEnum):
     """What is made as large as fits: the batch, or at one batch the size of a sample."""
 

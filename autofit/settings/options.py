@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
-from autofit.settings.goals import Maximized, Objective, Risk
+from autofit.settings.goals import Batching, Maximized, Objective, Risk
+from autofit.settings.lengths_file import read_lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.setup import MODES, PARALLEL_KINDS, Parallel
@@ -276,6 +277,25 @@ _SEARCH = (
         help="The batch size at which --maximize seq-len looks for the longest samples.",
         default="1",
         metavar="N",
+        of_search=True,
+    ),
+    Option(
+        name="lengths",
+        field="lengths",
+        read=lambda value: read_lengths(str(value)),
+        help="The tokens of each sample of the data, one number a line, or FILE:COLUMN of a CSV, JSON lines "
+        "or Parquet table: the batch is made for the longest, and it is told when a larger one would fail.",
+        metavar="FILE",
+        of_search=True,
+    ),
+    Option(
+        name="batching",
+        field="batching",
+        read=values.batching,
+        help="How batches are made of samples of different lengths: shuffled and padded, grouped by length, "
+        "or packed.",
+        default="shuffled",
+        choices=tuple(Batching),
         of_search=True,
     ),
     Option(

@@ -14,7 +14,8 @@ from autofit.hardware.budget import DEFAULT_MARGIN, Budget, budget_of
 from autofit.hardware.card import Card, card_named
 from autofit.hardware.gpus import Gpu
 from autofit.settings import values
-from autofit.settings.goals import Maximized, Objective, Risk
+from autofit.settings.goals import Batching, Maximized, Objective, Risk
+from autofit.settings.lengths import BatchLengths
 from workers.knobs import Knobs
 from workers.setup import Setup
 
@@ -44,6 +45,9 @@ class TuneSettings:
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
         maximize: what is made as large as fits.
         batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
+        lengths: of the samples of the data, whose longest decides the size of a sample; None where that is
+            not asked.
+        batching: how batches are made of them.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
@@ -88,6 +92,8 @@ class TuneSettings:
     setup: Setup = field(default_factory=Setup)
     maximize: Maximized = Maximized.BATCH_SIZE
     batch_size: int | None = None
+    lengths: BatchLengths | None = None
+    batching: Batching = Batching.SHUFFLED
     max_batch: int = 65536
     margin: Decimal = DEFAULT_MARGIN
     reserve_bytes: int = 0
@@ -154,8 +160,24 @@ class TuneSettings:
                 "--probe measure"
             )
 
+    @property
+    def sized_knobs(self) -> Knobs:
+        """The knobs with the size of a sample that the data decide, where they do."""
+        lengths = self.capped_lengths
+        return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
+
+    @property
+    def capped_lengths(self) -> BatchLengths | None:
+        """The lengths of the data, longer samples cut to `--seq-len`."""
+        limit = self.knobs.seq_len
+        return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
+
     def _require_one_size(self) -> None:
         """Refuses what contradicts that the longest samples are looked for, at one batch size."""
+        if self.lengths is None and self.batching is not Batching.SHUFFLED:
+            raise UsageError("--batching is about the lengths of your data: give them with --lengths FILE")
+        if self.lengths is not None:
+            self._require_lengths_alone()
         if self.maximize is not Maximized.SEQ_LEN:
             if self.batch_size is not None:
                 raise UsageError(
@@ -167,11 +189,23 @@ class TuneSettings:
             else "--search seq-len=…" if "seq_len" in dict(self.searched)
             else "--script" if self.script is not None
             else "--device cpu" if self.device == "cpu"
+            else "--lengths" if self.lengths is not None
             else "--global-batch" if self.knobs.global_batch is not None
             else None
         )  # fmt: skip
         if wants is not None:
             raise UsageError(f"--maximize seq-len cannot be combined with {wants}: drop one of them")
+
+    def _require_lengths_alone(self) -> None:
+        wants = (
+            "--search seq-len=…" if "seq_len" in dict(self.searched)
+            else "--script" if self.script is not None
+            else "--device cpu" if self.device == "cpu"
+            else "--global-batch" if self.knobs.global_batch is not None
+            else None
+        )  # fmt: skip
+        if wants is not None:
+            raise UsageError(f"--lengths cannot be combined with {wants}: drop one of them")
 
     def _require_prediction(self) -> None:
         """Refuses what measures, since a trial runs one rank, without its peers."""

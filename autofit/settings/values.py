@@ -15,7 +15,7 @@ from typing import Any
 from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
-from autofit.settings.goals import Maximized, Objective, Risk
+from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
@@ -192,6 +192,11 @@ def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 def risk(value: Any) -> Risk:
     """A risk by its name."""
     return Risk(one_of(tuple(Risk))(value))
+
+
+def batching(value: Any) -> Batching:
+    """How batches are made, by its name."""
+    return Batching(one_of(tuple(Batching))(value))
 
 
 def maximized(value: Any) -> Maximized:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from autofit.errors import UsageError
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
-from autofit.predict.surface import PredictedSurface
+from autofit.predict.surface import NEVER_FITS
 from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.search.space import SearchSpace
@@ -23,7 +23,6 @@ from workers.trace import SampleSize
 _MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
 _NUM_BEYOND = 8  # sizes that are looked at, as peaks do not rise with every one
 _SAME_PEAK = 0.002  # of it, by which two count as one
-_NEVER_FITS = 1 << 62
 
 
 def at_their_longest(
@@ -108,7 +107,7 @@ class _Search:
 
     def longest(self, sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, str]:
         """The largest of some sizes that fits, the smallest where none does; and why none larger does."""
-        curve: Curve = CachedCurve(_Sizes(self._surface, self._batch_size))
+        curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size))
         longest = _largest(curve, budget_bytes, sizes)
         if not self._is_so(longest or sizes[0]):  # from some size on the step is another
             curve = CachedCurve(_TracedSizes(self))
@@ -120,7 +119,7 @@ class _Search:
         if failing is None:
             return longest, f"{what}: it is all that the model was made for"
         needed_bytes = curve.peak_reserved_bytes(failing)
-        if needed_bytes == _NEVER_FITS:
+        if needed_bytes == NEVER_FITS:
             return longest, f"{what}: {failing} is more than PyTorch's kernels take"
         needed, over = format_bytes(needed_bytes), format_bytes(needed_bytes - budget_bytes)
         return (
@@ -140,25 +139,8 @@ class _Search:
         return math.isclose(self.peak_bytes(size), expected, rel_tol=_SAME_PEAK)
 
 
-class _Sizes:
-    """The peaks of a surface at one batch size, by the size of a sample."""
-
-    def __init__(self, surface: PredictedSurface, batch_size: int) -> None:
-        self._surface = surface
-        self._batch_size = batch_size
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        curve = self._surface.curve(batch_size, self._batch_size)
-        if curve.why_refused(self._batch_size) is not None:
-            return _NEVER_FITS
-        return curve.peak_reserved_bytes(self._batch_size, stop_above_bytes=stop_above_bytes)
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._surface.curve(batch_size, self._batch_size).lower_bound_bytes(self._batch_size)
-
-
 class _TracedSizes:
-    """The same, a trace for each size."""
+    """Peaks at one batch size by the size of a sample, a trace for each."""
 
     def __init__(self, search: _Search) -> None:
         self._search = search

@@ -12,6 +12,7 @@ from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
 from autofit.questions.advice import Advice
+from autofit.questions.late_failure import LengthsAnswer
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
@@ -152,6 +153,7 @@ class TuneResult:
         versions: the versions of autofit, PyTorch and others.
         estimate: the prediction for the best batch or, when nothing fits, for the smallest.
         cards: with `gpu_mem`, the answer for each card that is sold with this memory.
+        lengths: with `--lengths`, what the lengths of the data mean for its batches.
         batch_kinds: how far typical and worst batches get, where the workload makes both.
         num_ranks: the ranks of `DistributedDataParallel`, of which the answer is for one; 1 without it.
         conv_plan: the algorithm of every layer, where `mixed` is the best.
@@ -181,6 +183,7 @@ class TuneResult:
     versions: dict[str, str] = field(default_factory=dict)
     estimate: Estimate | None = None
     cards: tuple[CardAnswer, ...] = ()
+    lengths: LengthsAnswer | None = None
     batch_kinds: BatchKinds | None = None
     num_ranks: int = 1
     conv_plan: ConvPlan | None = None
@@ -264,6 +267,7 @@ class TuneResult:
             "unknowns": [dataclasses.asdict(each) for each in self.unknowns],
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
+            "lengths": None if self.lengths is None else dataclasses.asdict(self.lengths),
             "num_ranks": self.num_ranks,
             "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),

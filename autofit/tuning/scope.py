@@ -67,7 +67,7 @@ def search_space(
     """
     from autofit.search.space import SearchSpace
 
-    fixed, searched = settings.knobs, dict(settings.searched)
+    fixed, searched = settings.sized_knobs, dict(settings.searched)
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
     combinations = list(_combinations(fixed, searched))
     for knobs in combinations:

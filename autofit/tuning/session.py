@@ -24,6 +24,7 @@ from autofit.predict.confidence import shipped_residuals
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.advice import Advice, Adviser
+from autofit.questions.late_failure import LengthsAnswer, of_lengths
 from autofit.search.agenda import Goal
 from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target, gpu_label, resolve_target
@@ -353,6 +354,7 @@ def _answer(
         versions=versions(),
         estimate=_estimate(curves, space, best),
         cards=_cards(settings, space, curves, best, emit),
+        lengths=_lengths(settings, predicted, best),
         batch_kinds=kinds,
         num_ranks=settings.setup.num_ranks,
         conv_plan=None
@@ -366,6 +368,23 @@ def _answer(
         stopped_by=frontier.stopped_by,
         wall_seconds=time.monotonic() - predicted.started,
         answered_seconds=time.time(),
+    )
+
+
+def _lengths(settings: TuneSettings, predicted: _Predicted, best: Best | None) -> LengthsAnswer | None:
+    """What the lengths of the data mean for the batches of the best setting."""
+    lengths = settings.capped_lengths
+    if lengths is None:
+        return None
+    knobs = predicted.space.settings[0] if best is None else best.knobs
+    surface = predicted.predictor.surface(knobs, predicted.target.card, risk=settings.risk)
+    return of_lengths(
+        lengths,
+        surface,
+        largest_batch=None if best is None else best.batch_size,
+        max_batch=settings.max_batch,
+        batching=settings.batching,
+        budget_bytes=predicted.target.budget.usable_bytes,
     )
 
 

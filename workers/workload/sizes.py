@@ -41,8 +41,8 @@ def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Call
     longest = workload.max_size
     if longest is not None and size > longest and not allows_long:
         raise InapplicableError(
-            f"--seq-len {size} is beyond the {longest} positions of {name}: ask for {longest} or less, or "
-            "add --allow-long"
+            f"samples of {size} are beyond the {longest} positions of {name}: ask for --seq-len {longest} or "
+            "less, or add --allow-long"
         )
     takers: dict[str, Callable[..., Any]] = {
         "make_batch": workload.make_batch,

@@ -14,7 +14,13 @@ from autofit.cli.text import output
 from autofit.cli.text.advice import print_fitting, what_may_help
 from autofit.cli.text.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.text.script_lines import call_lines, script_lines
-from autofit.cli.text.tune_sections import print_measured, print_plan, print_pruned, print_risks
+from autofit.cli.text.tune_sections import (
+    print_lengths,
+    print_measured,
+    print_plan,
+    print_pruned,
+    print_risks,
+)
 from autofit.hardware.budget import outside_allocator
 from autofit.report.answer import answer_in_words
 from autofit.report.words import assumptions
@@ -52,6 +58,7 @@ def print_result(
             at = f"{chosen.batch_size}{with_setting(result.setting_names[chosen.knobs])}"
             heading(console, f"Where the memory goes at batch {at}, predicted")
             output.print_memory(console, estimate)
+    print_lengths(console, result)
     print_pruned(console, result)
     print_plan(console, result)
     print_measured(console, result)

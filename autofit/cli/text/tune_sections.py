@@ -37,6 +37,45 @@ _NO_PLANS = (
 _NO_CONVOLUTIONS = ("it would thrash", "it would run out of memory")
 
 
+def print_lengths(console: Console, result: TuneResult) -> None:
+    """The batches of the user's data, and when in an epoch one would come that does not fit."""
+    found = result.lengths
+    if found is None:
+        return
+    heading(
+        console,
+        f"{found.num_samples:,} samples, {found.batching}: {found.median_length:,} tokens in the median, "
+        f"{found.longest:,} at most",
+    )
+    table = headed(
+        ("batch", "right"),
+        ("padded to,\non average", "right"),
+        ("fits up\nto", "right"),
+        ("samples\ntoo long", "right"),
+        ("epochs that\nrun out", "right"),
+        ("in half of\nthem by batch", "right"),
+    )
+    for row in found.by_batch:
+        table.add_row(
+            f"{row.batch_size:,}",
+            f"{row.typical_length:,}",
+            "–" if row.longest_fitting is None else f"{row.longest_fitting:,}",
+            f"{row.num_too_long:,}",
+            _percent(row.probability),
+            "–" if row.median_batch is None else f"{row.median_batch:,} of {row.num_batches:,}",
+        )
+    console.print(indented(table))
+    if found.capped_batch is not None:
+        console.print(
+            f"Cut to {found.cap_length:,} tokens, which 99 % of the samples keep to, batch "
+            f"{found.capped_batch:,} always fits."
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 or share == 0 else f"{share:.2%}"
+
+
 def print_measured(console: Console, result: TuneResult) -> None:
     """The largest batch of every setting as it ran, and the throughput knee; nothing of a prediction."""
     timed = [entry for entry in result.frontier if entry.samples_per_second is not None]

@@ -12,7 +12,8 @@ import pytest
 
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.hardware.gpus import find_gpu
-from autofit.settings.goals import Objective, Risk
+from autofit.settings.goals import Batching, Maximized, Objective, Risk
+from autofit.settings.lengths import worst_case_lengths
 from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
@@ -22,6 +23,9 @@ from workers.setup import Parallel, Setup
 
 GIB = 1024**3
 
+LENGTHS = str(Path(__file__).parents[2] / "data" / "lengths.txt")
+# What an option means nothing without.
+NEEDED = {"batch-size": {"maximize": "seq-len"}, "batching": {"lengths": LENGTHS}}
 # Option, its text, the field and what the field holds.
 EXAMPLES = [
     ("model", "pkg.mod:net", "model", "pkg.mod:net"),
@@ -65,6 +69,10 @@ EXAMPLES = [
     ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
+    ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),
+    ("batch-size", "4", "batch_size", 4),
+    ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9], multiple=64)),
+    ("batching", "packed", "batching", Batching.PACKED),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
@@ -154,7 +162,7 @@ def test_a_setting_is_read_alike_from_call_environment_and_file(
     variable = "AUTOFIT_" + option.upper().replace("-", "_")
     of_script = OPTIONS[option].of_scripts
     model = {"script": "train.py"} if of_script else {"model": "davenet"}
-    model = {} if option in ("model", "script") else model
+    model = {} if option in ("model", "script") else {**model, **NEEDED.get(option, {})}
     from_call = resolve_settings({**model, option.replace("-", "_"): text}, {}, None)
     from_environment = resolve_settings(model, {variable: text}, None)
     from_file = resolve_settings(model, {}, toml(f'[tune]\n{option} = "{text}"\n'))

@@ -46,7 +46,7 @@ def test_samples_of_one_size_have_no_other():
 def test_samples_beyond_what_a_model_was_made_for_are_allowed_on_request():
     short = workload(max_size=32)
     with pytest.raises(
-        InapplicableError, match="--seq-len 40 is beyond the 32 positions of words: ask for 32"
+        InapplicableError, match="samples of 40 are beyond the 32 positions of words: ask for --seq-len 32"
     ):
         with_overrides(short, Knobs(seq_len=40))
     assert with_overrides(short, Knobs(seq_len=40), Setup(allows_long=True)).make_batch(1, CPU).shape == (

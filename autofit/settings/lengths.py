@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 import math
 import operator
@@ -70,6 +71,36 @@ class BatchLengths:
         shares = (upper - lower for lower, upper in itertools.pairwise([0.0, *within]))
         expected = math.fsum(length * share for length, share in zip(self.lengths, shares, strict=True))
         return self._padded(math.ceil(round(expected, 6)))  # before a rounding error adds one
+
+    def longest_of(self, share: float) -> int:
+        """The length that this share of the samples, above 0 and up to 1, is not longer than."""
+        rank = max(1, math.ceil(share * self.num_samples - 1e-9))
+        return self.lengths[bisect.bisect_left(self.num_up_to, rank)]
+
+    def num_beyond(self, length: int) -> int:
+        """The number of samples that are longer once they are padded."""
+        place = bisect.bisect_right(self.lengths, length // self.multiple * self.multiple)
+        return self.num_samples - (self.num_up_to[place - 1] if place else 0)
+
+    def probability_by(self, batch: int, batch_size: int, length: int) -> float:
+        """How likely one of the first batches of a shuffled epoch is padded to more than a length.
+
+        Exact: samples are drawn without replacement.
+
+        Args:
+            batch: so many batches; the last of an epoch may be smaller.
+        """
+        num_drawn = min(batch * batch_size, self.num_samples)
+        return 1.0 - _share_within(self.num_samples - self.num_beyond(length), self.num_samples, num_drawn)
+
+    def capped(self, length: int) -> BatchLengths:
+        """The same, with longer samples cut to a length."""
+        kept = bisect.bisect_left(self.lengths, length)
+        if kept == len(self.lengths):
+            return self
+        return dataclasses.replace(
+            self, lengths=(*self.lengths[:kept], length), num_up_to=(*self.num_up_to[:kept], self.num_samples)
+        )
 
     def of(self, kind: str, batch_size: int) -> int:
         """The padded length for the `kind` that a `make_batch` is given: `"worst"` or `"typical"`.

@@ -13,7 +13,7 @@ import torch
 
 import autofit
 from autofit.errors import UsageError
-from autofit.training import lengths as module
+from autofit.settings import lengths as module
 
 LENGTHS = (12, 7, 7, 9, 31, 8, 10, 11)
 

@@ -1,0 +1,131 @@
+"""Which batches of a dataset fit, and when in an epoch one would come that does not."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+
+from autofit.predict.surface import PredictedSurface
+from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
+from autofit.search.curves import CachedCurve
+from autofit.settings.goals import Batching
+from autofit.settings.lengths import BatchLengths
+
+_LARGER = (1.25, 1.5, 2.0, 3.0, 4.0)  # batches that are looked at, over the largest that always fits
+_CAP = 0.99  # of the samples are not longer than the cap that is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateFailure:
+    """One batch size, and the batch of an epoch that would not fit.
+
+    Attributes:
+        typical_length: that batches are padded to on average.
+        longest_fitting: the longest padded samples that fit in a batch of this size; None where none do.
+        num_too_long: how many samples are longer.
+        num_batches: of an epoch.
+        probability: that an epoch has a batch that does not fit.
+        median_batch: the batch by which it has come in half of the epochs; None where it seldom comes.
+    """
+
+    batch_size: int
+    typical_length: int
+    longest_fitting: int | None
+    num_too_long: int
+    num_batches: int
+    probability: float
+    median_batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsAnswer:
+    """What the lengths of a dataset mean for its batches, lengths in tokens.
+
+    Attributes:
+        batching: how batches are made.
+        longest, median_length, cap_length: of all samples, of half of them, and of 99 %.
+        by_batch: the largest batch that always fits, and larger ones.
+        capped_batch: the largest batch with samples cut to `cap_length`; None where none fits.
+    """
+
+    batching: Batching
+    num_samples: int
+    longest: int
+    median_length: int
+    cap_length: int
+    by_batch: tuple[LateFailure, ...]
+    capped_batch: int | None
+
+
+def of_lengths(
+    lengths: BatchLengths,
+    surface: PredictedSurface,
+    *,
+    largest_batch: int | None,
+    max_batch: int,
+    batching: Batching,
+    budget_bytes: int,
+) -> LengthsAnswer:
+    """Holds the batches of a dataset against a budget.
+
+    Args:
+        surface: of the setting that they are trained with.
+        largest_batch: that fits with the longest sample; None where none does.
+        max_batch: the cap of the search.
+    """
+    cap = lengths.longest_of(_CAP)
+    sizes = [] if largest_batch is None else [largest_batch]
+    larger = {math.ceil((largest_batch or 1) * factor) for factor in _LARGER}
+    sizes += sorted(each for each in larger if each not in sizes and each <= lengths.num_samples)
+    asked = sizes if batching is Batching.SHUFFLED or largest_batch is None else sizes[:1]
+    rows = []
+    for batch_size in asked:
+        longest = _longest_fitting(lengths, surface, batch_size, budget_bytes)
+        rows.append(_failure(lengths, batch_size, longest, batching))
+        if longest is None or longest < lengths.typical(batch_size):
+            break  # most batches of larger sizes do not fit
+    padded = lengths.capped(cap).worst(1)
+    curve = CachedCurve(surface.curve(padded, 2))
+    capped = largest_fitting_batch(curve, budget_bytes, max_batch=max_batch).largest_batch
+    return LengthsAnswer(
+        batching=batching,
+        num_samples=lengths.num_samples,
+        longest=lengths.lengths[-1],
+        median_length=lengths.longest_of(0.5),
+        cap_length=cap,
+        by_batch=tuple(rows),
+        capped_batch=capped,
+    )
+
+
+def _longest_fitting(
+    lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
+) -> int | None:
+    """The longest padded samples that fit in a batch."""
+    sizes = range(lengths.multiple, lengths.worst(batch_size) + 1, lengths.multiple)
+    curve = CachedCurve(surface.along_sizes(batch_size))
+    return nearly_largest_batch(curve, budget_bytes, sizes=tuple(sizes))
+
+
+def _failure(lengths: BatchLengths, batch_size: int, longest: int | None, batching: Batching) -> LateFailure:
+    num_batches = math.ceil(lengths.num_samples / batch_size)
+    limit = 0 if longest is None else longest
+
+    def probability_by(batch: int) -> float:
+        if batching is Batching.SHUFFLED:
+            return lengths.probability_by(batch, batch_size, limit)
+        return float(lengths.num_beyond(limit) > 0)  # the first batch has the longest sample
+
+    median = bisect.bisect_left(range(1, num_batches + 1), 0.5, key=probability_by) + 1
+    return LateFailure(
+        batch_size=batch_size,
+        typical_length=lengths.typical(batch_size)
+        if batching is Batching.SHUFFLED
+        else lengths.worst(batch_size),
+        longest_fitting=longest,
+        num_too_long=lengths.num_beyond(limit),
+        num_batches=num_batches,
+        probability=probability_by(num_batches),
+        median_batch=median if median <= num_batches else None,
+    )

@@ -1,0 +1,94 @@
+"""The lengths of a dataset's samples, from a file: `--lengths FILE`, or `FILE:COLUMN` of a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from autofit.errors import did_you_mean
+from autofit.settings.lengths import BatchLengths, worst_case_lengths
+from workers.documents import read_file
+
+MULTIPLE = 64  # tokens that lengths are rounded up to, as kernels of attention round them
+_MOST_BYTES = 1 << 30
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_lengths(text: str) -> BatchLengths:
+    """Reads a file of one number of tokens a line, or a column of a table: CSV, TSV, JSON lines, Parquet.
+
+    A column holds numbers, or lists such as `input_ids`, whose lengths count.
+
+    Raises:
+        ValueError: there is no such file or column, or it holds something else.
+    """
+    path, column = _path_and_column(text)
+    try:
+        values = _column(path, column) if column else _lines(path)
+        counts = [_length(value, number) for number, value in enumerate(values, start=1)]
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not counts:
+        raise ValueError(f"{path} is empty: give a number of tokens on each line")
+    return worst_case_lengths(counts, multiple=MULTIPLE)
+
+
+def _path_and_column(text: str) -> tuple[Path, str]:
+    if Path(text).exists() or ":" not in text:
+        return Path(text), ""
+    path, _, column = text.rpartition(":")
+    return Path(path), column
+
+
+def _lines(path: Path) -> list[str]:
+    lines = read_file(path, _MOST_BYTES).decode("utf-8", errors="replace").splitlines()
+    if path.suffix in (*_DELIMITERS, ".jsonl", ".parquet"):
+        raise ValueError(f"{path} is a table: name its column, as in {path}:input_ids")
+    return [line for line in lines if line.strip()]
+
+
+def _column(path: Path, column: str) -> Iterable[Any]:
+    if path.suffix == ".parquet":
+        return _of_parquet(path, column)
+    lines = read_file(path, _MOST_BYTES).decode("utf-8", errors="replace").splitlines()
+    delimiter = _DELIMITERS.get(path.suffix)
+    rows: Iterator[Any] = (
+        csv.DictReader(lines, delimiter=delimiter)
+        if delimiter
+        else (json.loads(line) for line in lines if line.strip())
+    )
+    return [_cell(row, column, path) for row in rows]
+
+
+def _cell(row: Any, column: str, path: Path) -> Any:
+    if not isinstance(row, dict) or column not in row:
+        names = tuple(row) if isinstance(row, dict) else ()
+        raise ValueError(f"{path} has no column {column!r}.{did_you_mean(column, names)}")
+    return row[column]
+
+
+def _of_parquet(path: Path, column: str) -> Iterable[Any]:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path} needs pyarrow: pip install pyarrow, or give a text file") from error
+    try:
+        names = parquet.read_schema(path).names
+        if column not in names:
+            raise ValueError(f"{path} has no column {column!r}.{did_you_mean(column, tuple(names))}")
+        values: list[Any] = parquet.read_table(path, columns=[column])[column].to_pylist()
+    except ArrowInvalid as error:
+        raise ValueError(f"{path} is no Parquet file") from error
+    return values
+
+
+def _length(value: Any, number: int) -> int:
+    if isinstance(value, list):
+        return max(1, len(value))
+    text = str(value).strip()
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise ValueError(f"line {number}, {text[:40]!r}, is no number of tokens: expected 1 or more")
+    return int(text)
