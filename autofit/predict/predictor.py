@@ -156,6 +156,10 @@ class Predictor:
 
         return PredictedSurface(curve_at)
 
+    def size_multiple(self, knobs: Knobs) -> int:
+        """How far sizes of a sample lie apart that differ in nothing that is rounded."""
+        return self._surfaces.sample(self._traced(knobs, 1), 1).multiple
+
     def step_at_size(self, knobs: Knobs, is_single: bool) -> StepCurve:
         """The curve at the size of a sample that knobs say, of batches of one sample or of several."""
         traced = self._traced(knobs, 1)

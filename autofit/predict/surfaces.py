@@ -54,7 +54,7 @@ class Surfaces:
         assert knobs.seq_len is not None
         own = knobs.seq_len
         wanted = self._wanted[_of_any_size(knobs)]
-        multiple = self._sample(knobs, 1).multiple
+        multiple = self.sample(knobs, 1).multiple
         sizes = sorted(size for size in wanted if (size - own) % multiple == 0)
         surface = self._surface(knobs, multiple, TRACED_BATCH_SIZES, tuple(sizes))
         return None if surface is None else surface.at(own)
@@ -65,7 +65,7 @@ class Surfaces:
         Args:
             batch_sizes: three; or one, at which alone the surface is known.
         """
-        sample = self._sample(_of_any_size(knobs), batch_sizes[0])
+        sample = self.sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
         multiple, remainder = sample.multiple, knobs.seq_len % sample.multiple
         is_short = sample.longest is not None and sample.longest < multiple * (_MULTIPLES[-1] + 1)
@@ -73,7 +73,7 @@ class Surfaces:
         sizes = tuple(multiple * place + remainder for place in places)
         return self._surface(knobs, multiple, batch_sizes, sizes)
 
-    def _sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
+    def sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
         """What is known of the sizes, from the first trace that is asked for it."""
         key = _of_any_size(knobs)
         if key not in self._samples:

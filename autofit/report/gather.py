@@ -22,7 +22,7 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
 from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
-from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node
+from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap
 from autofit.report.html.tables import breakdown_table, frontier_table
 from autofit.report.words import assumptions, evidence_phrase, rate
 from autofit.settings.goals import Risk
@@ -32,6 +32,7 @@ from autofit.units import format_bytes
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
+_NUM_HALVINGS = 5  # of the longest samples, in a map of sizes
 _BEYOND = 1.15  # how far beyond its boundary a curve is drawn
 
 
@@ -46,13 +47,14 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
     """
     budget, estimate = result.budget, result.estimate
     notes = [*budget.assumptions, *result.notes]
-    profile, curves = None, list[CurveLine]()
+    profile, curves, size_map = None, list[CurveLine](), None
     if result.device.kind == "cpu":
         notes.append("on the CPU there is no caching allocator: memory is measured, not simulated")
     elif estimate is not None:
         card = _card(result)
         try:
             curves = _without_repetition(_curves(result, card, predictor, emit))
+            size_map = _size_map(result, card, predictor, emit)
             emit(Progress(stage="predicting where the memory goes"))
             profile = predictor.profile(estimate.knobs, card, estimate.batch_size)
         except WorkloadFailedError as error:
@@ -66,6 +68,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         budget_bytes=budget.usable_bytes,
         curves=tuple(curves),
         measured=tuple(_measured(result)),
+        size_map=size_map,
         frontier=frontier_table(result) if result.frontier else None,
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
@@ -222,6 +225,25 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
             largest_batch=entry.largest_batch,
             first_failing_batch=entry.first_failing_batch,
         )
+
+
+def _size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> SizeMap | None:
+    """Peaks around the answer by batch and size of a sample, where a size was asked for or found."""
+    chosen = result.chosen
+    if chosen is None or chosen.knobs.seq_len is None:
+        return None
+    surface = predictor.surface(chosen.knobs, card, risk=result.risk)
+    longest = max(entry.knobs.seq_len or 0 for entry in result.frontier)
+    multiple = predictor.size_multiple(chosen.knobs)
+    steps = {(longest - (longest >> halvings)) // multiple for halvings in range(_NUM_HALVINGS)}
+    sizes = tuple(sorted(longest - multiple * step for step in steps))  # which share their traces
+    most = max(2, *(entry.largest_batch or 0 for entry in result.frontier))
+    batch_sizes = tuple(2 << doublings for doublings in range(most.bit_length() + 1))
+    rows = []
+    for number, batch_size in enumerate(batch_sizes):
+        emit(Progress(stage="predicting sizes", done=number, total=len(batch_sizes)))
+        rows.append(tuple(surface.curve(size, batch_size).peak_reserved_bytes(batch_size) for size in sizes))
+    return SizeMap(sizes=sizes, batch_sizes=batch_sizes, peaks_bytes=tuple(rows))
 
 
 def _around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ...]:

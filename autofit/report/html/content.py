@@ -51,6 +51,19 @@ class CurveLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeMap:
+    """Predicted peaks of one knob setting by batch size and size of a sample.
+
+    Attributes:
+        peaks_bytes: for each of `batch_sizes` those of all `sizes`.
+    """
+
+    sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    peaks_bytes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
     """A trial that was run.
 
@@ -111,6 +124,7 @@ class Content:
     lane: Lane | None = None
     curves: tuple[CurveLine, ...] = ()
     measured: tuple[MeasuredPoint, ...] = ()
+    size_map: SizeMap | None = None
     frontier: Table | None = None
     nodes: tuple[Node, ...] = ()
     workspaces: tuple[LayerWorkspaces, ...] = ()

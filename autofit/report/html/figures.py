@@ -8,13 +8,14 @@ their names.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autofit.explain.views.timeline import Lane, Moment
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
-from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node
+from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node, SizeMap
 from autofit.units import format_bytes
 from workers.trace import Category, ConvPass
 
@@ -147,6 +148,57 @@ def peak_against_batch(
     }
 
 
+def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
+    """Peaks by batch and size of a sample, with the edge of the budget and lines of equal products."""
+    unit, unit_bytes = _unit(max(map(max, found.peaks_bytes)))
+    common: Figure = {
+        "type": "contour",
+        "x": list(found.sizes),
+        "y": list(found.batch_sizes),
+        "z": [[round(peak / unit_bytes, 3) for peak in row] for row in found.peaks_bytes],
+        "hovertemplate": f"seq-len %{{x}}, batch %{{y}}: %{{z:.2f}} {unit}<extra></extra>",
+    }
+    data = [
+        common
+        | {
+            "colorscale": "Cividis",
+            "reversescale": True,
+            "contours": {
+                "showlabels": True,
+                "labelfont": {"size": 12, "color": "#000000"},
+                "labelformat": ".0f",
+            },
+            "line": {"width": 0.5},
+            "colorbar": {"title": {"text": unit}, "thickness": 12},
+        }
+    ]
+    if budget_bytes is not None:
+        level = round(budget_bytes / unit_bytes, 2)
+        # Beyond twice the budget all is one colour, so that those below it are told apart.
+        data[0] |= {"zmin": 0, "zmax": 2 * level}
+        data[0]["contours"] |= {"start": level / 5, "end": 2 * level, "size": level / 5}
+        data.append(
+            common
+            | {
+                "name": f"usable: {format_bytes(budget_bytes)}",
+                "contours": {"start": level, "end": level, "size": 1, "coloring": "none"},
+                "line": {"width": 4, "color": "var:alarm"},
+                "showscale": False,
+                "showlegend": True,
+            }
+        )
+    data += _equal_products(found)
+    return {
+        "data": data,
+        "layout": {
+            "height": 480,
+            "hovermode": "closest",
+            "xaxis": _log_axis("seq-len, the size of a sample", found.sizes),
+            "yaxis": _log_axis("batch size", found.batch_sizes),
+        },
+    }
+
+
 def module_icicle(nodes: Sequence[Node]) -> Figure:
     """The tree of modules, each as wide as what is alive of it at the peak."""
     totals = _totals(nodes)
@@ -230,6 +282,42 @@ def lever_bars(what_if: WhatIf) -> Figure:
 def _unit(num_bytes: int) -> tuple[str, int]:
     """One unit for a whole figure."""
     return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
+
+
+def _log_axis(title: str, values: Sequence[int]) -> Figure:
+    return {
+        "title": {"text": title},
+        "type": "log",
+        "tickvals": list(values),
+        "ticktext": [f"{value:,}" for value in values],
+        "range": [math.log10(values[0]), math.log10(values[-1])],
+    }
+
+
+def _equal_products(found: SizeMap) -> list[Figure]:
+    """Lines along which a step has equally much in it, from corner to corner, by factors of four."""
+    lines = []
+    first, last = found.sizes[0], found.sizes[-1]
+    product = 4 * first * found.batch_sizes[0]
+    while product < last * found.batch_sizes[-1]:
+        lines.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [first, last],
+                "y": [product / first, product / last],
+                "line": {
+                    "width": 1.5,
+                    "color": "#000000",
+                    "dash": "dot",
+                },  # on light colours, whatever the page's
+                "name": f"{product:,} a step",
+                "showlegend": False,
+                "hovertemplate": f"{product:,} a step<extra></extra>",
+            }
+        )
+        product *= 4
+    return lines
 
 
 def _towards_the_middle(position: int, positions: Sequence[int]) -> int:

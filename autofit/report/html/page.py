@@ -60,6 +60,14 @@ def sections(content: Content) -> Iterator[Section]:
             text=_about_curves(content),
             figure=figures.peak_against_batch(content.curves, content.measured, content.budget_bytes),
         )
+    if content.size_map is not None:
+        yield Section(
+            name="sizes",
+            title="Peak memory by batch and size of a sample",
+            text="Predicted. The thick line is the usable memory: what is below it fits. Along a dotted line "
+            "a step has as many tokens (or pixels of a side).",
+            figure=figures.peak_by_size(content.size_map, content.budget_bytes),
+        )
     if content.lane is not None:
         yield Section(
             name="step",
