@@ -7,6 +7,7 @@ under a budget of 512 MiB, 20 samples fit and 21 do not.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -34,7 +35,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+from workers.trace import Allocation, Category, Convolution, ConvPass, SampleSize, Trace
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB
@@ -139,6 +140,39 @@ class FakeWorker:
         return [spec.batch_size for spec in self.specs]
 
 
+class SizedWorker(FakeWorker):
+    """Traces a step whose activations are so many bytes for each of a sample's parts, such as tokens.
+
+    Attributes:
+        shape_of: of the activations, from batch size and size of a sample; an element is a byte.
+        longest: that the model was made for.
+    """
+
+    def __init__(self, *, longest: int | None = None, own_size: int = 512) -> None:
+        super().__init__()
+        self.longest = longest
+        self.own_size = own_size
+        self.shape_of: Callable[[int, int], tuple[int, ...]] = lambda batch, size: (batch, size, 4096)
+
+    def __call__(self, spec: TrialSpec) -> TrialOutcome:
+        size = spec.knobs.seq_len or self.own_size
+        sample = SampleSize(size=size, multiple=64, longest=self.longest)
+
+        def trace_at(batch_size: int) -> Trace:
+            trace = step_trace(batch_size)
+            shape = self.shape_of(batch_size, size)
+            last = dataclasses.replace(trace.allocations[-1], num_bytes=math.prod(shape), shape=shape)
+            return dataclasses.replace(trace, allocations=(*trace.allocations[:-1], last), sample=sample)
+
+        self.trace_at = trace_at
+        return super().__call__(spec)
+
+    @property
+    def points(self) -> list[tuple[int, int | None]]:
+        """The batch sizes and sizes of a sample that were traced."""
+        return [(spec.batch_size, spec.knobs.seq_len) for spec in self.specs]
+
+
 class FakeCard:
     """Measures the step.
 
@@ -203,6 +237,11 @@ class FakeCard:
 @pytest.fixture
 def worker() -> FakeWorker:
     return FakeWorker()
+
+
+@pytest.fixture
+def make_sized_worker() -> type[SizedWorker]:
+    return SizedWorker
 
 
 @pytest.fixture
