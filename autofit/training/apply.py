@@ -63,9 +63,10 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 
     Args:
         model: an `nn.Module`; it is changed.
-        checkpointing: `blocks` keeps only the inputs of each block; `every:4` only those of each first of
-            four blocks in a row; `selective` also keeps the outputs of matrix products, convolutions and
-            attention; `selective:50` at most 50 percent of those bytes.
+        checkpointing: `blocks` keeps only the inputs of each block, `blocks-reentrant` with PyTorch's
+            `use_reentrant=True`; `every:4` only those of each first of four blocks in a row; `selective` also
+            keeps the outputs of matrix products, convolutions and attention; `selective:50` at most 50
+            percent of those bytes.
 
     Raises:
         UsageError: the model has no repeated blocks, or `checkpointing` is none of these.

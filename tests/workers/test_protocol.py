@@ -177,7 +177,7 @@ def test_a_record_from_before_there_was_a_knob_has_its_default():
 @pytest.mark.parametrize(
     ("knob", "value", "message"),
     [
-        ("checkpointing", "some", "'some' is not one of none, blocks, selective, every:N, selective:N"),
+        ("checkpointing", "some", "'some' is not one of none, blocks, blocks-reentrant, "),
         ("checkpointing", "every", "every needs a number of blocks of 1 or more, as in every:4"),
         ("checkpointing", "every:0", "every:0 needs a number of blocks of 1 or more"),
         ("checkpointing", "selective:101", "selective:101 needs a number of percent from 1 to 100"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import sys
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from workers.apply.adapter import with_adapter
 from workers.apply.base import library, prepared, with_base
+from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.setting import adapted_model, import_libraries
 from workers.errors import DeviceError, InapplicableError
 from workers.knobs import Knobs
@@ -179,3 +181,20 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(DeviceError, match=said):
         import_libraries(Knobs(**knobs))
+
+
+def test_reentrant_checkpoints_give_an_adapter_its_gradients_though_embeddings_are_frozen():
+    torch.manual_seed(0)
+    plain = llama()
+    again = copy.deepcopy(plain)
+    checkpoint_blocks(again, "blocks-reentrant")
+    tokens = torch.arange(8).reshape(1, 8)
+    gradients = []
+    for model in (plain, again):
+        torch.manual_seed(1)
+        adapted = with_adapter(model, "lora:r=4")
+        adapted(input_ids=tokens, labels=tokens).loss.backward()
+        gradients.append({name: p.grad for name, p in adapted.named_parameters() if p.requires_grad})
+    first, second = gradients
+    assert any(each.abs().sum() > 0 for each in first.values())
+    torch.testing.assert_close(first, second)

@@ -228,11 +228,16 @@ losses_of_elements = _applying(
 )
 own_function = _applying(lambda _, x: OwnExponential.apply(x))
 checkpointed = _workload(functools.partial(Checkpointed, use_reentrant=False))
-blocks = _workload(
-    lambda: nn.Sequential(
+
+
+def _blocks() -> nn.Module:
+    return nn.Sequential(
         *(nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)) for _ in range(3))
     )
-)
+
+
+blocks = _workload(_blocks)
+blocks_after_a_layer = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), _blocks()))
 reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
 
 
