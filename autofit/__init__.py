@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autofit.predict.estimate import Breakdown, Estimate, Interval
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
-    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
+    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights, set_loss
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
     from autofit.training.lengths import BatchLengths, worst_case_lengths
@@ -64,6 +64,7 @@ __all__ = [
     "peak_curve",
     "probe_step",
     "register_kernel",
+    "set_loss",
     "tune",
     "worst_case_lengths",
 ]
@@ -96,6 +97,7 @@ _PLACES = {
     "peak_curve": "autofit.api",
     "probe_step": "autofit.training.probe_step",
     "register_kernel": "autofit.training.kernels",
+    "set_loss": "autofit.training.apply",
     "tune": "autofit.api",
     "worst_case_lengths": "autofit.training.lengths",
 }

@@ -123,6 +123,27 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
         raise UsageError(str(error)) from error
 
 
+def set_loss(model: Any, loss: str) -> None:
+    """Lets a causal language model of transformers make its cross entropy without all logits at once.
+
+        >>> autofit.set_loss(model, "chunked:8")
+        >>> model(input_ids=tokens, labels=tokens).loss.backward()
+
+    Args:
+        model: it is changed: its forward pass wants labels, and puts out hidden states in place of logits.
+        loss: a value of `--loss`.
+
+    Raises:
+        UsageError: it is no such model, its logits are more than a product, or the function is not installed.
+    """
+    from workers.apply.loss import set_loss as apply  # imports torch
+
+    try:
+        apply(model, loss)
+    except (InapplicableError, UnsupportedError, DeviceError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
 def _assignment(conv_algo: str, plan: ConvPlan | str | Path | None) -> tuple[tuple[str, str], ...] | None:
     if (plan is None) == (conv_algo == "mixed"):
         raise UsageError(

@@ -3,7 +3,7 @@
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       its weights' types, channels last,    converted_model, before it goes to the device
                 checkpoints
-                adapters                              adapted_model, on the device
+                adapters, the loss                    adapted_model, on the device
                 torch.compile                         placed_model, which takes it there
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
@@ -27,6 +27,7 @@ from workers.apply import adapter, base
 from workers.apply.attention import set_attention
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
+from workers.apply.loss import set_loss
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
@@ -171,16 +172,17 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
-    """A model on its device, with its adapter where the knobs name one.
+    """A model on its device, with the adapter and the loss that the knobs name.
 
     Raises:
-        InapplicableError: the adapter does not go with the model.
-        DeviceError: the library peft is not installed here.
+        InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
+        MissingLibraryError: its library is not installed here.
     """
-    if knobs.adapter is None:
-        return model
-    model = base.prepared(model, knobs)
-    return adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    if knobs.adapter is not None:
+        model = base.prepared(model, knobs)
+        model = adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    set_loss(model, knobs.loss)
+    return model
 
 
 def import_libraries(knobs: Knobs) -> None:

@@ -93,7 +93,8 @@ class Workload:
         make_batch: `make_batch(batch_size, device)` returns the input of one step on that device: a
             tensor, or anything that holds tensors, with `batch_size` as a dimension. If its size depends
             on the data, it may also take the keyword `kind`: `"typical"`, or `"worst"` for the largest
-            batch that the data can make (see `autofit.worst_case_lengths`).
+            batch that the data can make (see `autofit.worst_case_lengths`). It may take the keyword `layout`
+            too, a value of `--batch-layout`, such as `"padded:25"`.
         loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
             counts.
         optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from the
@@ -168,8 +169,16 @@ class Workload:
     @property
     def has_batch_kinds(self) -> bool:
         """Whether `make_batch` takes a keyword `kind`."""
+        return self._batches_take("kind")
+
+    @property
+    def has_batch_layouts(self) -> bool:
+        """Whether `make_batch` takes a keyword `layout`."""
+        return self._batches_take("layout")
+
+    def _batches_take(self, keyword: str) -> bool:
         try:
-            parameter = inspect.signature(self.make_batch).parameters.get("kind")
+            parameter = inspect.signature(self.make_batch).parameters.get(keyword)
         except (TypeError, ValueError):  # of some callables that C made
             return False
         return parameter is not None and parameter.kind in (
@@ -195,6 +204,13 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
             'take a keyword kind ("worst" for the largest batch that the data can make, "typical" for an '
             "ordinary one; autofit.worst_case_lengths helps with both), or leave the option out"
         )
+    if knobs.batch_layout != Knobs().batch_layout:
+        if not workload.has_batch_layouts:
+            raise InapplicableError(
+                f"batch_layout {knobs.batch_layout}: {workload.name or 'the workload'} makes one layout of "
+                "batches; let its make_batch take a keyword layout, or leave the option out"
+            )
+        make_batch = functools.partial(make_batch, layout=knobs.batch_layout)
     changed = dataclasses.replace(
         workload,
         make_batch=make_batch,

@@ -54,6 +54,8 @@ EXAMPLES = [
     ("adapter", "LoRA:r=8", "knobs.adapter", "lora:r=8"),
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
+    ("loss", "chunked:08", "knobs.loss", "chunked:8"),
+    ("batch-layout", "padded:25", "knobs.batch_layout", "padded:25"),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

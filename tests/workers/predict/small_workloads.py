@@ -220,6 +220,17 @@ margin_loss = _applying(lambda _, x: x * functional.soft_margin_loss(x, torch.on
 cross_entropy_of_shares = _applying(
     lambda _, x: x * functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x))
 )
+chunked_cross_entropy = _applying(
+    lambda self, x: (
+        x
+        * functional.linear_cross_entropy(
+            x,
+            self.layer.weight,
+            torch.arange(len(x), device=x.device),
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=3, chunking_method=None),
+        )
+    )
+)
 losses_of_elements = _applying(
     lambda _, x: (
         functional.mse_loss(x, torch.zeros_like(x), reduction="none")

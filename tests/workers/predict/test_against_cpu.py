@@ -115,6 +115,12 @@ def canonical(sizes: list[int]) -> list[int]:
         "huber_loss",
         "margin_loss",
         "cross_entropy_of_shares",
+        pytest.param(
+            "chunked_cross_entropy",
+            marks=pytest.mark.skipif(
+                not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="of PyTorch 2.13"
+            ),
+        ),
         "losses_of_elements",
         "own_function",
         "checkpointed",

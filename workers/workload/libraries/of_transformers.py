@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from workers.errors import UnsupportedError
 from workers.protocol import WorkloadRef
 from workers.workload.libraries.importing import imported, unknown
+from workers.workload.libraries.token_batches import LENGTHS, Batch, tokens_with_labels, unpackable_tokens
 from workers.workload.workload import Workload
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions")
-
-Batch = dict[str, Tensor]
 
 
 def load(ref: WorkloadRef) -> Workload:
@@ -85,13 +84,13 @@ def _task(transformers: Any, config: Any, wanted: str) -> _Task:
         return type(config) in getattr(transformers, mapping)
 
     if config.is_encoder_decoder and has("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"):
-        return _Task("AutoModelForSeq2SeqLM", _tokens_with_labels)
+        return _Task("AutoModelForSeq2SeqLM", unpackable_tokens)
     if has("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING"):
         return _Task("AutoModelForImageClassification", _images)
     if has("MODEL_FOR_MASKED_LM_MAPPING") and not getattr(config, "is_decoder", False):
-        return _Task("AutoModelForMaskedLM", _tokens_with_labels)
+        return _Task("AutoModelForMaskedLM", unpackable_tokens)
     if has("MODEL_FOR_CAUSAL_LM_MAPPING"):
-        return _Task("AutoModelForCausalLM", _tokens_with_labels)
+        return _Task("AutoModelForCausalLM", tokens_with_labels)
     raise UnsupportedError(
         f"{wanted} is neither a language model nor a classifier of images: write a Workload with its own "
         "batches and its own loss, and give path/file.py:name"
@@ -102,15 +101,6 @@ def _tokens(config: Any) -> int:
     text = config.get_text_config()
     lengths: list[int | None] = [getattr(text, name, None) for name in _LENGTHS]
     return min([MOST_TOKENS, *(length for length in lengths if length)])
-
-
-def _tokens_with_labels(batch_size: int, device: torch.device, *, config: Any, num_tokens: int) -> Batch:
-    shape, vocabulary = (batch_size, num_tokens), config.get_text_config().vocab_size
-    return {
-        "input_ids": torch.randint(vocabulary, shape, device=device),
-        "attention_mask": torch.ones(shape, dtype=torch.int64, device=device),
-        "labels": torch.randint(vocabulary, shape, device=device),
-    }
 
 
 def _images(batch_size: int, device: torch.device, *, config: Any, num_tokens: int) -> Batch:  # noqa: ARG001
@@ -139,5 +129,5 @@ def _build(auto_class: str, config: Any) -> nn.Module:
 
 
 def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
-    loss: Tensor = model(**batch).loss
+    loss: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != LENGTHS}).loss
     return loss
