@@ -12,7 +12,7 @@ from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
 from workers import conv
 from workers.errors import DeviceError, InapplicableError, UnsupportedError
-from workers.knobs import Knobs
+from workers.knobs import KNOBS, Knobs
 
 
 @contextmanager
@@ -117,6 +117,7 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
     from workers.apply.setting import adapted_model
 
     try:
+        adapter = KNOBS["adapter"].from_user(adapter)
         knobs = Knobs(adapter=adapter, base=base, precision=precision)
         return adapted_model(with_base(model, knobs), knobs)
     except (InapplicableError, DeviceError, ValueError) as error:

@@ -34,7 +34,7 @@ def library(adapter: str) -> ModuleType:
     """The library of adapters.
 
     Raises:
-        DeviceError: it is not installed here.
+        MissingLibraryError: it is not installed here.
     """
     return imported("peft", f"adapter {adapter}", "a method")
 
@@ -50,7 +50,7 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
 
     Raises:
         InapplicableError: peft has no such method or option, the model no such layer, or peft refuses them.
-        DeviceError: peft is not installed here.
+        MissingLibraryError: peft is not installed here.
     """
     peft: Any = library(adapter)
     named, options = split_adapter(adapter)

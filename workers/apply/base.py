@@ -31,7 +31,7 @@ def library(base: str) -> ModuleType:
     """The library that quantizes.
 
     Raises:
-        DeviceError: it is not installed here.
+        MissingLibraryError: it is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
     # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
@@ -46,7 +46,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
     Raises:
         InapplicableError: it has no linear layers to quantize.
-        DeviceError: bitsandbytes is not installed here.
+        MissingLibraryError: bitsandbytes is not installed here.
     """
     if knobs.base is None:
         return model

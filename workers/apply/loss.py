@@ -70,7 +70,7 @@ class _LossWithHead:
                 f"{type(self.model).__name__} is a {type(head).__name__}: leave it out of the adapter, or "
                 "the loss at full"
             )
-        head.forward = self._handed_on
+        vars(head)["forward"] = self._handed_on
         self.model.loss_function = functools.partial(self._of_hidden_states, head)
         self.model.register_forward_hook(self._require_loss)
 

@@ -145,7 +145,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     A conversion together with the move would leave temporaries of its own on the GPU.
 
     Raises:
-        DeviceError: a library is not installed here.
+        MissingLibraryError: a library is not installed here.
         InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
     """
     set_attention(model, knobs.attention)
@@ -165,7 +165,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     """The model on its device, adapted, and there to be compiled with its first batch if the knobs say so.
 
     Raises:
-        InapplicableError, DeviceError: as of `adapted_model`.
+        InapplicableError, MissingLibraryError: as of `adapted_model`.
     """
     model = adapted_model(model.to(device), knobs)
     return compiled(model) if knobs.compile else model
@@ -189,7 +189,7 @@ def import_libraries(knobs: Knobs) -> None:
     """Imports what the knobs are applied by, before a device is there that they would ask about.
 
     Raises:
-        DeviceError: one of them is not installed here.
+        MissingLibraryError: one of them is not installed here.
     """
     if knobs.base in QUANTIZATIONS:
         base.library(knobs.base)

@@ -16,7 +16,7 @@ from workers.apply.adapter import with_adapter
 from workers.apply.base import library, prepared, with_base
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.setting import adapted_model, import_libraries
-from workers.errors import DeviceError, InapplicableError
+from workers.errors import InapplicableError, MissingLibraryError
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
@@ -179,7 +179,7 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, library: str, knobs: dict[str, str], said: str
 ):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(DeviceError, match=said):
+    with pytest.raises(MissingLibraryError, match=said):
         import_libraries(Knobs(**knobs))
 
 

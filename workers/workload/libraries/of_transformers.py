@@ -30,7 +30,7 @@ def load(ref: WorkloadRef) -> Workload:
     Raises:
         UnknownNameError: there is no such configuration here.
         UnsupportedError: the model has no head that this knows a batch for.
-        DeviceError: transformers is not installed.
+        MissingLibraryError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
     config = _configuration(transformers, ref)
