@@ -103,7 +103,8 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
         model: an `nn.Module` on the CPU; its layers are replaced in place. Layers that are quantized become
             so as the model moves to its GPU.
         adapter: `METHOD:KEY=VALUE,…` of the library peft, or the path of an `adapter_config.json`.
-        base: `fp32`, `fp16`, `bf16`, or for bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`.
+        base: `fp32`, `fp16`, `bf16`, or by bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`, by torchao
+            `int8-torchao`, `fp8-torchao`, `nf4-torchao`.
         precision: what the training computes in, one of the values of `--precision`; `bf16` keeps adapters
             in bfloat16 too.
 

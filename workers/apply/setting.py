@@ -23,7 +23,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from workers import conv
-from workers.apply import adapter, base
+from workers.apply import adapter, base, torchao_weights
 from workers.apply.attention import set_attention
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
@@ -167,6 +167,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     Raises:
         InapplicableError, MissingLibraryError: as of `adapted_model`.
     """
+    torchao_weights.quantize_on(model, device)
     model = adapted_model(model.to(device), knobs)
     return compiled(model) if knobs.compile else model
 
@@ -192,7 +193,7 @@ def import_libraries(knobs: Knobs) -> None:
         MissingLibraryError: one of them is not installed here.
     """
     if knobs.base in QUANTIZATIONS:
-        base.library(knobs.base)
+        base.import_library(knobs.base)
     if knobs.adapter is not None:
         adapter.library(knobs.adapter)
 
