@@ -17,6 +17,8 @@ from workers.apply.adapter import with_adapter
 from workers.apply.loss import set_loss
 from workers.errors import InapplicableError, MissingLibraryError
 from workers.knobs import Knobs
+from workers.predict.curve.conditions import Conditions
+from workers.predict.curve.peak_curve import PeakCurve
 from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
 from workers.trace import Trace
@@ -84,13 +86,13 @@ def test_a_loss_that_is_divided_by_the_tokens_of_a_whole_step_is_that() -> None:
     torch.testing.assert_close(second, first)
 
 
-def traced(folder: Path, **knobs: str) -> Trace:
+def traced(folder: Path, batch_size: int = BATCH, **knobs: str) -> Trace:
     file = folder / "config.json"
     file.write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": False, **SIZES}))
     outcome = run(
         TrialSpec(
             workload=parse_reference(f"hf:{file}", sequence_length=TOKENS),
-            batch_size=BATCH,
+            batch_size=batch_size,
             probe=Probe.PREDICT,
             knobs=Knobs(precision="bf16", **knobs),
         )
@@ -122,6 +124,14 @@ def test_chunks_share_one_buffer_of_float32_logits(tmp_path: Path, number: int) 
     if number == 5:
         expected[-1] = 2 * (BATCH * TOKENS - 4 * rows) * VOCABULARY
     assert largest(traced(tmp_path, loss=f"chunked:{number}"), 1 + number) == expected
+
+
+def test_sizes_at_other_batches_follow_from_three(tmp_path: Path) -> None:
+    def peak_bytes(*sizes: int) -> int:
+        curve = PeakCurve([traced(tmp_path, size, loss="chunked:4") for size in sizes])
+        return curve.on_card(16, Conditions()).likely().replay.peak_allocated_bytes
+
+    assert peak_bytes(2, 3, 5) == peak_bytes(16)
 
 
 def test_a_loss_beside_an_adapter_keeps_no_gradient_of_the_frozen_head(tmp_path: Path) -> None:
