@@ -196,7 +196,7 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
 
 
 def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A boolean mask as what is added to the scores, in their type (attention.cpp, `convert_boolean_attn_mask`)."""
+    """A boolean mask as what is added to the scores, in their type (`convert_boolean_attn_mask`)."""
     if attn_mask is None or attn_mask.dtype != torch.bool:
         return attn_mask
     masked = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
