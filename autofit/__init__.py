@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autofit.questions.check import CheckResult
     from autofit.questions.observe import ObservedPeak
     from autofit.settings.lengths import BatchLengths, worst_case_lengths
-    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights
+    from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights, set_loss
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
     from autofit.training.probe_step import StepPeak, probe_step
@@ -67,6 +67,7 @@ __all__ = [
     "peak_surface",
     "probe_step",
     "register_kernel",
+    "set_loss",
     "tune",
     "worst_case_lengths",
 ]
@@ -101,6 +102,7 @@ _PLACES = {
     "peak_surface": "autofit.api",
     "probe_step": "autofit.training.probe_step",
     "register_kernel": "autofit.training.kernels",
+    "set_loss": "autofit.training.apply",
     "tune": "autofit.api",
     "worst_case_lengths": "autofit.settings.lengths",
 }

@@ -77,7 +77,7 @@ class BusyDeviceError(DeviceError):
 
 
 class MissingLibraryError(DeviceError):
-    """A knob's value is of a library that is not installed where trials run."""
+    """A knob's value, or a model, is of a library that is not installed where trials run."""
 
     kind = "missing-library"
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workers.architecture import of_device
+from workers.errors import DeviceError, MissingLibraryError
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.knobs.precision import PRECISIONS
@@ -246,7 +247,7 @@ def _is_settled(row: Row) -> bool:
     """Whether a trial need not be repeated: it did not end by what the machine did to it."""
     if row["verdict"] in (Verdict.LOST, Verdict.TIMEOUT):
         return False
-    return row["error"] is None or row["error"]["kind"] != "environment"
+    return row["error"] is None or row["error"]["kind"] not in (DeviceError.kind, MissingLibraryError.kind)
 
 
 def _key(row: Row) -> str:

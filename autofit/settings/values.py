@@ -93,7 +93,7 @@ def conv_algos(value: Any) -> tuple[str, ...]:
 
 def knob_value(knob: Knob) -> Read:
     """Reads a value of a knob, and names near matches of one that there is not."""
-    return _hinting(knob.read, knob.values)
+    return _hinting(lambda value: knob.read(knob.from_user(value)), knob.values)
 
 
 def shape(value: Any) -> tuple[int, ...]:

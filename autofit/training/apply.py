@@ -12,7 +12,7 @@ from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
 from workers import conv
 from workers.errors import DeviceError, InapplicableError, UnsupportedError
-from workers.knobs import Knobs
+from workers.knobs import KNOBS, Knobs
 
 
 @contextmanager
@@ -63,9 +63,10 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 
     Args:
         model: an `nn.Module`; it is changed.
-        checkpointing: `blocks` keeps only the inputs of each block; `every:4` only those of each first of
-            four blocks in a row; `selective` also keeps the outputs of matrix products, convolutions and
-            attention; `selective:50` at most 50 percent of those bytes.
+        checkpointing: `blocks` keeps only the inputs of each block, `blocks-reentrant` with PyTorch's
+            `use_reentrant=True`; `every:4` only those of each first of four blocks in a row; `selective` also
+            keeps the outputs of matrix products, convolutions and attention; `selective:50` at most 50
+            percent of those bytes.
 
     Raises:
         UsageError: the model has no repeated blocks, or `checkpointing` is none of these.
@@ -102,7 +103,8 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
         model: an `nn.Module` on the CPU; its layers are replaced in place. Layers that are quantized become
             so as the model moves to its GPU.
         adapter: `METHOD:KEY=VALUE,…` of the library peft, or the path of an `adapter_config.json`.
-        base: `fp32`, `fp16`, `bf16`, or for bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`.
+        base: `fp32`, `fp16`, `bf16`, or by bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`, by torchao
+            `int8-torchao`, `fp8-torchao`, `nf4-torchao`.
         precision: what the training computes in, one of the values of `--precision`; `bf16` keeps adapters
             in bfloat16 too.
 
@@ -116,9 +118,31 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
     from workers.apply.setting import adapted_model
 
     try:
+        adapter = KNOBS["adapter"].from_user(adapter)
         knobs = Knobs(adapter=adapter, base=base, precision=precision)
         return adapted_model(with_base(model, knobs), knobs)
     except (InapplicableError, DeviceError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def set_loss(model: Any, loss: str) -> None:
+    """Lets a causal language model of transformers make its cross entropy without all logits at once.
+
+        >>> autofit.set_loss(model, "chunked:8")
+        >>> model(input_ids=tokens, labels=tokens).loss.backward()
+
+    Args:
+        model: it is changed: its forward pass wants labels, and puts out hidden states in place of logits.
+        loss: a value of `--loss`.
+
+    Raises:
+        UsageError: it is no such model, its logits are more than a product, or the function is not installed.
+    """
+    from workers.apply.loss import set_loss as apply  # imports torch
+
+    try:
+        apply(model, loss)
+    except (InapplicableError, UnsupportedError, DeviceError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 

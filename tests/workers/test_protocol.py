@@ -17,6 +17,7 @@ from workers.knobs.allocator import ALLOCATORS
 from workers.knobs.base import BASES
 from workers.knobs.checkpointing import CHECKPOINTINGS
 from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
+from workers.knobs.loss import LOSSES
 from workers.knobs.memory_format import MEMORY_FORMATS
 from workers.knobs.optimizer import OPTIMIZERS
 from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
@@ -56,6 +57,8 @@ knobs = st.builds(
     seq_len=st.none() | st.integers(1, 1 << 20),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
     optimizer_in_backward=st.booleans(),
+    loss=st.sampled_from([*LOSSES, "chunked:8"]),
+    batch_layout=st.sampled_from(["full", "padded:25", "packed:4", "padding-free", "padding-free:2"]),
 )
 specs = st.builds(
     TrialSpec,
@@ -170,7 +173,7 @@ def test_gradients_are_clipped_to_a_number_above_0(norm):
 def test_a_record_from_before_there_was_a_knob_has_its_default():
     reference = WorkloadRef(kind="builtin", target="gpt2")
     data = json.loads(TrialSpec(workload=reference, batch_size=1, probe=Probe.PREDICT).to_json())
-    for name in ("clip_grad_norm", "optimizer_in_backward", "adapter", "base"):
+    for name in ("clip_grad_norm", "optimizer_in_backward", "adapter", "base", "loss", "batch_layout"):
         del data["knobs"][name]
     assert TrialSpec.from_json(json.dumps(data)).knobs == Knobs()
 
@@ -178,11 +181,16 @@ def test_a_record_from_before_there_was_a_knob_has_its_default():
 @pytest.mark.parametrize(
     ("knob", "value", "message"),
     [
-        ("checkpointing", "some", "'some' is not one of none, blocks, selective, every:N, selective:N"),
+        ("checkpointing", "some", "'some' is not one of none, blocks, blocks-reentrant, "),
         ("checkpointing", "every", "every needs a number of blocks of 1 or more, as in every:4"),
         ("checkpointing", "every:0", "every:0 needs a number of blocks of 1 or more"),
         ("checkpointing", "selective:101", "selective:101 needs a number of percent from 1 to 100"),
         ("checkpointing", "blocks:2", "'blocks:2' is not one of none"),
+        ("loss", "liger", "'liger' is not one of full, chunked, fused, chunked:N"),
+        ("loss", "chunked:0", "chunked:0 needs a number of chunks of 1 or more, as in chunked:8"),
+        ("batch_layout", "padded", "padded needs a number of percent from 1 to 99, as in padded:25"),
+        ("batch_layout", "packed:1", "packed:1 needs a number of sequences a sample of 2 or more"),
+        ("batch_layout", "ragged", "'ragged' is not one of full, padded:PERCENT, packed:N, padding-free"),
         ("allocator", "max_split", "max_split needs a number of MiB of 21 or more"),
         ("allocator", "max_split:20", "max_split:20 needs a number of MiB of 21 or more"),
         ("allocator", "expandable", "'expandable' is not one of default, expandable_segments, max_split:N"),
@@ -233,6 +241,8 @@ def test_knobs_are_named_in_json_one_by_one():
         "clip_grad_norm": None,
         "seq_len": None,
         "optimizer_in_backward": False,
+        "loss": "full",
+        "batch_layout": "full",
     }
 
 

@@ -34,7 +34,7 @@ def library(adapter: str) -> ModuleType:
     """The library of adapters.
 
     Raises:
-        DeviceError: it is not installed here.
+        MissingLibraryError: it is not installed here.
     """
     return imported("peft", f"adapter {adapter}", "a method")
 
@@ -50,7 +50,7 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
 
     Raises:
         InapplicableError: peft has no such method or option, the model no such layer, or peft refuses them.
-        DeviceError: peft is not installed here.
+        MissingLibraryError: peft is not installed here.
     """
     peft: Any = library(adapter)
     named, options = split_adapter(adapter)
@@ -61,7 +61,7 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
     if _TARGETS in told:
         told[_TARGETS] = _found(model, told[_TARGETS], method)
     try:
-        config = config_class(task_type=_task(model), **told)
+        config = config_class(task_type=task_of(model), **told)
         adapted: nn.Module = peft.get_peft_model(model, config, autocast_adapter_dtype=in_float32)
     except (ValueError, TypeError, NotImplementedError, KeyError, AttributeError, ImportError) as error:
         raise InapplicableError(f"peft does not put {adapter} on this model: {text_of(error)}") from error
@@ -117,7 +117,7 @@ def _target(name: str, paths: list[str], method: str) -> str:
     raise InapplicableError(f"the adapter {method} has no layer to go to that is named {name}: {instead}")
 
 
-def _task(model: nn.Module) -> str | None:
+def task_of(model: nn.Module) -> str | None:
     """What peft calls the model's task; None for a model of no library that it knows tasks of."""
     if not any(each.__module__.partition(".")[0] == "transformers" for each in type(model).__mro__):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from workers.errors import DeviceError, InapplicableError, text_of
+from workers.errors import InapplicableError, MissingLibraryError, text_of
 from workers.knobs.attention import IMPLEMENTATIONS, Implementation
 from workers.workload.libraries.finders import when_imported
 
@@ -22,7 +22,7 @@ def set_attention(model: nn.Module, attention: str) -> None:
     """Lets a model of transformers, or those within a model, attend as the knob says; others say nothing.
 
     Raises:
-        DeviceError: the library with the kernels is not installed.
+        MissingLibraryError: the library with the kernels is not installed.
         InapplicableError: no model of transformers is in it, or it has no such attention.
     """
     implementation = IMPLEMENTATIONS.get(attention)
@@ -46,7 +46,7 @@ def every_model_told(attention: str) -> Iterator[None]:
     For the process of a script, which does nothing else: it stays so.
 
     Raises:
-        DeviceError: the library with the kernels is not installed.
+        MissingLibraryError: the library with the kernels is not installed.
         InapplicableError: after the block, no such model was made.
     """
     implementation = IMPLEMENTATIONS.get(attention)
@@ -99,7 +99,7 @@ def _settable(module: nn.Module) -> Iterator[Any]:
 def _require_library(implementation: Implementation, attention: str) -> None:
     package, distribution = implementation.package, implementation.distribution
     if package is not None and importlib.util.find_spec(package) is None:
-        raise DeviceError(
+        raise MissingLibraryError(
             f"{attention} is attention of {distribution}, which is not installed where trials run: pip "
             f"install {distribution} --no-build-isolation, or choose another --attention"
         )

@@ -1,4 +1,4 @@
-"""Keeps a model's own weights in another type, or quantized by the library bitsandbytes.
+"""Keeps a model's own weights in another type, or quantized by the libraries bitsandbytes and torchao.
 
 A linear layer is quantized as it goes to the device, one after the other, as transformers loads such a
 model: then a layer's weights are there in 16 bits only while it is quantized.
@@ -14,24 +14,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from workers.apply import adapter
+from workers.apply import adapter, torchao_weights
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
-from workers.knobs.base import FLOATS, QUANTIZATIONS, Quantization
+from workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchaos
 from workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
 # Classes of weights by that of their layer.
-_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values()}
+_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values() if isinstance(each, Bitsandbytes)}
 _KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
 
 
-def library(base: str) -> ModuleType:
-    """The library that quantizes.
+def import_library(base: str) -> None:
+    """Imports the library that quantizes.
 
     Raises:
-        DeviceError: it is not installed here.
+        MissingLibraryError: it is not installed here.
+    """
+    quantization = QUANTIZATIONS[base]
+    if isinstance(quantization, Torchaos):
+        torchao_weights.config_of(quantization.config, base)
+    else:
+        library(base)
+
+
+def library(base: str) -> ModuleType:
+    """The library bitsandbytes.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
     # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
@@ -46,7 +59,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
     Raises:
         InapplicableError: it has no linear layers to quantize.
-        DeviceError: bitsandbytes is not installed here.
+        MissingLibraryError: its library is not installed here.
     """
     if knobs.base is None:
         return model
@@ -54,9 +67,13 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
         return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
     quantization = QUANTIZATIONS[knobs.base]
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
+    if isinstance(quantization, Torchaos):
+        config = torchao_weights.config_of(quantization.config, knobs.base)
+        model = model.to(dtype=compute_type)  # which products take
+        torchao_weights.mark((layer for _, layer in _layers(model, knobs.base)), config)
+        return model
     model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
-    if not _replace_layers(model, quantization, library(knobs.base), compute_type):
-        raise InapplicableError(f"base {knobs.base} quantizes linear layers, and the model has none")
+    _replace_layers(model, quantization, knobs.base, compute_type)
     setattr(model, quantization.mark, True)
     return model
 
@@ -64,9 +81,10 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
     """A model with quantized layers, ready for an adapter: what is not quantized is float32, as peft has it.
 
-    Where all is to be bfloat16, it stays that.
+    Where all is to be bfloat16, it stays that; beside layers of torchao it is of their type.
     """
-    if knobs.base not in QUANTIZATIONS or knobs.precision == "bf16":
+    torchao_weights.quantize_on(model)
+    if not isinstance(QUANTIZATIONS.get(knobs.base or ""), Bitsandbytes) or knobs.precision == "bf16":
         return model
     peft: Any = adapter.library(str(knobs.adapter))
     with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
@@ -91,8 +109,9 @@ def quantize(module: nn.Module) -> None:
     """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
 
     bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
-    there.
+    there, and for torchao's.
     """
+    torchao_weights.quantize(module)
     kind = _WEIGHTS.get(type(module).__name__)
     weight: Any = getattr(module, "weight", None)
     if kind is None or not weight.is_floating_point():
@@ -103,25 +122,35 @@ def quantize(module: nn.Module) -> None:
 
 
 def _replace_layers(
-    model: nn.Module, quantization: Quantization, bitsandbytes: Any, compute_type: torch.dtype
-) -> bool:
-    """Puts layers of bitsandbytes in the place of linear ones, with their weights; whether there are any."""
-    make = getattr(bitsandbytes.nn, quantization.layer)
+    model: nn.Module, quantization: Bitsandbytes, base: str, compute_type: torch.dtype
+) -> None:
+    """Puts layers of bitsandbytes in the place of linear ones, with their weights."""
+    make = getattr(library(base).nn, quantization.layer)
     options: dict[str, Any] = dict(quantization.options)
     if quantization.has_compute_type:
         options["compute_dtype"] = compute_type
-    kept = _kept(model)
-    layers = [
-        (path, layer)
-        for path, layer in model.named_modules()
-        if type(layer) is nn.Linear and path not in kept
-    ]
-    for path, layer in layers:
+    for path, layer in _layers(model, base):
         made = make(layer.in_features, layer.out_features, layer.bias is not None, **options)
         made.weight.data, made.bias = layer.weight.data, layer.bias
         made.requires_grad_(False)
         model.set_submodule(path, made)
-    return bool(layers)
+
+
+def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
+    """The layers that are quantized, with their paths.
+
+    Raises:
+        InapplicableError: there are none.
+    """
+    kept = _kept(model)
+    found = [
+        (path, layer)
+        for path, layer in model.named_modules()
+        if type(layer) is nn.Linear and path not in kept
+    ]
+    if not found:
+        raise InapplicableError(f"base {base} quantizes linear layers, and the model has none")
+    return found
 
 
 def _kept(model: nn.Module) -> list[str]:

@@ -2,10 +2,11 @@
 
 T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear Memory Cost".
 
-    blocks        each block by itself: its inputs are kept
-    every:N       N blocks that follow each other in their list: the inputs of the first are kept
-    selective     each block by itself: its inputs, and what products, convolutions and attention put out
-    selective:N   the same, of those outputs at most N percent of a block's bytes
+    blocks             each block by itself: its inputs are kept
+    blocks-reentrant   the same by PyTorch's older way: forward makes no graph, backward all of a block's
+    every:N            N blocks that follow each other in their list: the inputs of the first are kept
+    selective          each block by itself: its inputs, and what products, convolutions and attention put out
+    selective:N        the same, of those outputs at most N percent of a block's bytes
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from workers.apply.segments import join
 from workers.apply.selective import selective_contexts
 from workers.errors import InapplicableError
 from workers.knobs.checkpointing import split_checkpointing
+
+_CACHE = "past_key_values"  # what transformers calls keys and values that are kept for generation
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
@@ -51,9 +54,42 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
             for first in range(0, len(blocks), number):
                 join([block for _, block in blocks[first : first + number]])
         return
-    options: dict[str, Any] = {} if kind == "blocks" else {"context_fn": selective_contexts(number)}
+    if kind == "blocks-reentrant":
+        _let_inputs_want_gradients(model)
+        run: Callable[..., Any] = _reentrant
+    elif kind == "blocks":
+        run = functools.partial(checkpoint, use_reentrant=False)
+    else:
+        run = functools.partial(checkpoint, use_reentrant=False, context_fn=selective_contexts(number))
     for _, block in itertools.chain.from_iterable(lists):
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, **options)
+        block.forward = functools.partial(run, block.forward)
+
+
+def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs a block by the `autograd.Function` of `torch.utils.checkpoint`, which takes no keywords.
+
+    Raises:
+        InapplicableError: no positional argument wants gradients, so that its weights would get none.
+    """
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    if not any(each.requires_grad for each in args if isinstance(each, torch.Tensor)):
+        raise InapplicableError(
+            "checkpointing blocks-reentrant gives no gradients to a block whose inputs want none: choose "
+            "--checkpointing blocks"
+        )
+    if kwargs.get(_CACHE) is not None:  # the second run would add to what the first one left there
+        kwargs[_CACHE] = None
+    return checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=True)
+
+
+def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
+    """As models of transformers do themselves where they are checkpointed, for weights may be frozen."""
+    for module in model.modules():
+        enable = getattr(module, "enable_input_require_grads", None)
+        if enable is not None:
+            enable()
+            return
 
 
 def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:

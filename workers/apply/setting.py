@@ -3,7 +3,7 @@
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       its weights' types, channels last,    converted_model, before it goes to the device
                 checkpoints
-                adapters                              adapted_model, on the device
+                adapters, the loss                    adapted_model, on the device
                 torch.compile                         placed_model, which takes it there
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
@@ -23,10 +23,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from workers import conv
-from workers.apply import adapter, base
+from workers.apply import adapter, base, torchao_weights
 from workers.apply.attention import set_attention
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
+from workers.apply.loss import set_loss
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
 from workers.errors import UnsupportedError
@@ -144,7 +145,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     A conversion together with the move would leave temporaries of its own on the GPU.
 
     Raises:
-        DeviceError: a library is not installed here.
+        MissingLibraryError: a library is not installed here.
         InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
     """
     set_attention(model, knobs.attention)
@@ -164,33 +165,35 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     """The model on its device, adapted, and there to be compiled with its first batch if the knobs say so.
 
     Raises:
-        InapplicableError, DeviceError: as of `adapted_model`.
+        InapplicableError, MissingLibraryError: as of `adapted_model`.
     """
+    torchao_weights.quantize_on(model, device)
     model = adapted_model(model.to(device), knobs)
     return compiled(model) if knobs.compile else model
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
-    """A model on its device, with its adapter where the knobs name one.
+    """A model on its device, with the adapter and the loss that the knobs name.
 
     Raises:
-        InapplicableError: the adapter does not go with the model.
-        DeviceError: the library peft is not installed here.
+        InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
+        MissingLibraryError: its library is not installed here.
     """
-    if knobs.adapter is None:
-        return model
-    model = base.prepared(model, knobs)
-    return adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    if knobs.adapter is not None:
+        model = base.prepared(model, knobs)
+        model = adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    set_loss(model, knobs.loss)
+    return model
 
 
 def import_libraries(knobs: Knobs) -> None:
     """Imports what the knobs are applied by, before a device is there that they would ask about.
 
     Raises:
-        DeviceError: one of them is not installed here.
+        MissingLibraryError: one of them is not installed here.
     """
     if knobs.base in QUANTIZATIONS:
-        base.library(knobs.base)
+        base.import_library(knobs.base)
     if knobs.adapter is not None:
         adapter.library(knobs.adapter)
 

@@ -104,20 +104,22 @@ def _word(text: str) -> bool | int | float | str:
 
 
 def _read(value: Any) -> str:
-    text = _file_text(str(value)) if str(value).endswith(_FILE) else str(value)
-    method, options = split_adapter(text)
+    method, options = split_adapter(str(value))
     if any(isinstance(option, dict) for option in options.values()):
         return json.dumps({"peft_type": method.upper(), **options}, sort_keys=True)
     told = ",".join(f"{key}={_written(option)}" for key, option in options.items())
     return f"{method}:{told}" if told else method
 
 
-def _file_text(path: str) -> str:
-    """What a file says that peft saved, so that a trial elsewhere does not need it.
+def _from_user(value: Any) -> Any:
+    """What a file says that peft saved, where one is named, so that a trial elsewhere does not need it.
 
     Raises:
         ValueError: it cannot be read.
     """
+    path = str(value)
+    if not path.endswith(_FILE):
+        return value
     try:
         return read_file(path, _MOST_BYTES).decode()
     except OSError as error:
@@ -136,6 +138,7 @@ KNOB = Knob(
     name="adapter",
     default=None,
     read=or_none(_read),
+    from_user=_from_user,
     help="Train small weights beside the model's own, which are frozen, by a method of the library peft with "
     "its own options: lora:r=16,alpha=32,targets=all-linear. dora and rslora are lora's; every other name "
     "and option is peft's, and so is a file adapter_config.json.",

@@ -11,7 +11,18 @@ FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as PyTorc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization:
+class Torchaos:
+    """How torchao keeps a linear layer's weights: by `torchao.quantize_` and a configuration's defaults.
+
+    Attributes:
+        config: path of its class.
+    """
+
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bitsandbytes:
     """How bitsandbytes keeps a linear layer's weights.
 
     Attributes:
@@ -29,8 +40,8 @@ class Quantization:
     mark: str
 
 
-def _four_bits(kind: str, *, doubly: bool) -> Quantization:
-    return Quantization(
+def _four_bits(kind: str, *, doubly: bool) -> Bitsandbytes:
+    return Bitsandbytes(
         layer="Linear4bit",
         weight="Params4bit",
         options={"quant_type": kind, "compress_statistics": doubly},
@@ -41,17 +52,20 @@ def _four_bits(kind: str, *, doubly: bool) -> Quantization:
 
 # `dq` quantizes the scales of the blocks too (Dettmers et al., 2023: QLoRA); 6.0 is the threshold of
 # outliers that LLM.int8() and transformers' BitsAndBytesConfig take.
-QUANTIZATIONS = {
+QUANTIZATIONS: dict[str, Bitsandbytes | Torchaos] = {
     "nf4": _four_bits("nf4", doubly=False),
     "nf4-dq": _four_bits("nf4", doubly=True),
     "fp4": _four_bits("fp4", doubly=False),
-    "int8": Quantization(
+    "int8": Bitsandbytes(
         layer="Linear8bitLt",
         weight="Int8Params",
         options={"has_fp16_weights": False, "threshold": 6.0},
         has_compute_type=False,
         mark="is_loaded_in_8bit",
     ),
+    "int8-torchao": Torchaos(config="torchao.quantization.Int8WeightOnlyConfig"),
+    "fp8-torchao": Torchaos(config="torchao.quantization.Float8WeightOnlyConfig"),
+    "nf4-torchao": Torchaos(config="torchao.prototype._nf4tensor_api.NF4WeightOnlyConfig"),
 }
 BASES = (*FLOATS, *QUANTIZATIONS)
 
@@ -60,7 +74,8 @@ KNOB = Knob(
     default=None,
     read=or_none(one_of(BASES)),
     help="Keep the model's own weights so, before an adapter is put beside them. nf4, nf4-dq (its scales "
-    "quantized too), fp4 and int8 quantize linear layers by bitsandbytes, and train an adapter alone.",
+    "quantized too), fp4 and int8 quantize linear layers by bitsandbytes, those of -torchao by torchao; "
+    "what is trained is an adapter.",
     values=BASES,
     metavar="TYPE",
     is_searchable=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workers.knobs.knob import Cost, Knob, number_after, one_of
 
-CHECKPOINTINGS = ("none", "blocks", "selective")
+CHECKPOINTINGS = ("none", "blocks", "blocks-reentrant", "selective")
 CHECKPOINTINGS_WITH_NUMBER = {"every": "blocks", "selective": "percent"}
 CHECKPOINTING_NAMES = (*CHECKPOINTINGS, *(f"{kind}:N" for kind in CHECKPOINTINGS_WITH_NUMBER))
 _ALL_RECOMPUTED = 3
@@ -43,10 +43,11 @@ KNOB = Knob(
     default="none",
     read=_read,
     help="Which activations are computed again in backward. blocks keeps only the inputs of each repeated "
-    "block; every:N treats N blocks in a row as one; selective also keeps the outputs of matrix products, "
-    "convolutions and attention, selective:N at most N percent of their bytes.",
+    "block, blocks-reentrant by PyTorch's older way (use_reentrant=True); every:N takes N blocks in a row as "
+    "one; selective also keeps the outputs of matrix products, convolutions and attention, selective:N at "
+    "most N percent of their bytes.",
     values=CHECKPOINTING_NAMES,
-    examples=("none", "blocks", "every:2", "selective", "selective:50"),
+    examples=("none", "blocks", "blocks-reentrant", "every:2", "selective", "selective:50"),
     is_searchable=True,
     of_training=True,
     levers=("none", "blocks", "every:2", "selective"),

@@ -32,6 +32,10 @@ class Cost:
     names_fast_kernels: bool = False
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
     """One thing that may be varied beside the batch size.
@@ -43,6 +47,8 @@ class Knob:
         name: the field of `Knobs`; the option has `-` for `_`.
         default: what PyTorch does of itself.
         read: checks and converts a value.
+        from_user: makes a value of what a user may write in its place, such as the path of a file, before it
+            is read; records have values alone.
         help: of the option, one or two sentences.
         values: what can be typed, as help and messages list it.
         metavar: the same in the help of the option; None for the values.
@@ -66,6 +72,7 @@ class Knob:
     default: Any
     read: Read
     help: str
+    from_user: Read = _as_it_is
     values: tuple[str, ...] = ()
     metavar: str | None = None
     examples: tuple[str, ...] | None = None

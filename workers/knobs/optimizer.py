@@ -80,6 +80,13 @@ NAMED: dict[str, NamedOptimizer] = {
     ),
     "adamw8bit-torchao": NamedOptimizer(path="torchao.optim.AdamW8bit", distribution="torchao"),
     "adamw4bit-torchao": NamedOptimizer(path="torchao.optim.AdamW4bit", distribution="torchao"),
+    # Beside weights in half precision it keeps what their updates lost, in place of master weights in
+    # float32. Its Triton kernel does the same without the temporaries of one parameter at a time.
+    "adamw-kahan": NamedOptimizer(
+        path="optimi.AdamW",
+        options={"lr": 1e-3, "kahan_sum": True, "triton": False},
+        distribution="torch-optimi",
+    ),
 }
 OPTIMIZERS = tuple(NAMED)
 TORCH_OPTIMIZERS = tuple(name for name, named in NAMED.items() if named.library == "torch")

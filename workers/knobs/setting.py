@@ -11,12 +11,14 @@ from workers.knobs import (
     allocator,
     attention,
     base,
+    batch_layout,
     checkpointing,
     clip_grad_norm,
     compile,  # noqa: A004 - PyTorch's own word
     conv_algo,
     global_batch,
     grad_accumulation,
+    loss,
     memory_format,
     optimizer,
     optimizer_impl,
@@ -48,6 +50,8 @@ KNOBS: dict[str, Knob] = {
         base,
         clip_grad_norm,
         seq_len,
+        loss,
+        batch_layout,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -93,6 +97,10 @@ class Knobs:
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
         seq_len: the size of a sample; None for the workload's own.
+        loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
+            entropy; `full` of all logits, as it does itself.
+        batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
+            one after the other.
 
     Raises:
         ValueError: a knob has no such value.
@@ -115,6 +123,8 @@ class Knobs:
     base: str | None = KNOBS["base"].default
     clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
     seq_len: int | None = KNOBS["seq_len"].default
+    loss: str = KNOBS["loss"].default
+    batch_layout: str = KNOBS["batch_layout"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

@@ -93,8 +93,9 @@ class Workload:
         make_batch: `make_batch(batch_size, device)` returns the input of one step on that device: a
             tensor, or anything that holds tensors, with `batch_size` as a dimension. If its size depends
             on the data, it may also take the keyword `kind`: `"typical"`, or `"worst"` for the largest
-            batch that the data can make (see `autofit.worst_case_lengths`). If it can make samples of any
-            size, it may take the keyword `size`, such as tokens; `build_model` may take it too.
+            batch that the data can make (see `autofit.worst_case_lengths`). It may take the keyword
+            `layout`, a value of `--batch-layout` such as `"padded:25"`, and, if it can make samples of any
+            size, `size`, such as tokens; `build_model` may take that too.
         loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
             counts.
         optimizer: one of `workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from the
@@ -175,6 +176,11 @@ class Workload:
         """Whether `make_batch` takes a keyword `kind`."""
         return keyword(self.make_batch, "kind") is not None
 
+    @property
+    def has_batch_layouts(self) -> bool:
+        """Whether `make_batch` takes a keyword `layout`."""
+        return keyword(self.make_batch, "layout") is not None
+
 
 def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
     """The workload that a trial runs: what knobs and setup say replaces the workload's own.
@@ -196,6 +202,13 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
             'take a keyword kind ("worst" for the largest batch that the data can make, "typical" for an '
             "ordinary one; autofit.worst_case_lengths helps with both), or leave the option out"
         )
+    if knobs.batch_layout != Knobs().batch_layout:
+        if not workload.has_batch_layouts:
+            raise InapplicableError(
+                f"batch_layout {knobs.batch_layout}: {workload.name or 'the workload'} makes one layout of "
+                "batches; let its make_batch take a keyword layout, or leave the option out"
+            )
+        make_batch = functools.partial(make_batch, layout=knobs.batch_layout)
     changed = dataclasses.replace(
         workload,
         make_batch=make_batch,

@@ -62,6 +62,8 @@ def test_a_space_is_written_with_lists_for_what_is_searched() -> None:
         "clip_grad_norm": None,
         "seq_len": None,
         "optimizer_in_backward": False,
+        "loss": "full",
+        "batch_layout": "full",
         "min_batch": 1,
         "max_batch": 64,
     }
@@ -96,6 +98,15 @@ def test_any_knob_may_be_searched() -> None:
 
 def test_a_space_of_a_version_with_fewer_knobs_is_read_with_their_defaults() -> None:
     space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=8)
-    later = ("attention", "adapter", "base", "clip_grad_norm", "optimizer_in_backward", "seq_len")
+    later = (
+        "attention",
+        "adapter",
+        "base",
+        "clip_grad_norm",
+        "optimizer_in_backward",
+        "loss",
+        "batch_layout",
+        "seq_len",
+    )
     before = {name: value for name, value in space.to_dict().items() if name not in later}
     assert SearchSpace.from_dict(before) == space

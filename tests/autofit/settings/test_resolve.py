@@ -58,6 +58,8 @@ EXAMPLES = [
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     ("seq-len", "128", "knobs.seq_len", 128),
+    ("loss", "chunked:08", "knobs.loss", "chunked:8"),
+    ("batch-layout", "padded:25", "knobs.batch_layout", "padded:25"),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",
@@ -484,3 +486,9 @@ def test_knobs_that_are_given_or_searched_are_fixed_wherever_and_whatever_they_a
     assert fixed == {"precision", "checkpointing", "allocator", "memory_format"}
     assert settings({"conv_algo": "cudnn"}).fixed_knobs == {"conv_algo"}
     assert settings({"conv_algo": "all"}).fixed_knobs == {"conv_algo"}
+
+
+def test_an_adapters_file_is_read_where_a_user_names_it(tmp_path: Path) -> None:
+    (file := tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    assert settings({"adapter": str(file)}).knobs.adapter == "lora:r=4"
+    assert "cannot be read" in refusal(cli={"adapter": str(tmp_path / "missing.json")})

@@ -99,6 +99,8 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "clip_grad_norm": None,
         "seq_len": None,
         "optimizer_in_backward": False,
+        "loss": "full",
+        "batch_layout": "full",
     }
     assert best["interval"].keys() == {"low_bytes", "likely_bytes", "high_bytes"}
     assert (best["batch_size"], best["evidence"], best["step_seconds"]) == (8, "predicted", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import sys
@@ -11,10 +12,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from workers.apply import torchao_weights
 from workers.apply.adapter import with_adapter
 from workers.apply.base import library, prepared, with_base
+from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.setting import adapted_model, import_libraries
-from workers.errors import DeviceError, InapplicableError
+from workers.errors import InapplicableError, MissingLibraryError
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
@@ -177,5 +180,64 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, library: str, knobs: dict[str, str], said: str
 ):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(DeviceError, match=said):
+    with pytest.raises(MissingLibraryError, match=said):
         import_libraries(Knobs(**knobs))
+
+
+def test_reentrant_checkpoints_give_an_adapter_its_gradients_though_embeddings_are_frozen():
+    torch.manual_seed(0)
+    plain = llama()
+    again = copy.deepcopy(plain)
+    checkpoint_blocks(again, "blocks-reentrant")
+    tokens = torch.arange(8).reshape(1, 8)
+    gradients = []
+    for model in (plain, again):
+        torch.manual_seed(1)
+        adapted = with_adapter(model, "lora:r=4")
+        adapted(input_ids=tokens, labels=tokens).loss.backward()
+        gradients.append({name: p.grad for name, p in adapted.named_parameters() if p.requires_grad})
+    first, second = gradients
+    assert any(each.abs().sum() > 0 for each in first.values())
+    torch.testing.assert_close(first, second)
+
+
+# Bytes that torchao keeps for each row of a weight beside its elements: a scale in float32, and a zero point.
+ROW_BYTES = {"int8-torchao": 4 + 1, "fp8-torchao": 4}
+LINEAR_ROWS = NUM_LAYERS * (5 * HIDDEN + 2 * INNER)
+LINEAR_ELEMENTS = NUM_LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
+
+
+def held_bytes(model: torch.nn.Module) -> int:
+    """What weights of linear layers hold, by the tensors that torchao's own are made of."""
+    layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+    parts = [part for layer in layers for part in (layer.weight, *vars(layer.weight).values())]
+    storages = [each.untyped_storage() for each in parts if type(each) is torch.Tensor]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+
+@pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated")
+@pytest.mark.parametrize("base", ["int8-torchao", "fp8-torchao", "nf4-torchao"])
+def test_weights_that_torchao_quantizes_are_as_large_as_its_own(config: Path, base: str):
+    pytest.importorskip("torchao")
+    knobs = Knobs(base=base, precision="bf16")
+    real = with_base(llama(), knobs)
+    torchao_weights.quantize_on(real, torch.device("cpu"))
+    held = held_bytes(real)
+    if base in ROW_BYTES:
+        assert held == LINEAR_ELEMENTS + ROW_BYTES[base] * LINEAR_ROWS
+    kept = traced(config, base="bf16", precision="bf16", adapter="lora:r=4")
+    trace = traced(config, base=base, precision="bf16", adapter="lora:r=4")
+    saved = live_bytes(kept, Category.PARAMETER) - live_bytes(trace, Category.PARAMETER)
+    assert saved == 2 * LINEAR_ELEMENTS - held
+
+
+@pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated")
+def test_an_adapter_is_trained_beside_torchaos_weights():
+    pytest.importorskip("torchao")
+    knobs = Knobs(base="int8-torchao", adapter="lora:r=4")
+    model = adapted_model(with_base(llama(), knobs), knobs)
+    tokens = torch.arange(8).reshape(1, 8)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert trained
+    assert all("lora" in name for name in trained)

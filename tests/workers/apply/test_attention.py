@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from workers.apply.attention import MODELS, every_model_told, set_attention
-from workers.errors import DeviceError, InapplicableError
+from workers.errors import InapplicableError, MissingLibraryError
 
 
 class OfTransformers(nn.Module):
@@ -94,7 +94,7 @@ def test_a_script_that_makes_no_such_model_is_told_so(monkeypatch: pytest.Monkey
 def test_flash_attention_that_is_not_installed_is_said_how_to_get(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
-    with pytest.raises(DeviceError, match="not installed where trials run: pip install flash-attn"):
+    with pytest.raises(MissingLibraryError, match="not installed where trials run: pip install flash-attn"):
         set_attention(OfTransformers(), "fa2")
 
 

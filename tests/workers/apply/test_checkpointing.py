@@ -90,7 +90,28 @@ def _after(model, rows):
     return generator
 
 
-@pytest.mark.parametrize("checkpointing", ["blocks", "every:2", "selective"])
+def test_reentrant_checkpoints_give_the_same_gradients_where_a_blocks_input_wants_some():
+    torch.manual_seed(1)
+    plain = chain(nn.Linear(8, 8), chain(Block(), Block()))
+    checkpointed = copy.deepcopy(plain)
+    checkpoint_blocks(checkpointed, "blocks-reentrant")
+    rows = torch.randn(4, 8)
+    for model in (plain, checkpointed):
+        torch.manual_seed(2)
+        model(rows).square().sum().backward()
+    for one, other in zip(plain.parameters(), checkpointed.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert [block.num_runs for block in checkpointed[1]] == [2, 2]
+
+
+def test_reentrant_checkpoints_are_refused_where_a_block_would_learn_nothing():
+    model = chain(Block(), Block())
+    checkpoint_blocks(model, "blocks-reentrant")
+    with pytest.raises(InapplicableError, match="inputs want none: choose --checkpointing blocks"):
+        model(torch.randn(4, 8))
+
+
+@pytest.mark.parametrize("checkpointing", ["blocks", "blocks-reentrant", "every:2", "selective"])
 def test_without_gradients_a_block_runs_once(checkpointing):
     model = chain(Block(), Block())
     checkpoint_blocks(model, checkpointing)

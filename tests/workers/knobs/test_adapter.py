@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.knobs import Knobs
+from workers.knobs import KNOBS, Knobs
 from workers.knobs.adapter import split_adapter
 
 
@@ -54,7 +54,13 @@ def test_a_file_of_peft_becomes_part_of_the_setting(tmp_path: Path):
         "lora_alpha": None,
     }
     file.write_text(json.dumps(saved))
-    assert Knobs(adapter=str(file)).adapter == "lora:r=4"
+    assert Knobs(adapter=KNOBS["adapter"].from_user(str(file))).adapter == "lora:r=4"
+
+
+def test_a_setting_that_is_read_again_opens_no_file(tmp_path: Path):
+    (file := tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ValueError, match=r"adapter: .* names no method"):
+        Knobs(adapter=str(file))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,6 @@ def test_a_file_of_peft_becomes_part_of_the_setting(tmp_path: Path):
         ("{", "is no JSON"),
         ('{"r": 8}', "it has no peft_type"),
         ('{"peft_type": "OSF", "a": ' + "[" * 3000 + "]" * 3000 + "}", "nests more than 64 levels"),
-        ("missing.json", "missing.json cannot be read"),
     ],
 )
 def test_what_is_written_wrongly_is_said_in_one_sentence(text: str, said: str):
@@ -79,8 +84,10 @@ def test_what_is_written_wrongly_is_said_in_one_sentence(text: str, said: str):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_more_than_a_configuration_or_of_no_text_is_not_taken(tmp_path: Path):
+def test_a_file_that_is_missing_too_long_or_no_text_is_not_taken(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"missing\.json cannot be read"):
+        KNOBS["adapter"].from_user("missing.json")
     for content in (b" " * 200_000, b"\xff\xfe\x00"):
         (file := tmp_path / "adapter_config.json").write_bytes(content)
         with pytest.raises(ValueError, match="cannot be read"):
-            Knobs(adapter=str(file))
+            KNOBS["adapter"].from_user(str(file))

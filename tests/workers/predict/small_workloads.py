@@ -273,6 +273,17 @@ margin_loss = _applying(lambda _, x: x * functional.soft_margin_loss(x, torch.on
 cross_entropy_of_shares = _applying(
     lambda _, x: x * functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x))
 )
+chunked_cross_entropy = _applying(
+    lambda self, x: (
+        x
+        * functional.linear_cross_entropy(
+            x,
+            self.layer.weight,
+            torch.arange(len(x), device=x.device),
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=3, chunking_method=None),
+        )
+    )
+)
 losses_of_elements = _applying(
     lambda _, x: (
         functional.mse_loss(x, torch.zeros_like(x), reduction="none")
@@ -281,11 +292,16 @@ losses_of_elements = _applying(
 )
 own_function = _applying(lambda _, x: OwnExponential.apply(x))
 checkpointed = _workload(functools.partial(Checkpointed, use_reentrant=False))
-blocks = _workload(
-    lambda: nn.Sequential(
+
+
+def _blocks() -> nn.Module:
+    return nn.Sequential(
         *(nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)) for _ in range(3))
     )
-)
+
+
+blocks = _workload(_blocks)
+blocks_after_a_layer = _workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), _blocks()))
 reentrant = _workload(functools.partial(Checkpointed, use_reentrant=True))
 
 

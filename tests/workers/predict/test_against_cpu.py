@@ -115,6 +115,12 @@ def canonical(sizes: list[int]) -> list[int]:
         "huber_loss",
         "margin_loss",
         "cross_entropy_of_shares",
+        pytest.param(
+            "chunked_cross_entropy",
+            marks=pytest.mark.skipif(
+                not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="of PyTorch 2.13"
+            ),
+        ),
         "losses_of_elements",
         "own_function",
         "checkpointed",
@@ -149,11 +155,17 @@ def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optim
     )
 
 
-@pytest.mark.parametrize("checkpointing", ["blocks", "every:2", "every:3", "selective", "selective:50"])
-def test_blocks_that_run_again_allocate_as_in_a_real_run(checkpointing, steps_of):
+@pytest.mark.parametrize(
+    ("workload", "checkpointing"),
+    [
+        *(("blocks", each) for each in ("blocks", "every:2", "every:3", "selective", "selective:50")),
+        ("blocks_after_a_layer", "blocks-reentrant"),
+    ],
+)
+def test_blocks_that_run_again_allocate_as_in_a_real_run(workload, checkpointing, steps_of):
     knobs = Knobs(checkpointing=checkpointing)
-    assert predicted_events(steps_of("blocks", **knobs.to_dict())) == allocator_events_on_cpu(
-        load("blocks"), knobs
+    assert predicted_events(steps_of(workload, **knobs.to_dict())) == allocator_events_on_cpu(
+        load(workload), knobs
     )
 
 

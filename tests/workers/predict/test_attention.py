@@ -60,3 +60,12 @@ def test_cudnn_accumulates_a_number_for_each_row_and_each_of_the_querys_gradient
 
 def test_a_model_that_chooses_its_kernel_itself_is_followed(steps_of):
     assert forward(steps_of, "chosen_attention") == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+def test_a_boolean_mask_becomes_one_in_the_queries_type_at_once(precision, steps_of):
+    outputs = steps_of("masked_attention", precision=precision).outputs("forward")
+    element_bytes = 4 if precision == "fp32" else 2
+    made = [size for name, size in outputs if name.startswith(("where", "_to_copy")) and size >= 36]
+    assert 6 * 6 * element_bytes in made
+    assert precision == "fp32" or 6 * 6 * 4 not in made

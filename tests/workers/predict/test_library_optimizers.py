@@ -28,6 +28,7 @@ STATE_BYTES = {
     "paged-adamw8bit": 2 * (6400 + 25 * 4 + 256 * 4 + SMALL),
     "adamw8bit-torchao": 2 * (6400 + 25 * 4 + 256 * 4 + SMALL),
     "adamw4bit-torchao": 2 * (3200 + 50 * 4 + 16 * 4 + SMALL),
+    "adamw-kahan": 2 * (4 * 6400 + SMALL),
 }
 
 
@@ -57,6 +58,12 @@ def test_states_are_those_of_a_real_run(name, steps_of, monkeypatch):
     storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in tensors}
     found = steps_of(attribute, optimizer=name).live_bytes("optimizer_state")
     assert found == sum(storages.values())
+
+
+def test_what_updates_of_half_precision_lose_is_a_third_state(steps_of):
+    needs("adamw-kahan")
+    steps = steps_of("wide", optimizer="adamw-kahan", precision="bf16")
+    assert steps.live_bytes("optimizer_state") == 3 * 2 * 6500
 
 
 def test_states_that_are_paged_are_a_span_from_nothing_to_all(steps_of):

@@ -9,6 +9,7 @@ fake mode takes for one allocation and that are several. Source: `aten/src/ATen/
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -195,10 +196,11 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
 
 
 def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A boolean mask as what is added to the scores."""
+    """A boolean mask as what is added to the scores, in their type (`convert_boolean_attn_mask`)."""
     if attn_mask is None or attn_mask.dtype != torch.bool:
         return attn_mask
-    return torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+    masked = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
+    return torch.where(attn_mask, 0.0, masked)
 
 
 def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
@@ -332,8 +334,20 @@ def _in_a_formula() -> bool:
     return node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-# Operators that are the same C++ code on every device and hide what it allocates from the fake mode.
+def _written_in_python() -> dict[Any, Callable[..., Any]]:
+    """Of nn/modules/linear_cross_entropy.py, from PyTorch 2.13 on: operators by what they run."""
+    try:
+        module = importlib.import_module("torch.nn.modules.linear_cross_entropy")
+    except ModuleNotFoundError:
+        return {}
+    chunked = "_linear_cross_entropy_batch_chunked"
+    made: list[Any] = [getattr(module, name, None) for name in (chunked, f"{chunked}_no_reduction")]
+    return {each._opoverload: each._init_fn for each in made if each is not None}
+
+
+# Operators that are the same code on every device and hide what it allocates from the fake mode.
 WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
+    **_written_in_python(),
     **recurrent.WITH_TEMPORARIES,
     aten._safe_softmax.default: _safe_softmax,
     aten.logsumexp.default: _logsumexp,

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
@@ -256,8 +256,10 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
     diverted: Any = torch.utils.weak.WeakTensorKeyDictionary()
 
     def register_diverted(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        if isinstance(param, torch.nn.Parameter) and not isinstance(
-            param, (FakeTensor, UninitializedParameter)
+        if (
+            isinstance(param, torch.nn.Parameter)
+            and not isinstance(param, (FakeTensor, UninitializedParameter))
+            and not is_traceable_wrapper_subclass(param)  # which holds fake tensors
         ):
             if param not in diverted:
                 diverted[param] = _fake_parameter(param, mode.without_values)

@@ -55,6 +55,7 @@ _PYTORCHS = frozenset(
         "static_runtime",
         "streams",
         "symm_mem",
+        "torch_nn",
         "torchaudio",
         "torchvision",
     }

@@ -12,22 +12,27 @@ from typing import Any
 
 import torch
 
-from workers.errors import DeviceError, UnknownNameError
+from workers.errors import MissingLibraryError, UnknownNameError
 from workers.workload.libraries import torchvision_operators
 from workers.workload.references import names_like
 
 _NUM_NEAR = 3
 
 
-def imported(package: str, wanted: str, what: str = "a model") -> ModuleType:
+def imported(
+    package: str, wanted: str, what: str = "a model", *, distribution: str | None = None
+) -> ModuleType:
     """The library of a reference, or of a knob's value.
 
     Args:
+        package: or a module of it.
         wanted, what: the reference or value, and what it is, for the message.
+        distribution: what to install, where it has another name than the package.
 
     Raises:
-        DeviceError: it is not installed here.
+        MissingLibraryError: it is not installed here.
     """
+    library = package.partition(".")[0]
     try:
         with without_missing_operators():
             # Other libraries import it later, at its first use.
@@ -35,10 +40,12 @@ def imported(package: str, wanted: str, what: str = "a model") -> ModuleType:
                 importlib.import_module("torchvision")
             return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if error.name != library:
             raise
-        raise DeviceError(
-            f"{wanted} is {what} of {package}, which is not installed where trials run: pip install {package}"
+        distribution = distribution or library
+        raise MissingLibraryError(
+            f"{wanted} is {what} of {distribution}, which is not installed where trials run: pip install "
+            f"{distribution}"
         ) from error
 
 

@@ -20,7 +20,7 @@ def load(ref: WorkloadRef) -> Workload:
 
     Raises:
         UnknownNameError: timm has no such model.
-        DeviceError: timm is not installed.
+        MissingLibraryError: timm is not installed.
     """
     timm: Any = imported("timm", ref.target)
     name = ref.target.partition(":")[2]

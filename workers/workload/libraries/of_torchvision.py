@@ -22,7 +22,7 @@ def load(ref: WorkloadRef) -> Workload:
     Raises:
         UnknownNameError: torchvision has no such model.
         UnsupportedError: it takes or returns something else than images and labels.
-        DeviceError: torchvision is not installed.
+        MissingLibraryError: torchvision is not installed.
     """
     imported("torchvision", ref.target)
     from torchvision import models

@@ -16,14 +16,13 @@ from workers.errors import UnsupportedError
 from workers.protocol import WorkloadRef
 from workers.trace import SampleSize
 from workers.workload.libraries.importing import imported, unknown
+from workers.workload.libraries.token_batches import LENGTHS, Batch, tokens_with_labels, unpackable_tokens
 from workers.workload.workload import Workload
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
 _TILE = 64  # to which kernels of attention, and nothing else of a step, round lengths
 _USUAL_SIDE, _STRIDES = 224, 32
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions")
-
-Batch = dict[str, Tensor]
 
 
 def load(ref: WorkloadRef) -> Workload:
@@ -35,7 +34,7 @@ def load(ref: WorkloadRef) -> Workload:
     Raises:
         UnknownNameError: there is no such configuration here.
         UnsupportedError: the model has no head that this knows a batch for.
-        DeviceError: transformers is not installed.
+        MissingLibraryError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
     config = _configuration(transformers, ref)
@@ -69,8 +68,8 @@ class _Task:
     sizes: Callable[[Any], SampleSize]
 
     @classmethod
-    def of_texts(cls, auto_class: str) -> Self:
-        return cls(auto_class, _build, _tokens_with_labels, _lengths_of_texts)
+    def of_texts(cls, auto_class: str, make_batch: Callable[..., Batch]) -> Self:
+        return cls(auto_class, _build, make_batch, _lengths_of_texts)
 
     @classmethod
     def of_images(cls, auto_class: str) -> Self:
@@ -101,13 +100,13 @@ def _task(transformers: Any, config: Any, wanted: str) -> _Task:
         return type(config) in getattr(transformers, mapping)
 
     if config.is_encoder_decoder and has("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"):
-        return _Task.of_texts("AutoModelForSeq2SeqLM")
+        return _Task.of_texts("AutoModelForSeq2SeqLM", unpackable_tokens)
     if has("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING"):
         return _Task.of_images("AutoModelForImageClassification")
     if has("MODEL_FOR_MASKED_LM_MAPPING") and not getattr(config, "is_decoder", False):
-        return _Task.of_texts("AutoModelForMaskedLM")
+        return _Task.of_texts("AutoModelForMaskedLM", unpackable_tokens)
     if has("MODEL_FOR_CAUSAL_LM_MAPPING"):
-        return _Task.of_texts("AutoModelForCausalLM")
+        return _Task.of_texts("AutoModelForCausalLM", tokens_with_labels)
     raise UnsupportedError(
         f"{wanted} is neither a language model nor a classifier of images: write a Workload with its own "
         "batches and its own loss, and give path/file.py:name"
@@ -127,15 +126,6 @@ def _sides_of_images(config: Any) -> SampleSize:
     side, patch = getattr(config, "image_size", _USUAL_SIDE), getattr(config, "patch_size", 1)
     multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
     return SampleSize(size=side if isinstance(side, int) else None, multiple=multiple)
-
-
-def _tokens_with_labels(batch_size: int, device: torch.device, *, config: Any, size: int) -> Batch:
-    shape, vocabulary = (batch_size, size), config.get_text_config().vocab_size
-    return {
-        "input_ids": torch.randint(vocabulary, shape, device=device),
-        "attention_mask": torch.ones(shape, dtype=torch.int64, device=device),
-        "labels": torch.randint(vocabulary, shape, device=device),
-    }
 
 
 def _images(batch_size: int, device: torch.device, *, config: Any, size: int | None) -> Batch:
@@ -172,5 +162,5 @@ def _build_for_images(auto_class: str, config: Any, *, size: int | None = None) 
 
 
 def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
-    loss: Tensor = model(**batch).loss
+    loss: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != LENGTHS}).loss
     return loss

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from workers.apply.checkpointing import checkpoint_blocks
-from workers.errors import DeviceError, UnknownNameError, UnsupportedError
+from workers.errors import MissingLibraryError, UnknownNameError, UnsupportedError
 from workers.knobs import Knobs
 from workers.workload.libraries import LIBRARIES, library_of
 from workers.workload.libraries.importing import imported
@@ -70,7 +70,7 @@ def test_what_means_nothing_to_a_model_is_refused(text, sample, said):
 
 
 def test_a_library_that_is_missing_says_how_to_get_it():
-    with pytest.raises(DeviceError, match=r"nowhere:model is a model of nowhere.*pip install nowhere"):
+    with pytest.raises(MissingLibraryError, match=r"is a model of nowhere.*pip install nowhere"):
         imported("nowhere", "nowhere:model")
 
 
