@@ -229,6 +229,20 @@ def test_weights_that_torchao_quantizes_are_as_large_as_its_own(config: Path, ba
     trace = traced(config, base=base, precision="bf16", adapter="lora:r=4")
     saved = live_bytes(kept, Category.PARAMETER) - live_bytes(trace, Category.PARAMETER)
     assert saved == 2 * LINEAR_ELEMENTS - held
+    assert most_moved_at_once(trace) == 1  # before it is quantized
+
+
+def most_moved_at_once(trace: Trace) -> int:
+    """How many weights of linear layers are there at once as they were made."""
+    shapes = {(HIDDEN, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)}
+    alive: set[int] = set()
+    most = 0
+    made = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
+    for event in trace.events[:made]:
+        alive = alive - {~event} if event < 0 else alive | {event}
+        moved = [trace.allocations[index] for index in alive]
+        most = max(most, sum(a.operator == "aten.empty_strided" and a.shape in shapes for a in moved))
+    return most
 
 
 @pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated")

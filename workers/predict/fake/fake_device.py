@@ -323,7 +323,8 @@ def move_to_device(
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
     for module in _children_first(model):
-        for name, parameter in module._parameters.items():
+        own = dict(module._parameters)
+        for name, parameter in own.items():
             if parameter is None or parameter.device.type == "cuda":
                 continue
             if id(parameter) not in moved:
@@ -336,6 +337,9 @@ def move_to_device(
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
         then(module)
+        for name, parameter in own.items():  # what took another's place is not kept alive with it
+            if moved.get(id(parameter)) is not module._parameters.get(name):
+                moved.pop(id(parameter), None)
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
