@@ -12,15 +12,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.architecture import Architecture
+from workers.architecture import Architecture, num_multiprocessors
 from workers.predict.curve import flash_scratch
 from workers.trace import Scratch
 
 _MIB = 1024**2
-# Multiprocessors of the largest common card of each architecture (NVIDIA's data sheets); where a
-# threshold depends on them, their number is far from deciding.
-_NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
-_FEWEST_MULTIPROCESSORS = 40
 _SMALL_SHARED_MEMORY = (86, 89, 120, 121)  # at most 99 KiB a block, CUDA programming guide
 # They came in 2025; that 2.8 was the first release with them is not verified.
 _LAYER_NORM_TILES_SINCE = (2, 8)
@@ -48,8 +44,8 @@ class Platform:
 
     @property
     def multiprocessors(self) -> int:
-        """Of the largest common card of that capability."""
-        return _NUM_MULTIPROCESSORS.get(self.capability, _FEWEST_MULTIPROCESSORS)
+        """Of the largest common card; where a threshold depends on them, their number is far from deciding."""
+        return num_multiprocessors(self.capability)
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:

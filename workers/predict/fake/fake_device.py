@@ -18,7 +18,7 @@ from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
-from workers.predict.kernels import following
+from workers.predict.kernels import following, triton
 from workers.predict.values.known import followed
 from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
@@ -102,6 +102,9 @@ class FakeDeviceMode(TorchDispatchMode):
         if func in composites.WITH_TEMPORARIES:
             with self:
                 return composites.WITH_TEMPORARIES[func](*args, **kwargs)
+        if (body := triton.body_of(func)) is not None:
+            with self:
+                return body(*args, **kwargs)
         result = self._result(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
