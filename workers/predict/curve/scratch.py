@@ -44,7 +44,7 @@ class Platform:
 
     @property
     def multiprocessors(self) -> int:
-        """Of the largest common card; where a threshold depends on them, their number is far from deciding."""
+        """Of the largest common card; where a threshold depends on them, it is far from deciding."""
         return num_multiprocessors(self.capability)
 
 

@@ -192,7 +192,7 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.current_device = lambda: 0
     cuda._exchange_device, cuda._maybe_exchange_device = (lambda _index: 0), (lambda _index: 0)
     cuda.get_rng_state = lambda *_args: torch.get_rng_state()  # of a generator that is not there
-    # No code of ours, but many a model's and of kernels, asks; a trace is one for the cards of all architectures.
+    # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
     properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
     cuda.get_device_properties = lambda *_args: properties
     cuda.get_device_name = lambda *_args: properties.name

@@ -7,10 +7,10 @@ has to be known. What a kernel writes are values nobody has, as all on a fake GP
     installed        `install` replaces where Triton launches, where it times, and its driver
     not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver
 
-A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache with
-a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to 3.7,
-runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Left out: scratch memory that a compiled kernel
-asks `triton.set_allocator` for, which none but those with tensor descriptors made on the device do.
+A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache
+with a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to
+3.7, runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Left out: scratch memory that a compiled
+kernel asks `triton.set_allocator` for, as those do that make tensor descriptors on the device.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def notes() -> tuple[str, ...]:
         return ()
     names = ", ".join(list(_launched)[:3]) + (", …" if len(_launched) > 3 else "")
     return (
-        f"kernels of Triton ({names}) do nothing here: what Python makes for them is followed, and values that "
-        "they write are made up",
+        f"kernels of Triton ({names}) do nothing here: what Python makes for them is followed, and values "
+        "that they write are made up",
     )
 
 
@@ -215,7 +215,7 @@ class Driver:
 
     def _properties(self, _device: Any = None) -> dict[str, int]:
         """`cuDeviceGetAttribute`, as far as libraries ask: see backends/nvidia/driver.c."""
-        properties = torch.cuda.get_device_properties(0)
+        properties: Any = torch.cuda.get_device_properties(0)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
             "max_num_regs": properties.regs_per_multiprocessor,
@@ -235,8 +235,8 @@ def _release() -> tuple[int, int]:
 def _leave_out_launches(module: Any) -> None:
     module.JITFunction.run = launch
     if hasattr(module.JITFunction, "_make_launcher"):  # before 3.0 each function is given its own
-        module.JITFunction._make_launcher = lambda kernel: lambda *args, **options: launch(
-            kernel, *args, **options
+        module.JITFunction._make_launcher = lambda kernel: (
+            lambda *args, **options: launch(kernel, *args, **options)
         )
 
 

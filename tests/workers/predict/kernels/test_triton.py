@@ -21,12 +21,6 @@ def traced(attribute: str) -> Trace:
     return Trace.from_json(found.trace_json)
 
 
-def sizes(trace: Trace, phase: str, step: int) -> list[int]:
-    begin, *others = [m.position for m in trace.marks if m.name >= f"step {step} {phase}"]
-    end = min((position for position in others if position > begin), default=None)
-    return [trace.allocations[event].num_bytes for event in trace.events[begin:end] if event >= 0]
-
-
 def test_what_python_makes_for_a_kernel_is_followed_without_registration() -> None:
     trace = traced("plain")
     empties = [a.num_bytes for a in trace.allocations if a.operator == "aten.empty_like"]

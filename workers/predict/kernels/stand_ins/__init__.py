@@ -5,7 +5,7 @@
     flash_attn2.py   flash-attn          ┐ the functions that are called, on operators of the library's names;
     flash_attn3.py   flash-attn-3        ┘ what these return and take is beside this folder
 
-    triton_language.py, triton_runtime.py    Triton, whose kernels do nothing: see `workers.predict.kernels.triton`
+    triton_*.py      Triton, whose kernels do nothing: see `workers.predict.kernels.triton`
 
 A library that is installed is taken itself.
 """

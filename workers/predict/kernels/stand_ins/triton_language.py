@@ -11,10 +11,10 @@ from typing import Any
 __all__ = ["TRITON_MAX_TENSOR_NUMEL", "__getattr__", "constexpr", "dtype"]
 
 TRITON_MAX_TENSOR_NUMEL = 1048576
-_DTYPES = frozenset(
-    "void int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64 float8e5 float8e4nv float8e4b8 float8e4b15 "
-    "float8e5b16 float16 bfloat16 float32 float64".split()
-)
+_DTYPES = frozenset({
+    "void", "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+    "bfloat16", "float32", "float64", "float8e5", "float8e5b16", "float8e4nv", "float8e4b8", "float8e4b15",
+})  # fmt: skip
 
 
 class dtype:  # noqa: N801 - Triton's name
@@ -37,7 +37,9 @@ class dtype:  # noqa: N801 - Triton's name
     @property
     def primitive_bitwidth(self) -> int:
         """Bits of a number."""
-        digits = self.name.removeprefix("bfloat").removeprefix("float").removeprefix("uint").removeprefix("int")
+        digits = (
+            self.name.removeprefix("bfloat").removeprefix("float").removeprefix("uint").removeprefix("int")
+        )
         return int(digits.partition("e")[0] or 0)
 
 
@@ -45,7 +47,7 @@ class constexpr:  # noqa: N801 - Triton's name
     """A number that is known when a kernel is compiled."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value.value if isinstance(value, constexpr) else value
+        self.value: Any = value.value if isinstance(value, constexpr) else value
 
     def __repr__(self) -> str:
         return f"constexpr[{self.value}]"

@@ -1,4 +1,4 @@
-"""What stands in for Triton beside its language: kernels that do nothing, as `workers.predict.kernels.triton`.
+"""What stands in for Triton beside its language: kernels whose launches do nothing.
 
 What is called on the host keeps its meaning, as of release 3.7: sizes, the choice among settings by
 `prune_configs_by`, hooks, values that heuristics add, and what a driver says of the card.
@@ -59,7 +59,7 @@ class CompilationError(TritonError):
     """A kernel cannot be compiled."""
 
 
-class CompileTimeAssertionFailure(CompilationError):
+class CompileTimeAssertionFailure(CompilationError):  # noqa: N818 - Triton's name
     """A kernel refuses its settings."""
 
 
@@ -120,7 +120,7 @@ class JITFunction(KernelInterface):
 class Config:
     """Settings of a kernel, one of those that are tried."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - Triton's signature
         self,
         kwargs: dict[str, Any],
         num_warps: int = 4,
@@ -147,7 +147,7 @@ class Config:
 class Autotuner(KernelInterface):
     """A kernel of which several settings are timed, once for each key."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - Triton's signature
         self,
         fn: Any,
         arg_names: Sequence[str],
@@ -267,7 +267,9 @@ def heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Any], Heurist
     return lambda fn: Heuristics(fn, fn.arg_names, values)
 
 
-def do_bench(fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any) -> Any:
+def do_bench(
+    fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any
+) -> Any:
     """Milliseconds of a function, made up; see `timed`."""
     milliseconds = triton.timed(fn)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
