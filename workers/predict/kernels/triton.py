@@ -74,6 +74,11 @@ TRITON = StandIn(
     },
 )
 _library: Any = importlib.import_module("torch._library.triton")
+# Compiled modules that libraries of such kernels import beside Triton.
+_COMPILED = tuple(
+    StandIn(package=name, distribution=name.replace("_", "-"), version="0", modules={name: f"{_HERE}.{ours}"})
+    for name, ours in (("selective_scan_cuda", "selective_scan"), ("causal_conv1d_cuda", "causal_conv1d"))
+)
 _finder = StandInFinder()
 _installed: list[bool] = []
 _launched: dict[str, None] = {}  # the kernels of this program, by name
@@ -87,6 +92,9 @@ def install() -> None:
     _installed.append(True)
     if hasattr(_library, "wrap_triton_enabled_default"):
         _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
+    for compiled in _COMPILED:
+        if not compiled.is_installed:
+            _finder.offer(compiled)
     if TRITON.is_installed:
         when_imported("triton.runtime.jit", _leave_out_launches)
         when_imported("triton.runtime.autotuner", _leave_out_timing)
