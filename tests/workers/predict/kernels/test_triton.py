@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
+import pytest
+import torch
+
+from workers.predict.kernels.stand_ins import selective_scan
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.run import run
 from workers.trace import Trace
@@ -56,3 +61,28 @@ def test_what_an_operator_of_triton_makes_on_its_way_is_seen() -> None:
 
 def test_a_number_that_a_kernel_writes_is_made_up_where_the_host_reads_it() -> None:
     assert traced("read").allocations
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_pytorch_still_knows_that_triton_is_not_installed() -> None:
+    assert traced("asking").allocations
+
+
+def test_the_compiled_module_of_mamba_makes_what_its_source_does() -> None:
+    u = torch.empty(2, 8, 4097, dtype=torch.bfloat16, device="meta")
+    a = torch.empty(8, 16, device="meta")
+    b = torch.empty(2, 1, 16, 4097, dtype=torch.bfloat16, device="meta")
+    output, states, gated = selective_scan.fwd(u, u, a, b, b, None, u, None, True)
+    assert (output.shape, gated.shape, states.shape) == (u.shape, u.shape, (2, 8, 3, 32))
+    assert states.dtype == torch.float32
+    *gradients, dz = selective_scan.bwd(
+        u, u, a, b, b, None, u, None, output, states, output, None, True, False
+    )
+    assert [each if each is None else each.dtype for each in (*gradients, dz)] == [
+        *(torch.bfloat16,) * 2,
+        torch.float32,
+        *(torch.bfloat16,) * 2,
+        None,
+        None,
+        torch.bfloat16,
+    ]

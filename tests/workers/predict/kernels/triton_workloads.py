@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 from torch.library import triton_op, wrap_triton
+from torch.utils._triton import has_triton, has_triton_package
 from triton.language.extra.libdevice import rsqrt
 
 from workers.workload.workload import Workload
@@ -95,6 +96,12 @@ def _read_on_the_host(x: Tensor) -> Tensor:
     return x * 2 / count.item()
 
 
+def _while_pytorch_has_none(x: Tensor) -> Tensor:
+    assert not has_triton_package()
+    assert not has_triton()
+    return x * 2
+
+
 def _workload(double: Callable[[Tensor], Tensor]) -> Workload:
     return Workload(
         build_model=lambda: _Layer(double),
@@ -106,4 +113,5 @@ def _workload(double: Callable[[Tensor], Tensor]) -> Workload:
 plain = _workload(lambda x: _Doubled.apply(x, _plainly))  # type: ignore[no-any-return]
 tuned = _workload(lambda x: _Doubled.apply(x, _by_tuning))  # type: ignore[no-any-return]
 operator = _workload(_doubled)
+asking = _workload(_while_pytorch_has_none)
 read = _workload(_read_on_the_host)
