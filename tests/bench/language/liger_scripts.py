@@ -137,6 +137,7 @@ def _unpacked(clone: Path, commit: str) -> Path:
         wanted = [name for name in names if name.endswith(".py") and name.startswith(_IMPORTED)]
         with tarfile.open(fileobj=io.BytesIO(_git(clone, "archive", commit, *wanted))) as files:
             files.extractall(folder, filter="data")
+        (folder / "src" / "liger_kernel" / "__init__.py").touch()  # else an installed release goes before
         settings = _git(clone, "show", f"{commit}:pyproject.toml").decode()
         version = tomllib.loads(settings)["project"]["version"]
         (folder / _ABOUT).parent.mkdir()
