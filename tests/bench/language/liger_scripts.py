@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import gc
 import io
 import json
 import re
@@ -229,6 +230,7 @@ class _Called:
                     smallest = asked(min(x_values), provider, mode, self._row.extra)
                     with contextlib.suppress(Exception):  # of a provider that is not installed
                         bench_test_fn(smallest)
+            gc.collect()
             return
         mode = told["kernel_operation_mode"] or None
         bench_test_fn(asked(self._row.size, told["kernel_provider"], mode, self._row.extra))

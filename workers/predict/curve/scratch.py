@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from workers.architecture import Architecture, num_multiprocessors
 from workers.predict.curve import flash_scratch
+from workers.predict.curve.reduction_scratch import Processors, reduction_bytes
+from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS
 from workers.trace import Scratch
 
 _MIB = 1024**2
@@ -168,6 +170,13 @@ def _sort(scratch: Scratch, _platform: Platform) -> int:
     return num_segments * length * (8 + of_cub)
 
 
+def _reduction(scratch: Scratch, platform: Platform) -> int:
+    limits = ARCHITECTURE_LIMITS.get(platform.card.name, ARCHITECTURE_LIMITS["sm_80"])
+    return reduction_bytes(
+        scratch, Processors(num=platform.multiprocessors, threads=limits.max_threads_per_sm)
+    )
+
+
 _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "elements": _elements,
     "cublas": _cublas,
@@ -180,6 +189,7 @@ _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "embedding_segments": _embedding_segments,
     "embedding_partial_sums": _embedding_partial_sums,
     "sort": _sort,
+    "reduction": _reduction,
 }
 
 
