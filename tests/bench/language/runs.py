@@ -135,6 +135,8 @@ class Seen:
                     allocator.free(blocks.pop(~event))
             elif self._sizes[event]:
                 blocks[event] = allocator.malloc(self._sizes[event])
+        if counted is not None and counted >= len(self._trace.events):  # nothing is allocated any more
+            allocator.peak_allocated_bytes = allocator.allocated_bytes
         return allocator
 
 
