@@ -63,6 +63,11 @@ def test_a_number_that_a_kernel_writes_is_made_up_where_the_host_reads_it() -> N
     assert traced("read").allocations
 
 
+def test_a_loss_that_makes_its_gradient_in_forward_and_compares_in_backward_is_followed() -> None:
+    trace = traced("fused_loss")
+    assert [mark.name for mark in trace.marks][-1] == "step 3 optimizer"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
 def test_pytorch_still_knows_that_triton_is_not_installed() -> None:
     assert traced("asking").allocations
