@@ -65,6 +65,16 @@ class Architecture:
         return self.vendor is Vendor.AMD, self.number
 
 
+# Of the largest common card of each compute capability, from NVIDIA's data sheets.
+_NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
+_FEWEST_MULTIPROCESSORS = 40
+
+
+def num_multiprocessors(capability: int) -> int:
+    """Of the largest common card of a compute capability; of one that is not known the fewest of most."""
+    return _NUM_MULTIPROCESSORS.get(capability, _FEWEST_MULTIPROCESSORS)
+
+
 def of_capability(major: int, minor: int) -> str:
     """The name of the architecture of a compute capability."""
     return f"sm_{major}{minor}"

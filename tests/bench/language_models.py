@@ -9,12 +9,13 @@ and peft beside the project; with `--library`, what ran: 38 of peft's 39 rows ra
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -48,10 +49,12 @@ def predict(run: Run) -> Answer:
     """Traces a run, in this process."""
     from tests.bench.language.runs import QUANTITIES, Seen
     from workers.predict.fake import dynamo
+    from workers.predict.kernels import triton
     from workers.predict.probe import trace_workload
     from workers.protocol import Probe, TrialSpec, WorkloadRef
 
     dynamo.install()
+    triton.install()
     spec = TrialSpec(
         workload=WorkloadRef(kind="import", target=run.name),
         batch_size=run.batch_size,
@@ -104,7 +107,12 @@ def main() -> int:
         default=[],
         help="a library to hide, as what ran wants another",
     )
+    parser.add_argument(
+        "--liger", type=Path, help="a clone of linkedin/Liger-Kernel, whose kernels are then benched too"
+    )
     options = parser.parse_args()
+    if options.liger is not None:
+        TABLES["liger"] = replace(TABLES["liger"], read=functools.partial(liger.read, clone=options.liger))
     failures = 0
     print("| table | quantity | runs | median | p90 | asked |\n|---|---|---|---|---|---|")
     for name in options.table or TABLES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -40,6 +41,92 @@ def peak(predict: Callable[[Run], language_models.Answer], run: Run) -> int:
     answer = predict(run)
     assert not answer.failure
     return answer.predicted["allocated peak of a call"]
+
+
+UTILS = """
+from dataclasses import dataclass
+import torch
+def run_benchmarks(*args, **options): raise NotImplementedError
+def _test_memory(func): raise NotImplementedError
+@dataclass
+class SingleBenchmarkRunInput:
+    x: int
+    kernel_provider: str
+    kernel_operation_mode: str
+    extra_benchmark_config: dict
+"""
+SCRIPT = """
+import torch
+import triton
+from utils import SingleBenchmarkRunInput, _test_memory, run_benchmarks
+from liger_kernel.doubled import doubled
+def bench(input):
+    told = input.extra_benchmark_config
+    x = torch.randn(input.x, told["N"], device="cuda", dtype=told["dtype"])
+    _test_memory(lambda: doubled(x))
+def speed(input):
+    x = torch.randn(input.x, 64, device="cuda")
+    triton.testing.do_bench(lambda: x @ x.t())
+if __name__ == "__main__":
+    common = dict(kernel_name="doubled", kernel_providers=["liger"], x_values=[8, 16])
+    run_benchmarks(bench_test_fn=speed, metric_name="speed", **common)
+    run_benchmarks(bench_test_fn=bench, metric_name="memory", **common)
+"""
+DOUBLED = """
+import torch
+import triton
+@triton.jit
+def kernel(x, y): ...
+def doubled(x):
+    y, scratch = torch.empty_like(x), torch.empty({copies} * x.numel(), device=x.device)
+    kernel[(1,)](x, y)
+"""
+TOLD = "kernel_name,kernel_provider,kernel_operation_mode,x_value,extra_benchmark_config_str\n"
+
+
+def clone_of(folder: Path) -> tuple[Path, str]:
+    """A repository whose second commit publishes a row of its own code, and a third that changes the code."""
+    files = {
+        "pyproject.toml": '[project]\nname = "liger-kernel"\nversion = "0.0.1"\n',
+        "benchmark/scripts/utils.py": UTILS,
+        "benchmark/scripts/benchmark_doubled.py": SCRIPT,
+        "benchmark/data/all_benchmark_data.csv": TOLD,
+    }
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        command = ["git", "-C", str(folder), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(copies: int) -> str:
+        for name, text in {**files, "src/liger_kernel/doubled.py": DOUBLED.format(copies=copies)}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        git("add", "-A")
+        git("commit", "-q", "-m", str(copies))
+        return git("rev-parse", "HEAD")
+
+    folder.mkdir()
+    git("init", "-q")
+    commit(1)
+    extra = '"{""N"": 1024, ""dtype"": ""torch.float16""}"'
+    files["benchmark/data/all_benchmark_data.csv"] = f"{TOLD}doubled,liger,full,16.0,{extra}\n"
+    commit(2)
+    return folder, f"https://example.org/blob/{commit(3)}/benchmark/data/all_benchmark_data.csv#L2"
+
+
+def test_a_kernel_is_called_by_the_script_of_the_commit_that_published_its_row(predict, tmp_path: Path):
+    clone, url = clone_of(tmp_path / "clone")
+    (tmp_path / liger.FILE).parent.mkdir()
+    row = f"kernel: doubled,op:full,liger,NVIDIA A100-SXM4-80GB,dtype=torch.float16,4096,{url}\n"
+    (tmp_path / liger.FILE).write_text(HEADER + row)
+    (run,) = liger.read(tmp_path, clone)
+    answer = predict(run)
+    assert not answer.failure
+    # The input, the output in half precision, two copies in single, and what timing left.
+    assert answer.predicted == {
+        "allocated peak of a kernel's call": 16 * 1024 * (2 + 2 + 8) + CUBLAS_BYTES // 2
+    }
 
 
 def test_a_row_says_what_is_called_and_on_which_card(tmp_path: Path):

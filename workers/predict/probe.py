@@ -23,6 +23,7 @@ from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
+from workers.predict.kernels import triton
 from workers.predict.kernels.registry import REGISTRY
 from workers.predict.kernels.stand_ins import asking
 from workers.predict.plans.offline_plans import offline_source
@@ -73,6 +74,8 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     of_transformers.install()
     asking.install()
     asking.begin_program()
+    triton.install()
+    triton.begin_program()
     if spec.workload.kind == "script":
         return _predict_script(spec, last_word)
     if spec.workload.kind == "library":
@@ -204,7 +207,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
-        notes=(*decisions.notes, *mode.notes, *asking.notes(), *_left_out(workload)),
+        notes=(*decisions.notes, *mode.notes, *asking.notes(), *triton.notes(), *_left_out(workload)),
     )
 
 

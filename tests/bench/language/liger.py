@@ -6,7 +6,8 @@ the peak, and the row is the median of `max_memory_allocated` after it. So gradi
 there, and cuBLAS has a workspace for the main thread and one for the engine's. By its mode a call is a
 forward and a backward pass, or one of them.
 
-What lives beside what is called stands in `kernels.py`.
+What lives beside what is called stands in `kernels.py`. Rows of other providers, Liger's own kernels above
+all, are made by the scripts themselves, of a clone of the repository: see `liger_scripts.py`.
 """
 
 from __future__ import annotations
@@ -14,41 +15,70 @@ from __future__ import annotations
 import ast
 import csv
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.bench.language.kernels import KERNELS, REFERENCES, Inputs, Kernel
+from tests.bench.language.liger_scripts import Clone, workload
 from tests.bench.language.operators import Row
 from tests.bench.language.runs import Run, Table
 from workers.workload.workload import Workload
 
 FILE = "llm/liger_kernels.csv"
 _QUANTITY = "allocated peak of a call"
+_OF_KERNELS = "allocated peak of a kernel's call"
+_OF_COMPILED = "allocated peak of a compiled call"
+# What `torch.compile` makes in between is followed as eager code: chunks of losses, fusions of Megatron.
+_COMPILED = (
+    "fused_linear_cpo_loss",
+    "fused_linear_grpo_loss_sequence",
+    "fused_linear_orpo_loss",
+    "megatron",
+    "megatron-fused",
+)
 _ARCHITECTURES = {"A100": "sm_80", "H100": "sm_90", "3090": "sm_86", "4090": "sm_89", "B200": "sm_100"}
 
 
-def read(folder: Path) -> list[Run]:
-    """The rows of PyTorch's and transformers' own operators."""
+def read(folder: Path, clone: Path | None = None) -> list[Run]:
+    """The rows of PyTorch's and transformers' own operators; where there is a clone, those of kernels too."""
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] in REFERENCES]
-    return list(map(_run, rows))
+        rows = list(csv.DictReader(file))
+    runs = [_run(row) for row in rows if row["method"] in REFERENCES]
+    if clone is not None:
+        scripts = Clone(clone)
+        runs += [_run_of_kernel(row, scripts) for row in rows if row["method"] not in REFERENCES]
+    return runs
 
 
 def _run(row: dict[str, str]) -> Run:
     kernel, mode = row["model"].removeprefix("kernel: "), row["task"].removeprefix("op:")
     told = dict(_values(row["other"]))
-    make = functools.partial(_workload, kernel, row["method"], mode, told)
+    return _named(row, _QUANTITY, functools.partial(_workload, kernel, row["method"], mode, told))
+
+
+def _run_of_kernel(row: dict[str, str], clone: Clone) -> Run:
+    make = functools.partial(workload, clone.row(row["url"]), _architecture(row))
+    is_compiled = row["method"] in _COMPILED or row["model"].removeprefix("kernel: ") in _COMPILED
+    return _named(row, _OF_COMPILED if is_compiled else _OF_KERNELS, make)
+
+
+def _architecture(row: dict[str, str]) -> str:
+    return next(sm for card, sm in _ARCHITECTURES.items() if card in row["gpu"])
+
+
+def _named(row: dict[str, str], quantity: str, make: Callable[[], Workload]) -> Run:
+    kernel, mode = row["model"].removeprefix("kernel: "), row["task"].removeprefix("op:")
     return Run(
         table="liger",
         name=f"{kernel} {row['method']} {mode} {row['url'].rpartition('#')[2]}",
         group=row["method"],
         make=make,
         batch_size=1,  # a row is one size, whatever its dimensions are called
-        architecture=next(sm for card, sm in _ARCHITECTURES.items() if card in row["gpu"]),
-        measured={_QUANTITY: int(row["peak_bytes"])},
+        architecture=_architecture(row),
+        measured={quantity: int(row["peak_bytes"])},
     )
 
 
@@ -139,4 +169,8 @@ class _Call:
                 each.grad = None
 
 
-TABLE = Table(name="liger", read=read, asked={_QUANTITY: (0.005, 0.03)})
+TABLE = Table(
+    name="liger",
+    read=read,
+    asked={_QUANTITY: (0.005, 0.03), _OF_KERNELS: (0.01, 0.05), _OF_COMPILED: (0.01, 0.05)},
+)

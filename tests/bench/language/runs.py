@@ -135,6 +135,8 @@ class Seen:
                     allocator.free(blocks.pop(~event))
             elif self._sizes[event]:
                 blocks[event] = allocator.malloc(self._sizes[event])
+        if counted is not None and counted >= len(self._trace.events):  # nothing is allocated any more
+            allocator.peak_allocated_bytes = allocator.allocated_bytes
         return allocator
 
 
@@ -143,6 +145,10 @@ _SECOND = "step 2 forward"  # what the first one leaves are the workspaces of it
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
     "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
+    **dict.fromkeys(
+        ("allocated peak of a kernel's call", "allocated peak of a compiled call"),
+        lambda seen: seen.peak_since("step 3 forward"),
+    ),
     "reserved peak": lambda seen: seen.replay.peak_reserved_bytes,
     "reserved after long steps": lambda seen: seen.reserved_after("step 2 input"),
     "allocated after a step": lambda seen: seen.live_bytes(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from workers.architecture import Architecture
+from workers.predict.curve.reduction_scratch import Processors, reduction_bytes
 from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
 from workers.trace import Scratch
@@ -24,6 +25,9 @@ _HIPBLAS_BYTES, _HIPBLAS_BYTES_OF_GFX94_AND_95 = 32 * _MIB, 128 * _MIB
 # AOTriton 0.11, modules/flash/aot/aiter_bwd.py: who has kernels that add up a gradient in float32.
 _ADDS_UP_IN_FLOAT32 = ("gfx942", "gfx950")
 _WAVE = 64
+# Of the largest common card of an architecture, from AMD's data sheets.
+_COMPUTE_UNITS = {"gfx90a": 110, "gfx942": 304, "gfx950": 256, "gfx1100": 96, "gfx1201": 64}
+_FEWEST_COMPUTE_UNITS = 60
 _FEWEST_ROWS = 128
 
 
@@ -46,10 +50,22 @@ def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Works
             return between(0, num_bytes, num_bytes)
         case "attention", _:
             return _query_gradient(num_bytes, card)
-        case "layer_norm", _:
-            return certain(_layer_norm_sums(scratch))
         case _:
-            return certain(scratch_bytes(scratch, platform))  # PyTorch's own, the same on every card
+            return certain(_of_pytorch(correction, scratch, platform))
+
+
+def _of_pytorch(correction: str, scratch: Scratch, platform: Platform) -> int:
+    """What PyTorch's own kernels take, which but for two is the same on every card."""
+    if correction == "reductions" and scratch.formula == "reduction":
+        return reduction_bytes(scratch, _processors(platform.card))
+    return _layer_norm_sums(scratch) if correction == "layer_norm" else scratch_bytes(scratch, platform)
+
+
+def _processors(card: Architecture) -> Processors:
+    """native/cuda/Reduce.cuh, as it is built for ROCm."""
+    warp = _WAVE if card.name.startswith("gfx9") else 32
+    num = _COMPUTE_UNITS.get(card.name, _FEWEST_COMPUTE_UNITS)
+    return Processors(num=num, threads=2048, warp=warp, fewest_values=128, fewest_shares=64)
 
 
 def _products(card: Architecture) -> Workspace:

@@ -28,6 +28,7 @@ CORRECTIONS = (
     Correction("kernels", "the scratch memory of operators that are not PyTorch's, as it is registered"),
     Correction("softmax_backward", "the product of softmax's output and its gradient"),
     Correction("sort", "positions, and buffers to sort in, of rows of more than 4096 numbers"),
+    Correction("reductions", "what blocks share that sum over many rows, as for the gradient of a bias"),
     Correction("index_backward", "sorted indices where the gradient of indexing is accumulated"),
 )
 

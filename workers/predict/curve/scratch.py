@@ -12,15 +12,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.architecture import Architecture
+from workers.architecture import Architecture, num_multiprocessors
 from workers.predict.curve import flash_scratch
+from workers.predict.curve.reduction_scratch import Processors, reduction_bytes
+from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS
 from workers.trace import Scratch
 
 _MIB = 1024**2
-# Multiprocessors of the largest common card of each architecture (NVIDIA's data sheets); where a
-# threshold depends on them, their number is far from deciding.
-_NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
-_FEWEST_MULTIPROCESSORS = 40
 _SMALL_SHARED_MEMORY = (86, 89, 120, 121)  # at most 99 KiB a block, CUDA programming guide
 # They came in 2025; that 2.8 was the first release with them is not verified.
 _LAYER_NORM_TILES_SINCE = (2, 8)
@@ -48,8 +46,8 @@ class Platform:
 
     @property
     def multiprocessors(self) -> int:
-        """Of the largest common card of that capability."""
-        return _NUM_MULTIPROCESSORS.get(self.capability, _FEWEST_MULTIPROCESSORS)
+        """Of the largest common card; where a threshold depends on them, it is far from deciding."""
+        return num_multiprocessors(self.capability)
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
@@ -172,6 +170,13 @@ def _sort(scratch: Scratch, _platform: Platform) -> int:
     return num_segments * length * (8 + of_cub)
 
 
+def _reduction(scratch: Scratch, platform: Platform) -> int:
+    limits = ARCHITECTURE_LIMITS.get(platform.card.name, ARCHITECTURE_LIMITS["sm_80"])
+    return reduction_bytes(
+        scratch, Processors(num=platform.multiprocessors, threads=limits.max_threads_per_sm)
+    )
+
+
 _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "elements": _elements,
     "cublas": _cublas,
@@ -184,6 +189,7 @@ _FORMULAS: dict[str, Callable[[Scratch, Platform], int]] = {
     "embedding_segments": _embedding_segments,
     "embedding_partial_sums": _embedding_partial_sums,
     "sort": _sort,
+    "reduction": _reduction,
 }
 
 

@@ -89,8 +89,15 @@ class NamedDevices(TorchFunctionMode):
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a number, or a tensor on the CPU of which all is known."""
-    return type(value) in (int, float) or (type(value) is torch.Tensor and not is_made_up(value))
+    """Whether it is a number, or a tensor on the CPU of which all is known.
+
+    What `torch.func` wraps says that it is a plain tensor, whatever it wraps.
+    """
+    return type(value) in (int, float) or (
+        type(value) is torch.Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        and not is_made_up(value)
+    )
 
 
 def _has_made_up(value: Any) -> bool:

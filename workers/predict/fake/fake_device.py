@@ -18,14 +18,17 @@ from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
-from workers.predict.kernels import following
+from workers.predict.kernels import following, triton
 from workers.predict.values.known import followed
+from workers.predict.values.reads import ANSWERS
 from workers.predict.values.sized import Sizes, has_mask, rule_of, scalar
 
 aten: Any = torch.ops.aten
 
 OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
+# In a backward pass calls are seen as operators alone.
+_READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
 _installed: list[bool] = []
 
@@ -93,8 +96,8 @@ class FakeDeviceMode(TorchDispatchMode):
             result = rule(self._sizes, *args, **kwargs)
             self._observer(func, args, kwargs, result)
             return result
-        if func is aten._local_scalar_dense.default:
-            return scalar(args[0])
+        if func in _READS:
+            return _READS[func](*args)
         func = composites.as_no_subclass(func)
         given, args = args, self._without_real_tensors(args)
         if func is aten.index.Tensor and has_mask(given):
@@ -102,6 +105,9 @@ class FakeDeviceMode(TorchDispatchMode):
         if func in composites.WITH_TEMPORARIES:
             with self:
                 return composites.WITH_TEMPORARIES[func](*args, **kwargs)
+        if (body := triton.body_of(func)) is not None:
+            with self:
+                return body(*args, **kwargs)
         result = self._result(func, args, kwargs)
         self._observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)

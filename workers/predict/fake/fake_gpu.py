@@ -30,6 +30,7 @@ from workers.predict.fake import compiled_steps, composites, fake_device, manage
 from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
 from workers.predict.fake.layouts import as_cudnn_returns
+from workers.predict.fake.properties import card_properties
 from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
 from workers.workload.libraries.finders import ExecutingFinder
 
@@ -46,6 +47,8 @@ _REPLACEMENTS: dict[str, Callable[[Any], None]] = {
     "bitsandbytes.functional": managed_memory.replace_in_bitsandbytes,
     "torchao.optim.adam": compiled_steps.replace_in_torchao,
 }
+_ASKED_OF = "sm_80"
+_TOTAL_BYTES = 80 * 1024**3
 _installed: list[Any] = []
 
 
@@ -187,8 +190,13 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
+    cuda._exchange_device, cuda._maybe_exchange_device = (lambda _index: 0), (lambda _index: 0)
     cuda.get_rng_state = lambda *_args: torch.get_rng_state()  # of a generator that is not there
-    cuda.get_device_capability = lambda *_args: (8, 0)  # no code of ours, but many a model's, asks
+    # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
+    properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
+    cuda.get_device_properties = lambda *_args: properties
+    cuda.get_device_name = lambda *_args: properties.name
+    cuda.get_device_capability = lambda *_args: (properties.major, properties.minor)
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
     fake: Any = fake_tensor

@@ -4,15 +4,16 @@ A `Recipe` says it for one call; the recorder puts it into the trace. The files 
 PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
 `workers.predict.curve.scratch` knows.
 
-Left out because it is small: the buffers of reductions that several blocks share (cuda/Reduce.cuh,
-kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel), cuBLASLt's
-1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
+Left out because it is small: the buffers of reductions over inner dimensions that several blocks share
+(cuda/Reduce.cuh, kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel),
+cuBLASLt's 1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
 cuDNN's batch norm. Left out because it is rare in training: top-k, cumulative sums, FFTs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -314,11 +315,32 @@ def _convolution_backward(
     return Recipe(before=(_copies(input_copied, grad_out, layout=layout), _copies(weight, layout=layout)))
 
 
-def _sum(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+def _sum(input: Tensor, dim: int | Sequence[int] | None = None, *_rest: Any) -> Recipe:  # noqa: A002
     """ReduceOps.cpp, `make_reduction`: truth values and small whole numbers are added up as large ones."""
-    if input.is_floating_point() or input.is_complex() or input.dtype == torch.int64:
-        return Recipe()
-    return Recipe(after=((_elements("layout_copies", input.shape, _INDEX_BYTES),),))
+    copies = () if _is_added_up_as_it_is(input) else (_elements("layout_copies", input.shape, _INDEX_BYTES),)
+    stage = (*copies, *_reduction(input, dim))
+    return Recipe(after=(stage,)) if stage else Recipe()
+
+
+def _is_added_up_as_it_is(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.int64
+
+
+def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
+    """What blocks share that sum over outer dimensions, see `reduction_scratch`; halves as floats."""
+    summed = {each % tensor.dim() for each in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}
+    sizes = list(enumerate(zip(tensor.shape, tensor.stride(), strict=True)))
+    kept = sorted((each for place, each in sizes if place not in summed), key=lambda each: each[1])
+    innermost = min((stride for place, (_, stride) in sizes if place in summed), default=0)
+    if not kept or innermost < kept[0][1]:
+        return ()
+    width, first = 1, kept[0][1]
+    for size, stride in kept:
+        width *= size if stride == width * first else 1  # as one dimension, where they are dense
+    num_outputs = math.prod(size for size, _ in kept)
+    dimensions = (tensor.numel() // max(num_outputs, 1), num_outputs, width if first == 1 else 1)
+    is_wide = tensor.is_complex() or tensor.dtype == torch.float64 or not tensor.is_floating_point()
+    return (_request("reductions", "reduction", dimensions, (1 + is_wide) * _FLOAT_BYTES),)
 
 
 # Indices.
@@ -407,6 +429,7 @@ _RECIPES: dict[Any, Callable[..., Recipe]] = {
     aten._linalg_svd.default: _decomposition,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
+    aten.mean.dim: _sum,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.embedding_dense_backward.default: _embedding_backward,

@@ -10,15 +10,14 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NoReturn, Self
 
 import torch
 from torch.utils._pytree import tree_map
 
-from workers.architecture import Architecture
 from workers.errors import UnsupportedError
 from workers.predict.fake.devices import GPU
+from workers.predict.fake.properties import card_properties
 from workers.predict.recording.call_sites import is_users
 
 _TOTAL_BYTES = 80 * 1024**3
@@ -89,18 +88,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
         refuse: ends the script for a reason.
         note: takes a sentence for the reader of the answer.
     """
-    capability = divmod(Architecture.of(architecture).capability, 10)
-    card = f"a GPU of {architecture} that is not there"
-    properties = SimpleNamespace(
-        name=card,
-        major=capability[0],
-        minor=capability[1],
-        total_memory=_TOTAL_BYTES,
-        multi_processor_count=108,
-        warp_size=32,
-        is_integrated=False,
-        is_multi_gpu_board=False,
-    )
+    properties = card_properties(architecture, _TOTAL_BYTES)
 
     def only_card(device: Any = None) -> None:
         index = torch.device("cuda", device).index if isinstance(device, int) else None
@@ -117,8 +105,8 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     cuda.set_device = only_card
     cuda.is_initialized = _answering(lambda: True)
     cuda.get_device_properties = _answering(lambda: properties)
-    cuda.get_device_name = _answering(lambda: card)
-    cuda.get_device_capability = _answering(lambda: capability)
+    cuda.get_device_name = _answering(lambda: properties.name)
+    cuda.get_device_capability = _answering(lambda: (properties.major, properties.minor))
     cuda.mem_get_info = _answering(lambda: (_TOTAL_BYTES, _TOTAL_BYTES))
     cuda.memory_stats = _answering(lambda: collections.defaultdict(int))
     cuda.memory_summary = _answering(str)

@@ -14,6 +14,7 @@ from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.predict.explaining import Unpredictable, explanation
 from workers.predict.fake import fake_device
 from workers.predict.fake.fake_gpu import FakeGpuMode
+from workers.predict.kernels import triton
 from workers.predict.kernels.stand_ins import asking
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
@@ -124,7 +125,7 @@ class ScriptTracer:
         notes = list(self._watch.notes)
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
-        notes += (*self._decisions.notes, *self._mode.notes, *asking.notes())
+        notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:

@@ -191,3 +191,14 @@ def test_sorting_takes_buffers_by_the_last_dimension_alone():
     assert described(made(aten.sort.default, rows, -1).after) == [[sort]]
     assert described(made(aten.sort.stable, rows, True, 1).after) == [[sort]]
     assert described(made(aten.sort.default, rows, 0).after) == []
+
+
+def test_sums_over_rows_are_shared_among_blocks_and_sums_of_rows_take_next_to_nothing():
+    rows = tensor(64, 8)
+    shared = ("reductions", "reduction", (64, 8, 8), 4)
+    assert described(made(aten.sum.dim_IntList, rows, [0]).after) == [[shared]]
+    assert described(made(aten.mean.dim, tensor(4, 64, 8), [0, 1]).after) == [
+        [("reductions", "reduction", (256, 8, 8), 4)]
+    ]
+    assert described(made(aten.sum.dim_IntList, rows, [1]).after) == []
+    assert described(made(aten.sum.default, rows).after) == []

@@ -5,5 +5,8 @@
     flash_attn2.py   flash-attn          ┐ the functions that are called, on operators of the library's names;
     flash_attn3.py   flash-attn-3        ┘ what these return and take is beside this folder
 
+    selective_scan.py, causal_conv1d.py      compiled modules of mamba-ssm and causal-conv1d
+    triton_*.py      Triton, whose kernels do nothing: see `workers.predict.kernels.triton`
+
 A library that is installed is taken itself.
 """

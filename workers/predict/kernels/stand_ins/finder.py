@@ -106,7 +106,11 @@ class _StandInLoader(Loader):
         self._stand_in = stand_in
 
     def exec_module(self, module: ModuleType) -> None:
+        """Imports the modules below it first, as packages do; functions of the same name go before them."""
         ours: Any = importlib.import_module(self._stand_in.modules[module.__name__])
+        for name in self._stand_in.modules:
+            if name.rpartition(".")[0] == module.__name__:
+                importlib.import_module(name)
         vars(module).update({name: getattr(ours, name) for name in ours.__all__})
         vars(module)["__version__"] = self._stand_in.version
 
