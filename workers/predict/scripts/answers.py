@@ -22,6 +22,7 @@ from workers.predict.fake.devices import GPU
 from workers.predict.recording.call_sites import is_users
 
 _TOTAL_BYTES = 80 * 1024**3
+_NCCL = (2, 27, 3)  # that is younger than those that scripts ask for, as 2.10 for bfloat16
 Refuse = Callable[[Exception], NoReturn]
 
 _ZEROS = (
@@ -122,6 +123,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     cuda.mem_get_info = _answering(lambda: (_TOTAL_BYTES, _TOTAL_BYTES))
     cuda.memory_stats = _answering(lambda: collections.defaultdict(int))
     cuda.memory_summary = _answering(str)
+    cuda.nccl.version = _answering(lambda: _NCCL)
     cuda.initial_seed = _answering(torch.initial_seed)
     for module in (cuda, cuda.random):
         module.get_rng_state = _answering(torch.get_rng_state)

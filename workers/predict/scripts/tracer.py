@@ -22,6 +22,7 @@ from workers.predict.recording.recorder import Recorder
 from workers.predict.scripts import answers, distributed
 from workers.predict.scripts.devices import ScriptDevices
 from workers.predict.scripts.shortcuts import Shortcuts
+from workers.predict.scripts.threads import jobs_followed
 from workers.predict.values.decisions import Decisions, begin
 from workers.protocol import TrialSpec
 from workers.scripts.batches import Batches
@@ -73,6 +74,7 @@ class ScriptTracer:
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
             self._mode,
+            jobs_followed(self._mode),
             torch.autograd.set_multithreading_enabled(False),
             fake_device.parameters_diverted(self._mode),
             self._recorder.following(),
