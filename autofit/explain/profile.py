@@ -258,7 +258,8 @@ class Phase:
 
     Attributes:
         step: from 1; 0 while the model is built.
-        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`.
+        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; of a script also
+            `evaluation`, `generation` and `checkpoint`, whose step is the one that follows.
         start, stop: the positions of its bounds.
     """
 
@@ -280,13 +281,18 @@ class Phase:
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
     """The phases of a profile, in their order and without gaps."""
-    return _phases(profile.trace.marks, len(profile.trace.events))
+    return phases_of(profile.trace)
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
     """The phase of the last of so many events; that of the first for position 0."""
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
+
+
+def phases_of(trace: Trace) -> tuple[Phase, ...]:
+    """The phases of a trace, likewise."""
+    return _phases(trace.marks, len(trace.events))
 
 
 def _phases(marks: Sequence[Mark], num_events: int) -> tuple[Phase, ...]:

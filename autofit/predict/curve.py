@@ -5,11 +5,12 @@ from __future__ import annotations
 import bisect
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
-from autofit.explain.profile import Profile
+from autofit.explain.profile import Profile, phases_of
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.identity import versions
@@ -22,6 +23,7 @@ from autofit.predict.estimate import (
     Estimate,
     Interval,
     LargeTensor,
+    PhasePeak,
     Unknown,
     WorkspaceSpan,
 )
@@ -131,6 +133,7 @@ class PredictedCurve:
         most_bytes = (
             self._counted(self._at(batch_size, Level.HIGH)).high_bytes if self._at_most else peak.high_bytes
         )
+        phases = self._phases(on_card)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -177,7 +180,22 @@ class PredictedCurve:
                 modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
+            phases=phases,
+            peak_phase=max(phases, key=lambda phase: phase.num_bytes).name if phases else "",
         )
+
+    def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
+        """The likely allocated peak of each phase, over the steps."""
+        trace = on_card.step.trace
+        sizes, found, _ = on_card.likely()
+        blocks = given_blocks(trace.events, sizes, settings=self._conditions.settings, found=found)
+        changes = (blocks[event] if event >= 0 else -blocks[~event] for event in trace.events)
+        allocated = list(itertools.accumulate(changes, initial=0))
+        peaks: dict[str, int] = {}
+        for phase in phases_of(trace):
+            here = max(allocated[phase.start : phase.stop + 1])
+            peaks[phase.name] = max(peaks.get(phase.name, 0), here)
+        return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def spans(self, batch_size: int) -> PeakEstimate:
         """The peaks with what workspaces may add, which no errors of real runs widen yet."""

@@ -48,9 +48,11 @@ class KeptFiles:
         guarded: folders that are the user's, wherever they are.
         saves: whether what is saved is written, which takes memory as saving it does; else tensors have
             no values, and are kept as they are.
+        saving: is told before something is.
     """
 
-    def __init__(self, *guarded: str, saves: bool) -> None:
+    def __init__(self, *guarded: str, saves: bool, saving: Callable[[], None] = lambda: None) -> None:
+        self._saving = saving
         self._saves = saves
         self._guarded = guarded
         self._stack = ExitStack()
@@ -224,6 +226,7 @@ class KeptFiles:
 
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+            self._saving()
             if not self._saves:
                 self.keep(obj, f)
                 return
@@ -292,9 +295,11 @@ class KeptFiles:
         load_file = module.load_file
 
         def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
             self.keep(dict(tensors), filename)
 
         def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
             self.keep(model.state_dict(), filename)
 
         def loaded(filename: Any, device: Any = "cpu") -> Any:

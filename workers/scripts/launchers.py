@@ -185,10 +185,10 @@ class Launchers:
         if not self._is_on or event not in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
             return
         command = [text for text in map(_text, _words(arguments[1])) if text is not None]
-        variables = arguments[-1] or {}
         if _launcher(command) is None:
             return
-        os.environ.update({_text(name): _text(value) for name, value in variables.items()})
+        variables = {_text(name): _text(value) for name, value in (arguments[-1] or {}).items()}
+        os.environ.update({name: value for name, value in variables.items() if name and value is not None})
         if self.runs(command):
             raise ScriptEnd  # with what it started
 

@@ -119,18 +119,19 @@ def _file_of(module: str) -> Path:
         UnknownWorkloadError: there is none.
     """
     folders: Sequence[str] | None = [str(resolved(".")), *sys.path]
+    origin = None
     for name in _prefixes(module):
         spec = PathFinder.find_spec(name, folders)
         if spec is None:
             raise UnknownWorkloadError(
                 f"there is no module {name}: install it beside autofit, or check the name"
             )
-        folders = spec.submodule_search_locations
+        folders, origin = spec.submodule_search_locations, spec.origin
     if folders is not None:  # a package
         return _file_of(f"{module}.__main__")
-    if spec.origin is None or not spec.origin.endswith(".py"):
+    if origin is None or not origin.endswith(".py"):
         raise UnknownWorkloadError(f"the module {module} has no Python file that could be run")
-    return Path(spec.origin)
+    return Path(origin)
 
 
 def _prefixes(module: str) -> list[str]:

@@ -62,16 +62,7 @@ def run_script(
     if ref.script.is_launched:
         os.environ.update({name: os.environ.get(name, value) for name, value in LAUNCHED.items()})
         watch.notes.append("it was run with the variables that torchrun sets for one process")
-    if Path(ref.script.folder).is_dir():
-        os.chdir(ref.script.folder)
-    sys.argv[:] = [ref.target, *ref.script.arguments_at(batch_size)]
-    # As Python does for what it is called with.
-    sys.path.insert(0, str(Path.cwd() if ref.script.module else Path(ref.target).parent))
-    main = ModuleType("__main__")
-    vars(main).update(__file__=ref.target, __builtins__=__builtins__)
-    if ref.script.module:
-        vars(main).update(__package__=ref.script.module.rpartition(".")[0])
-    sys.modules["__main__"] = main
+    main = _main_module(ref, batch_size)
     timer = threading.Timer(_GRACE_SECONDS, give_up)
     timer.daemon = True
     printed = Printed()
@@ -79,7 +70,7 @@ def run_script(
     code = _compiled(ref, source, batch_size)
     launchers = Launchers(ref.name, watch.refuse, watch.notes.append)
     with (
-        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves),
+        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves, saving=watch.saving),
         launchers.followed(),
         _without_trackers(ref.script.keeps_trackers),
         terminal_as_input(),
@@ -108,6 +99,22 @@ def run_script(
             f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
             f"of at least {batch_size} samples"
         )
+
+
+def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
+    """The module that a script runs in, in its folder and with its arguments, as Python would have it."""
+    script = ref.script
+    assert script is not None
+    if Path(script.folder).is_dir():
+        os.chdir(script.folder)
+    sys.argv[:] = [ref.target, *script.arguments_at(batch_size)]
+    sys.path.insert(0, str(Path.cwd() if script.module else Path(ref.target).parent))
+    main = ModuleType("__main__")
+    vars(main).update(__file__=ref.target, __builtins__=__builtins__)
+    if script.module:
+        vars(main).update(__package__=script.module.rpartition(".")[0])
+    sys.modules["__main__"] = main
+    return main
 
 
 def _compiled(ref: WorkloadRef, source: bytes, batch_size: int) -> CodeType:

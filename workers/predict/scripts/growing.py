@@ -86,16 +86,12 @@ class _Series:
         first, second, last = self.passes[-_NUM_SHOWN:]
         if not first.fixed == second.fixed == last.fixed:
             return None
-        grown = []
-        for name in ("given", "left", "returned"):
-            one, two, three = (getattr(each, name) for each in (first, second, last))
-            growth = _less(three, two)
-            if growth is None or _less(two, one) != growth:
-                return None
-            grown.append([number + more for number, more in zip(three, growth, strict=True)])
-        if grown[0] != given:
+        given_next = _grown(first.given, second.given, last.given)
+        left = _grown(first.left, second.left, last.left)
+        returned = _grown(first.returned, second.returned, last.returned)
+        if given_next != given or left is None or returned is None:
             return None
-        return _Pass(*grown, last.fixed, last.leaves, last.structure)
+        return _Pass(given, left, returned, last.fixed, last.leaves, last.structure)
 
     def append(self, shown: _Pass, *, is_whole: bool) -> None:
         self.passes = [*self.passes[1 - _NUM_SHOWN :], shown]
@@ -246,8 +242,11 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
             place.put(torch.empty(shape, dtype=value.dtype, device=value.device))
 
 
-def _less(numbers: list[int], others: list[int]) -> list[int] | None:
-    """What numbers have grown by; None where there are more or fewer of them."""
-    if len(numbers) != len(others):
+def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
+    """The numbers that come next; None where they have not grown by the same each time."""
+    if not len(first) == len(second) == len(last):
         return None
-    return [number - other for number, other in zip(numbers, others, strict=True)]
+    growth = [after - before for before, after in zip(second, last, strict=True)]
+    if growth != [after - before for before, after in zip(first, second, strict=True)]:
+        return None
+    return [number + more for number, more in zip(last, growth, strict=True)]

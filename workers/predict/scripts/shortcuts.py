@@ -2,8 +2,9 @@
 
 Between its steps a script may evaluate its model on hundreds of batches. What a forward pass without
 gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
-outputs are made; passes on a cache are in `growing`. In a step that accumulates the gradients of many batches, the first two show what each
-takes, and that none leaves anything behind; from the third on the outputs have no more behind them.
+outputs are made; of passes on a cache that grows, `growing` says so. In a step that accumulates the
+gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
+the third on the outputs have no more behind them.
 """
 
 from __future__ import annotations
@@ -105,10 +106,10 @@ class Shortcuts:
         key = _key(module, given)
         seen = None if key is None else self._seen.get(key)
         if seen is not None and seen.num_passes >= _NUM_SHOWN:
-            self._watch.passed()
+            self._watch.passed(module)
             return seen.made()
         if key is None:
-            return self._growing.run(module, given, run, self._watch.passed)
+            return self._growing.run(module, given, run, lambda: self._watch.passed(module))
         result = run()
         shown = _shown(result)
         if shown is not None:

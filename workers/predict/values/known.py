@@ -353,7 +353,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, of a mask the share that is assumed.
+    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, of a mask as many as are assumed.
 
     Those of a large one are zeros, of memory that the system gives once it is written to.
     """

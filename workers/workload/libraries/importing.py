@@ -102,7 +102,7 @@ def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType],
     """A library that cannot be loaded is to torchaudio as one that its installation does not have."""
     execute(module)
     found: Any = module
-    load = found._load_lib
+    load = found._load_lib  # noqa: SLF001 - no public name
 
     def loaded(name: str) -> bool:
         try:
@@ -110,4 +110,4 @@ def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType],
         except OSError:
             return False
 
-    found._load_lib = loaded
+    found._load_lib = loaded  # noqa: SLF001
