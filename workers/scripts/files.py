@@ -8,7 +8,8 @@
     remove, rename, rmtree   of what was there before is refused
 
 Temporary folders and the caches of libraries are left to the script. What a C library opens by itself
-is not seen.
+is not seen, nor what processes write that the script starts: their files in folders that it made are
+removed at the end.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import builtins
 import io
 import itertools
 import os
+import resource
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +66,7 @@ class KeptFiles:
         self._created: set[str] = set()  # files that were not there, and are written where the script says
         self._own: tuple[str, ...] = ()
         self._is_entered = False
+        self._entered_seconds, self._faults_before = 0.0, 0
         self._open: Callable[..., Any] = io.open
         self._objects = SavedObjects()
 
@@ -88,6 +92,8 @@ class KeptFiles:
         finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
         sys.meta_path.insert(0, finder)
         self._stack.callback(sys.meta_path.remove, finder)
+        self._entered_seconds = time.time()
+        self._faults_before = _faults_of_children()
         self._is_entered = True
         sys.addaudithook(self._audit)
         return self
@@ -96,12 +102,23 @@ class KeptFiles:
         self._is_entered = False
         self._stack.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        for path in self._created:
+        for path in (*self._created, *self._of_children()):
             with suppress(OSError):  # it is gone already, or was never made
                 Path(path).unlink()
         for folder in reversed(self._made):
             with suppress(OSError):  # something was put into it
                 Path(folder).rmdir()
+
+    def _of_children(self) -> Iterator[str]:
+        """What processes that the script started have written to folders that it made, meanwhile."""
+        if _faults_of_children() == self._faults_before:
+            return  # it started none; what is there is another program's
+        for folder in filter(lambda made: not self._is_free(made), self._made):
+            for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
+                found = entry.stat(follow_symlinks=False)
+                is_of_this_run = found.st_mtime >= self._entered_seconds and found.st_uid == os.getuid()
+                if stat.S_ISREG(found.st_mode) and is_of_this_run:
+                    yield entry.path
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         self._stack.callback(setattr, owner, name, getattr(owner, name))
@@ -308,6 +325,11 @@ class KeptFiles:
             return load_file(filename, device)
 
         vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)
+
+
+def _faults_of_children() -> int:
+    """Page faults of this process's children that have ended: more of them where there was another one."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def _is_of_python(path: str) -> bool:

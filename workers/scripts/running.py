@@ -112,7 +112,8 @@ def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
     main = ModuleType("__main__")
     vars(main).update(__file__=ref.target, __builtins__=__builtins__)
     if script.module:
-        vars(main).update(__package__=script.module.rpartition(".")[0])
+        is_package = Path(ref.target).stem == "__main__" and not script.module.endswith("__main__")
+        vars(main).update(__package__=script.module if is_package else script.module.rpartition(".")[0])
     sys.modules["__main__"] = main
     return main
 
