@@ -281,7 +281,7 @@ class Phase:
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
     """The phases of a profile, in their order and without gaps."""
-    return phases_of(profile.trace)
+    return _phases(profile.trace.marks, len(profile.trace.events))
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
@@ -290,9 +290,19 @@ def phase_of(profile: Profile, position: int) -> Phase:
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
 
 
-def phases_of(trace: Trace) -> tuple[Phase, ...]:
-    """The phases of a trace, likewise."""
-    return _phases(trace.marks, len(trace.events))
+def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
+    """The allocated peak of each phase by its name, over all steps, in bytes.
+
+    Args:
+        block_bytes: of each allocation's block.
+    """
+    changes = (block_bytes[event] if event >= 0 else -block_bytes[~event] for event in trace.events)
+    allocated = list(itertools.accumulate(changes, initial=0))
+    peaks: dict[str, int] = {}
+    for phase in _phases(trace.marks, len(trace.events)):
+        here = max(allocated[phase.start : phase.stop + 1])
+        peaks[phase.name] = max(peaks.get(phase.name, 0), here)
+    return peaks
 
 
 def _phases(marks: Sequence[Mark], num_events: int) -> tuple[Phase, ...]:

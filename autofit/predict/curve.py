@@ -5,12 +5,11 @@ from __future__ import annotations
 import bisect
 import copy
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
-from autofit.explain.profile import Profile, phases_of
+from autofit.explain.profile import Profile, phase_peaks
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.identity import versions
@@ -189,12 +188,7 @@ class PredictedCurve:
         trace = on_card.step.trace
         sizes, found, _ = on_card.likely()
         blocks = given_blocks(trace.events, sizes, settings=self._conditions.settings, found=found)
-        changes = (blocks[event] if event >= 0 else -blocks[~event] for event in trace.events)
-        allocated = list(itertools.accumulate(changes, initial=0))
-        peaks: dict[str, int] = {}
-        for phase in phases_of(trace):
-            here = max(allocated[phase.start : phase.stop + 1])
-            peaks[phase.name] = max(peaks.get(phase.name, 0), here)
+        peaks = phase_peaks(trace, blocks)
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def spans(self, batch_size: int) -> PeakEstimate:

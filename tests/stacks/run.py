@@ -48,6 +48,7 @@ class Script:
         arguments: of its command line.
         batch: how its batch size is set, as options of `estimate`; else the data loader's is changed.
         knobs: they say the same of the model alone, where they can.
+        model: that model, for `estimate`.
         phases: beside those of steps.
         peak_phase: the one that holds the peak, where that is known.
         batch_size: the smaller of the two.
@@ -57,6 +58,7 @@ class Script:
     arguments: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
     knobs: str = ""
+    model: str = f"hf:{HERE / 'config.json'}"
     phases: tuple[str, ...] = ()
     peak_phase: str = ""
     batch_size: int = 4
@@ -80,6 +82,11 @@ class Stack:
 def _of_diffusers(file: str, *arguments: str) -> Script:
     common = ("--output_dir=out", "--resolution=256", "--max_train_steps=10", "--gradient_checkpointing")
     return Script(f"examples/{file}", (*arguments, *common), ("--batch-arg", "--train_batch_size="))
+
+
+def _of_torchtune(kind: str, **others: str) -> Script:
+    run = ("run", f"{kind}_finetune_single_device", "--config", f"{HERE / f'torchtune_{kind}.yaml'}")
+    return Script("tune", run, ("--batch-arg", "batch_size="), **others)  # type: ignore[arg-type]
 
 
 _TEXT_TO_IMAGE = ("--pretrained_model_name_or_path=stable-diffusion", "--train_data_dir=captioned")
@@ -141,13 +148,13 @@ STACKS = {
     ),
     "torchtune": Stack(
         ("torchtune", "torchao"),
-        tuple(
-            Script(
-                "tune",
-                ("run", f"{kind}_finetune_single_device", "--config", f"{HERE}/torchtune_{kind}.yaml"),
-                ("--batch-arg", "batch_size="),
-            )
-            for kind in ("lora", "full")
+        (
+            _of_torchtune("lora"),
+            _of_torchtune(
+                "full",
+                knobs="--precision bf16 --optimizer-impl fused --grad-accumulation 2",
+                model=f"{HERE / 'torchtune_model.py'}:workload",
+            ),
         ),
         pins=(*_TORCH_ALONE, "torchao==0.10.0"),  # torchtune 0.6 imports what later ones have elsewhere
         material="llama3-of-meta",
@@ -232,7 +239,7 @@ def main() -> int:
                 faults = list(_faults(script, once, twice))
                 beside = "–"
                 if script.knobs:
-                    model = ("--model", f"hf:{HERE / 'config.json'}", *script.knobs.split())
+                    model = ("--model", script.model, *script.knobs.split())
                     knobs_bytes = estimated(programs, Path(folder), size, *model)["peak_allocated_bytes"]
                     apart = knobs_bytes / once["peak_allocated_bytes"] - 1
                     beside = f"{knobs_bytes / 2**20:,.1f} ({apart:+.3%})"
