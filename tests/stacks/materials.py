@@ -27,11 +27,12 @@ def texts(folder: Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps({"texts": {"file_name": "texts.json"}}))
 
 
+@without_missing_operators()
 def llama(folder: Path) -> None:
     """A model and a tokenizer as transformers saves them."""
-    with without_missing_operators():
-        from texts import tokenizer
-        from transformers import LlamaConfig, LlamaForCausalLM
+    from texts import tokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         hidden_size=WIDTH,
         intermediate_size=FEED_FORWARD,
@@ -82,12 +83,13 @@ def llama3_of_meta(folder: Path) -> None:
     texts(folder)
 
 
+@without_missing_operators()
 def pipelines(folder: Path) -> None:
     """Stable Diffusion and FLUX as diffusers saves them, and pictures with captions."""
-    with without_missing_operators():
-        import diffusers
-        import transformers
-        from PIL import Image
+    import diffusers
+    import transformers
+    from PIL import Image
+
     letters = [chr(code) for code in range(33, 127)]
     words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
 
