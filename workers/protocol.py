@@ -87,6 +87,7 @@ class ScriptCall:
         keeps_batch: whether the script's own batch size is found out instead of setting one.
         keeps_trackers: whether experiment trackers are left as they are.
         is_launched: whether it finds the variables that a launcher of one process sets.
+        module: its name where it is called as `python -m`; else empty.
     """
 
     arguments: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class ScriptCall:
     keeps_batch: bool = False
     keeps_trackers: bool = False
     is_launched: bool = False
+    module: str = ""
 
     @property
     def sets_loader(self) -> bool:

@@ -258,7 +258,8 @@ class Phase:
 
     Attributes:
         step: from 1; 0 while the model is built.
-        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`.
+        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; of a script also
+            `evaluation`, `generation` and `checkpoint`, whose step is the one that follows.
         start, stop: the positions of its bounds.
     """
 
@@ -287,6 +288,21 @@ def phase_of(profile: Profile, position: int) -> Phase:
     """The phase of the last of so many events; that of the first for position 0."""
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
+
+
+def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
+    """The allocated peak of each phase by its name, over all steps, in bytes.
+
+    Args:
+        block_bytes: of each allocation's block.
+    """
+    changes = (block_bytes[event] if event >= 0 else -block_bytes[~event] for event in trace.events)
+    allocated = list(itertools.accumulate(changes, initial=0))
+    peaks: dict[str, int] = {}
+    for phase in _phases(trace.marks, len(trace.events)):
+        here = max(allocated[phase.start : phase.stop + 1])
+        peaks[phase.name] = max(peaks.get(phase.name, 0), here)
+    return peaks
 
 
 def _phases(marks: Sequence[Mark], num_events: int) -> tuple[Phase, ...]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
-from autofit.explain.profile import Profile
+from autofit.explain.profile import Profile, phase_peaks
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.identity import versions
@@ -22,6 +22,7 @@ from autofit.predict.estimate import (
     Estimate,
     Interval,
     LargeTensor,
+    PhasePeak,
     Unknown,
     WorkspaceSpan,
 )
@@ -131,6 +132,7 @@ class PredictedCurve:
         most_bytes = (
             self._counted(self._at(batch_size, Level.HIGH)).high_bytes if self._at_most else peak.high_bytes
         )
+        phases = self._phases(on_card)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -177,7 +179,17 @@ class PredictedCurve:
                 modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
+            phases=phases,
+            peak_phase=max(phases, key=lambda phase: phase.num_bytes).name if phases else "",
         )
+
+    def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
+        """The likely allocated peak of each phase, over the steps."""
+        trace = on_card.step.trace
+        sizes, found, _ = on_card.likely()
+        blocks = given_blocks(trace.events, sizes, settings=self._conditions.settings, found=found)
+        peaks = phase_peaks(trace, blocks)
+        return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def spans(self, batch_size: int) -> PeakEstimate:
         """The peaks with what workspaces may add, which no errors of real runs widen yet."""

@@ -118,6 +118,19 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePeak:
+    """The allocated peak of a phase, over all steps that were traced.
+
+    Attributes:
+        name: see `autofit.explain.profile.Phase`.
+        num_bytes: live blocks at their peak.
+    """
+
+    name: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one configuration is predicted to need on the GPU. All sizes are in bytes.
 
@@ -149,6 +162,8 @@ class Estimate:
         assumptions: the sizes in it that depend on values; `--assume` changes them.
         unknowns: what the interval is made of, the source that may add most first.
         notes: what else to know of how it was made, in sentences.
+        phases: what each phase takes, in their order; empty where the trace has none.
+        peak_phase: the one that holds the allocated peak; empty likewise.
     """
 
     workload: str
@@ -176,6 +191,8 @@ class Estimate:
     assumptions: tuple[AssumedSize, ...] = ()
     unknowns: tuple[Unknown, ...] = ()
     notes: tuple[str, ...] = ()
+    phases: tuple[PhasePeak, ...] = ()
+    peak_phase: str = ""
 
     @property
     def architecture(self) -> str | None:

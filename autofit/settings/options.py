@@ -117,7 +117,8 @@ _MODEL = (
         name="script",
         field="script",
         read=values.text,
-        help="A training script, run as it is until some optimizer steps are done, instead of --model.",
+        help="A training script, run as it is until some optimizer steps are done, instead of --model; or a "
+        "program beside autofit, such as tune, or '-m MODULE'.",
         metavar="FILE",
         choice="workload",
         decides=False,

@@ -193,3 +193,25 @@ def test_a_reference_survives_its_way_to_a_worker(small):
     assert ref.script.arguments_at(8) == ["-x", "n=8"]
     with pytest.raises(WorkloadError, match="in one way"):
         autofit.Script(path=small, batch_argument="n=", batch_name="BATCH")
+
+
+def test_the_answer_says_which_phase_holds_the_peak(call, tmp_path):
+    """An evaluation with a larger batch than the training's."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(1024, 1024).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    model.train()(torch.randn(8, 1024).cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    with torch.no_grad(): model.eval()(torch.randn(16384, 1024).cuda())\n"
+    )
+    options = ("estimate", "--script", str(path), "--gpu", "t4")
+    document = json.loads(call(*options, "--json").out)
+    peaks = {phase["name"]: phase["num_bytes"] for phase in document["phases"]}
+    assert document["peak_phase"] == "evaluation"
+    assert peaks["evaluation"] == document["peak_allocated_bytes"] > 2 * 16384 * 1024 * 4
+    assert peaks["backward"] < peaks["evaluation"] / 2
+    (line,) = (line for line in call(*options).out.splitlines() if "the peak" in line)
+    assert line.split()[0] == "evaluation"

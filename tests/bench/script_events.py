@@ -209,7 +209,7 @@ class _Marker:
 
     def backward(self) -> None: ...
 
-    after_backward = backward
+    after_backward = saving = backward
 
     def stepping(self, _optimizer: Any) -> None: ...
 

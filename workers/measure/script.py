@@ -115,6 +115,9 @@ class ScriptTrial:
         self._step_began = time.perf_counter()
         progress.enter(f"step {progress.num_steps_done - num_warmup + 1}")
 
+    def saving(self) -> None:
+        """A checkpoint is whatever comes between the steps."""
+
     def ended(self) -> None:
         self._progress.steady = self._meter.peaks()
 

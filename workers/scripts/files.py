@@ -8,7 +8,8 @@
     remove, rename, rmtree   of what was there before is refused
 
 Temporary folders and the caches of libraries are left to the script. What a C library opens by itself
-is not seen.
+is not seen, nor what processes write that the script starts: their files in folders that it made are
+removed at the end.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import builtins
 import io
 import itertools
 import os
+import resource
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
@@ -48,9 +51,11 @@ class KeptFiles:
         guarded: folders that are the user's, wherever they are.
         saves: whether what is saved is written, which takes memory as saving it does; else tensors have
             no values, and are kept as they are.
+        saving: is told before something is.
     """
 
-    def __init__(self, *guarded: str, saves: bool) -> None:
+    def __init__(self, *guarded: str, saves: bool, saving: Callable[[], None] = lambda: None) -> None:
+        self._saving = saving
         self._saves = saves
         self._guarded = guarded
         self._stack = ExitStack()
@@ -61,6 +66,7 @@ class KeptFiles:
         self._created: set[str] = set()  # files that were not there, and are written where the script says
         self._own: tuple[str, ...] = ()
         self._is_entered = False
+        self._entered_seconds, self._faults_before = 0.0, 0
         self._open: Callable[..., Any] = io.open
         self._objects = SavedObjects()
 
@@ -86,6 +92,8 @@ class KeptFiles:
         finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
         sys.meta_path.insert(0, finder)
         self._stack.callback(sys.meta_path.remove, finder)
+        self._entered_seconds = time.time()
+        self._faults_before = _faults_of_children()
         self._is_entered = True
         sys.addaudithook(self._audit)
         return self
@@ -94,12 +102,23 @@ class KeptFiles:
         self._is_entered = False
         self._stack.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        for path in self._created:
+        for path in (*self._created, *self._of_children()):
             with suppress(OSError):  # it is gone already, or was never made
                 Path(path).unlink()
         for folder in reversed(self._made):
             with suppress(OSError):  # something was put into it
                 Path(folder).rmdir()
+
+    def _of_children(self) -> Iterator[str]:
+        """What processes that the script started have written to folders that it made, meanwhile."""
+        if _faults_of_children() == self._faults_before:
+            return  # it started none; what is there is another program's
+        for folder in filter(lambda made: not self._is_free(made), self._made):
+            for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
+                found = entry.stat(follow_symlinks=False)
+                is_of_this_run = found.st_mtime >= self._entered_seconds and found.st_uid == os.getuid()
+                if stat.S_ISREG(found.st_mode) and is_of_this_run:
+                    yield entry.path
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         self._stack.callback(setattr, owner, name, getattr(owner, name))
@@ -224,6 +243,7 @@ class KeptFiles:
 
     def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+            self._saving()
             if not self._saves:
                 self.keep(obj, f)
                 return
@@ -292,9 +312,11 @@ class KeptFiles:
         load_file = module.load_file
 
         def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
             self.keep(dict(tensors), filename)
 
         def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
             self.keep(model.state_dict(), filename)
 
         def loaded(filename: Any, device: Any = "cpu") -> Any:
@@ -303,6 +325,11 @@ class KeptFiles:
             return load_file(filename, device)
 
         vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)
+
+
+def _faults_of_children() -> int:
+    """Page faults of this process's children that have ended: more of them where there was another one."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def _is_of_python(path: str) -> bool:

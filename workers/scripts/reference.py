@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
+import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from workers.documents import read_file, resolved
@@ -12,6 +16,7 @@ from workers.protocol import ScriptCall, WorkloadRef
 from workers.workload.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AS_MODULE = "-m "  # as Python's own option, before a module's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +28,8 @@ class Script:
     `batch_name`, or none of them: the batch size of its data loader is changed then.
 
     Attributes:
-        path: the script's file.
+        path: the script's file; the name of a program that pip installed beside Python, such as `tune`; or
+            `-m package.module`.
         arguments: the arguments of its command line, without the batch size.
         batch_argument: the argument that takes the batch size, such as `--batch-size`; if it ends in `=`,
             the size is joined to it.
@@ -57,17 +63,30 @@ class Script:
 
     @property
     def name(self) -> str:
-        """The script's file name."""
-        return Path(self.path).name
+        """The script's file name; a module's own."""
+        return self._module or Path(self.path).name
+
+    @property
+    def _module(self) -> str:
+        text = str(self.path)
+        return text[len(_AS_MODULE) :].strip() if text.startswith(_AS_MODULE) else ""
+
+    def _file(self) -> Path:
+        if self._module:
+            return _file_of(self._module)
+        path = resolved(self.path)
+        program = Path(sysconfig.get_path("scripts")) / self.path
+        is_program = Path(self.path).name == str(self.path) and not path.exists() and program.is_file()
+        return program if is_program else path
 
     def reference(self) -> WorkloadRef:
         """How to find the script again in another process, and how to call it.
 
         Raises:
-            UnknownWorkloadError: there is no such file.
+            UnknownWorkloadError: there is no such file, or no such module.
         """
         try:
-            path = resolved(self.path)
+            path = self._file()
             source_sha256 = hashlib.sha256(read_file(path)).hexdigest() if path.is_file() else None
             folder = str(resolved("."))
         except OSError as error:
@@ -88,8 +107,37 @@ class Script:
                 batch_name=self.batch_name,
                 keeps_trackers=self.keeps_trackers,
                 folder=folder,
+                module=self._module,
             ),
         )
+
+
+def _file_of(module: str) -> Path:
+    """The file that `python -m` runs; neither it nor a package that it is in is imported.
+
+    Raises:
+        UnknownWorkloadError: there is none.
+    """
+    folders: Sequence[str] | None = [str(resolved(".")), *sys.path]
+    origin = None
+    for name in _prefixes(module):
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None:
+            raise UnknownWorkloadError(
+                f"there is no module {name}: install it beside autofit, or check the name"
+            )
+        folders, origin = spec.submodule_search_locations, spec.origin
+    if folders is not None:  # a package
+        return _file_of(f"{module}.__main__")
+    if origin is None or not origin.endswith(".py"):
+        raise UnknownWorkloadError(f"the module {module} has no Python file that could be run")
+    return Path(origin)
+
+
+def _prefixes(module: str) -> list[str]:
+    """`a`, `a.b`, `a.b.c` of `a.b.c`."""
+    words = module.split(".")
+    return [".".join(words[: number + 1]) for number in range(len(words))]
 
 
 def read_script(ref: WorkloadRef) -> bytes:

@@ -12,9 +12,9 @@ from types import CodeType, ModuleType
 
 from workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from workers.protocol import WorkloadRef
-from workers.scripts import launchers
 from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
+from workers.scripts.launchers import LAUNCHED, Launchers
 from workers.scripts.printed import Printed
 from workers.scripts.reference import read_script
 from workers.scripts.terminal import terminal_as_input
@@ -25,11 +25,6 @@ from workers.scripts.watching import ScriptEnd, StepWatch
 _GRACE_SECONDS = 3.0
 _ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
 _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"
-# What torchrun tells the only process that it starts.
-LAUNCHED = {
-    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
-}  # fmt: skip
 
 
 class ScriptError(WorkerError):
@@ -67,27 +62,23 @@ def run_script(
     if ref.script.is_launched:
         os.environ.update({name: os.environ.get(name, value) for name, value in LAUNCHED.items()})
         watch.notes.append("it was run with the variables that torchrun sets for one process")
-    if Path(ref.script.folder).is_dir():
-        os.chdir(ref.script.folder)
-    sys.argv[:] = [ref.target, *ref.script.arguments_at(batch_size)]
-    sys.path.insert(0, str(Path(ref.target).parent))  # as Python does for what it is called with
-    main = ModuleType("__main__")
-    vars(main).update(__file__=ref.target, __builtins__=__builtins__)
-    sys.modules["__main__"] = main
+    main = _main_module(ref, batch_size)
     timer = threading.Timer(_GRACE_SECONDS, give_up)
     timer.daemon = True
     printed = Printed()
     watch.on_end = timer.start
     code = _compiled(ref, source, batch_size)
+    launchers = Launchers(ref.name, watch.refuse, watch.notes.append)
     with (
-        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves),
-        launchers.refused(ref.name, watch.refuse),
+        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves, saving=watch.saving),
+        launchers.followed(),
         _without_trackers(ref.script.keeps_trackers),
         terminal_as_input(),
         printed.remembered(),
     ):
         try:
-            exec(code, vars(main))  # noqa: S102 - what it is for
+            if not launchers.runs(sys.argv):
+                exec(code, vars(main))  # noqa: S102 - what it is for
         except ScriptEnd:
             pass
         except SystemExit as error:
@@ -108,6 +99,23 @@ def run_script(
             f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
             f"of at least {batch_size} samples"
         )
+
+
+def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
+    """The module that a script runs in, in its folder and with its arguments, as Python would have it."""
+    script = ref.script
+    assert script is not None
+    if Path(script.folder).is_dir():
+        os.chdir(script.folder)
+    sys.argv[:] = [ref.target, *script.arguments_at(batch_size)]
+    sys.path.insert(0, str(Path.cwd() if script.module else Path(ref.target).parent))
+    main = ModuleType("__main__")
+    vars(main).update(__file__=ref.target, __builtins__=__builtins__)
+    if script.module:
+        is_package = Path(ref.target).stem == "__main__" and not script.module.endswith("__main__")
+        vars(main).update(__package__=script.module if is_package else script.module.rpartition(".")[0])
+    sys.modules["__main__"] = main
+    return main
 
 
 def _compiled(ref: WorkloadRef, source: bytes, batch_size: int) -> CodeType:

@@ -62,6 +62,9 @@ class Follower(Protocol):
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """A step has ended; None of a script that updates its parameters itself."""
 
+    def saving(self) -> None:
+        """Something is saved that may be a checkpoint."""
+
     def ended(self) -> None:
         """Enough steps were made: what the script does from here on is no part of it."""
 
@@ -205,14 +208,18 @@ class StepWatch:
         self._depth += 1
         if self._depth > 1 or self._batches.is_loading:
             return
-        self.passed()
-        if self._follows_modules:
-            self._follower.forward(module)
+        self.passed(module)
         if not self._batches.is_settled:
             self._batches.taken((args, _keywords_of_call()))
 
-    def passed(self) -> None:
-        """Counts a forward pass of the outermost module, before which a step without an optimizer ends."""
+    def passed(self, module: torch.nn.Module) -> None:
+        """Counts a forward pass of an outermost module, and tells of it."""
+        self._count_pass()
+        if self._follows_modules:
+            self._follower.forward(module)
+
+    def _count_pass(self) -> None:
+        """Before a pass a step without an optimizer ends."""
         self._num_forwards += 1
         if self._num_optimizers:
             if not self._most_steps and self._num_backwards >= _MOST_BACKWARDS:
@@ -228,6 +235,10 @@ class StepWatch:
             self._follower.stepped(None)
             if self._num_backwards >= 2 * self._wanted:
                 self._end()
+
+    def saving(self) -> None:
+        """The script saves something."""
+        self._follower.saving()
 
     def _leave(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
         self._depth -= 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from rich.console import Console
+
 from autofit.cli.text.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
 from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
@@ -45,6 +47,9 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     console.print(indented(table))
     heading(console, "Where the memory goes")
     print_memory(console, estimate)
+    if settings.script is not None:
+        heading(console, "Allocated peak of each phase")
+        _print_phases(console, estimate)
     heading(console, "Assumed")
     gpu = settings.gpu
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
@@ -70,3 +75,14 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         *estimate.notes,
     )
     bullets(console, said)
+
+
+_PHASES = {"model": "before the first step", "input": "between passes"}
+
+
+def _print_phases(console: Console, estimate: Estimate) -> None:
+    table = grid("left", "right", "left")
+    for phase in estimate.phases:
+        note = "the peak" if phase.name == estimate.peak_phase else ""
+        table.add_row(_PHASES.get(phase.name, phase.name), format_bytes(phase.num_bytes), note)
+    console.print(indented(table))

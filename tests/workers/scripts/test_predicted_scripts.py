@@ -119,7 +119,7 @@ def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
         (["torch.distributed.init_process_group('nccl', world_size=2)"], "unsupported", "one of 2 processes"),
         (["torch.multiprocessing.spawn(print, nprocs=2)"], "unsupported", "starts 2 processes with mp.spawn"),
         (
-            ["import subprocess", "subprocess.run(['torchrun', 'x.py'])"],
+            ["import subprocess", "subprocess.run(['torchrun', '--nproc-per-node', '2', 'x.py'])"],
             "unsupported",
             "with torchrun: call it",
         ),

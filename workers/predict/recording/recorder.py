@@ -88,11 +88,17 @@ class Recorder:
         """Storages on the device."""
         return len(self._ids)
 
-    def mark(self, name: str) -> None:
+    @property
+    def position(self) -> int:
+        """The number of events so far."""
+        self._settle_pending()
+        return len(self._events)
+
+    def mark(self, name: str, position: int | None = None) -> None:
+        """Begins a phase, here or at a position after the last mark."""
         if self._closed:
             return
-        self._settle_pending()
-        self.marks.append(Mark(position=len(self._events), name=name))
+        self.marks.append(Mark(position=self.position if position is None else position, name=name))
 
     def close(self) -> None:
         """Ends the recording: what dies from here on does so after the last step."""

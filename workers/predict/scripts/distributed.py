@@ -80,6 +80,7 @@ def install(name: str, recorder: Recorder, refuse: Refuse) -> None:
         "get_node_local_rank": lambda *_: 0,
         "get_world_size": lambda *_: 1,
         "get_backend": lambda *_: "nccl",
+        "is_nccl_available": lambda: True,  # PyTorch's builds for CUDA have it
         "new_group": lambda *_args, **_kwargs: _Group(),
         "barrier": _kept,
         "monitored_barrier": _kept,

@@ -2,8 +2,9 @@
 
 Between its steps a script may evaluate its model on hundreds of batches. What a forward pass without
 gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
-outputs are made. In a step that accumulates the gradients of many batches, the first two show what each
-takes, and that none leaves anything behind; from the third on the outputs have no more behind them.
+outputs are made; of passes on a cache that grows, `growing` says so. In a step that accumulates the
+gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
+the third on the outputs have no more behind them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from workers.predict.scripts.growing import GrowingPasses
 from workers.scripts.watching import StepWatch
 
 _NUM_SHOWN = 2  # passes that are run whole
@@ -72,6 +74,7 @@ class Shortcuts:
         self._num_live = num_live
         self._seen: dict[Hashable, _Seen] = {}
         self._accumulating: dict[Hashable, _Accumulating] = {}
+        self._growing = GrowingPasses()
         self._depth = 0
 
     @contextmanager
@@ -103,11 +106,13 @@ class Shortcuts:
         key = _key(module, given)
         seen = None if key is None else self._seen.get(key)
         if seen is not None and seen.num_passes >= _NUM_SHOWN:
-            self._watch.passed()
+            self._watch.passed(module)
             return seen.made()
+        if key is None:
+            return self._growing.run(module, given, run, lambda: self._watch.passed(module))
         result = run()
-        shown = None if key is None else _shown(result)
-        if key is not None and shown is not None:
+        shown = _shown(result)
+        if shown is not None:
             if seen is not None and (seen.leaves, seen.structure) == (shown.leaves, shown.structure):
                 shown.num_passes += seen.num_passes
             self._seen[key] = shown

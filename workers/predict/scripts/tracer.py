@@ -18,17 +18,18 @@ from workers.predict.kernels import triton
 from workers.predict.kernels.stand_ins import asking
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
-from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.scripts import answers, distributed
 from workers.predict.scripts.devices import ScriptDevices
+from workers.predict.scripts.phases import PhaseMarks
 from workers.predict.scripts.shortcuts import Shortcuts
+from workers.predict.scripts.threads import jobs_followed
 from workers.predict.values.decisions import Decisions, begin
 from workers.protocol import TrialSpec
 from workers.scripts.batches import Batches
 from workers.scripts.running import run_script
 from workers.scripts.watching import StepKind, StepWatch
-from workers.trace import Category, Trace
+from workers.trace import Trace
 from workers.workload.libraries.importing import without_missing_operators
 from workers.workload.step import seed
 from workers.workload.workload import WorkloadError
@@ -45,13 +46,14 @@ class ScriptTracer:
         self._spec = spec
         self._log = CallLog() if spec.with_calls else None
         self._recorder = Recorder(self._log)
-        self._follower = _PhaseMarks(self._recorder, names=spec.with_calls)
+        self._follower = PhaseMarks(self._recorder, names=spec.with_calls)
         self._decisions = Decisions(spec.turned, spec.setup.nonzero_share)
         name, script = spec.workload.name, spec.workload.script
         assert script is not None
         batch_size = None if script.keeps_batch else spec.batch_size
         self._batches = Batches(name, script, batch_size, loads_here=True)
         self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
+        self._follower.trains = lambda: self._watch.has_optimizer
         self._mode = _ScriptGpuMode(
             self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse
         )
@@ -74,10 +76,12 @@ class ScriptTracer:
         # Without threads of its own the engine runs backward here, where the mode is active.
         with (
             self._mode,
+            jobs_followed(self._mode),
             torch.autograd.set_multithreading_enabled(False),
             fake_device.parameters_diverted(self._mode),
             self._recorder.following(),
             self._watch.watching(),
+            self._follower.noting_states(),
             Shortcuts(self._watch, lambda: self._recorder.num_live).taken(),
             without_missing_operators(),
             every_model_told(spec.knobs.attention),
@@ -161,73 +165,3 @@ class _ScriptGpuMode(FakeGpuMode):
             self._refuse(explanation(error, where))
         except (WorkerError, WorkloadError) as error:  # what ends a prediction is none of the script's errors
             self._refuse(error)
-
-
-class _PhaseMarks:
-    """Marks the phases of a script's steps, and says what allocations turned out to hold."""
-
-    def __init__(self, recorder: Recorder, *, names: bool) -> None:
-        self._recorder = recorder
-        self._names = names
-        self._number = 1
-        self._phase = "model"
-        self._num_open_steps = 0  # of optimizers
-        self._models: dict[int, torch.nn.Module] = {}
-        self._optimizers: dict[int, torch.optim.Optimizer] = {}
-        recorder.mark("model")
-        recorder.category = Category.INPUT
-
-    def forward(self, module: torch.nn.Module) -> None:
-        if id(module) not in self._models:
-            self._models[id(module)] = module
-            self._recorder.recategorize((*module.parameters(), *module.buffers()), Category.PARAMETER)
-        if self._phase == "model":
-            self._begin("input", Category.INPUT)
-        if self._phase != "forward":
-            self._begin("forward", Category.ACTIVATION)
-
-    def backward(self) -> None:
-        if self._phase != "backward":
-            self._begin("backward", Category.OTHER)
-
-    def after_backward(self) -> None:
-        if self._num_open_steps:
-            self._begin("optimizer", Category.OTHER)
-
-    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        self._num_open_steps += 1
-        self._recorder.recategorize(gradients(_parameters(optimizer)), Category.GRADIENT)
-        self._begin("optimizer", Category.OTHER)
-
-    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        if optimizer is None:
-            self._number += 1
-            self._begin("input", Category.INPUT)
-            return
-        self._num_open_steps -= 1
-        self._optimizers[id(optimizer)] = optimizer
-        parameters = _parameters(optimizer)
-        self._recorder.recategorize(parameters, Category.PARAMETER)
-        self._recorder.recategorize(gradients(parameters), Category.GRADIENT)
-        self._recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
-        if self._names:
-            for each in self._optimizers.values():
-                for model in self._models.values():
-                    self._recorder.name(owned(model, each))
-        if not self._num_open_steps:
-            self._number += 1
-            self._begin("input", Category.INPUT)
-
-    def ended(self) -> None:
-        self._recorder.close()
-        if self._recorder.marks[-1].name.endswith(" input"):  # of a step that does not come
-            self._recorder.marks.pop()
-
-    def _begin(self, phase: str, category: Category) -> None:
-        self._phase = phase
-        self._recorder.mark(f"step {self._number} {phase}")
-        self._recorder.category = category
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

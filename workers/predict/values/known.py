@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from workers.predict.values.decisions import running
+
 aten: Any = torch.ops.aten
 
 _ATTRIBUTE = "_autofit_known"
@@ -71,6 +73,11 @@ _UNIFORM = {"any": None, "all": None, "max": None, "min": None, "amax": None, "a
             "bitwise_and": torch.bitwise_and, "logical_not": torch.logical_not,
             "bitwise_not": torch.bitwise_not}  # fmt: skip
 
+
+# Of operators, the operand that decides their result whatever the other one is; of integers, zero alone.
+_ABSORBING = {"logical_or": True, "logical_and": False, "bitwise_or": True, "bitwise_and": False}
+
+_SELECTING = frozenset({aten.index.Tensor, aten.masked_select.default, aten.nonzero.default})
 
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
@@ -133,7 +140,19 @@ def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str
                 as_made_up(each)
         if func._schema.name.endswith("_") and isinstance(args[0], Tensor):
             as_made_up(args[0])
+        _note_selected(func, args, result)
     return result
+
+
+def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> None:
+    """Notes how much a made-up mask selects of a real tensor."""
+    masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
+    if func not in _SELECTING or not isinstance(masks, list | tuple):
+        return
+    for mask in masks:
+        is_mask = isinstance(mask, Tensor) and (mask.dtype == torch.bool or func is aten.nonzero.default)
+        if is_mask and is_made_up(mask):
+            running().assume("elements that are not zero", len(result), mask.numel())
 
 
 def _is_from_made_up(value: object) -> bool:
@@ -274,7 +293,7 @@ def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: 
         learn(result, torch.tensor(truth).expand(result.shape))
         return
     name = _name(func)
-    if name not in _UNIFORM:
+    if _follow_absorbed(name, args, result) or name not in _UNIFORM:
         return
     tensors = [known(each) for each in args[:2] if isinstance(each, Tensor)]
     if not tensors or any(each is None or not _is_uniform(each.values) for each in tensors):
@@ -283,6 +302,20 @@ def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: 
     join: Callable[..., Tensor] | None = _UNIFORM[name]
     value = first if join is None else join(first, *others)
     learn(result, value.to(result.dtype).expand(result.shape))
+
+
+def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
+    """Learns what one operand decides alone: true or anything is true, false and anything is false."""
+    if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
+        return False
+    absorbs = _ABSORBING[name]
+    for operand in filter(None, map(known, (each for each in args[:2] if isinstance(each, Tensor)))):
+        values = operand.values
+        if values.numel() and is_small(values) and bool((values.bool() == absorbs).all()):
+            whole = torch.tensor(absorbs).to(result.dtype).expand(result.shape)
+            learn(result, whole, is_made_up=operand.is_made_up)
+            return True
+    return False
 
 
 def _is_uniform(values: Tensor) -> bool:
@@ -320,7 +353,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, half of a mask.
+    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, of a mask as many as are assumed.
 
     Those of a large one are zeros, of memory that the system gives once it is written to.
     """
@@ -328,8 +361,8 @@ def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if tensor.numel() == 1:
         return as_made_up(torch.ones(tensor.shape, dtype=dtype))
     if dtype == torch.bool:
-        half = torch.arange(tensor.numel()) % 2 == 0
-        return as_made_up(half.reshape(tensor.shape))
+        places = running().share * torch.arange(tensor.numel() + 1, dtype=torch.float64)
+        return as_made_up((places.ceil().diff() > 0).reshape(tensor.shape))
     num_bytes = tensor.numel() * dtype.itemsize
     if num_bytes > _MOST_COPIED_BYTES:
         return as_made_up(torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype).reshape(tensor.shape))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,11 @@ import torch
 
 from workers.errors import MissingLibraryError, UnknownNameError
 from workers.workload.libraries import torchvision_operators
+from workers.workload.libraries.finders import ExecutingFinder
 from workers.workload.references import names_like
 
 _NUM_NEAR = 3
+_OF_TORCHAUDIO = "torchaudio._extension.utils"  # loads its compiled operators
 
 
 def imported(
@@ -68,7 +71,8 @@ def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 def without_missing_operators() -> Iterator[None]:
     """Lets libraries be imported whose compiled operators cannot be loaded beside this PyTorch.
 
-    Those of torchvision are declared; what another library says of operators that are not there is left out.
+    Those of torchvision are declared; torchaudio goes on as where it has none; what another library says of
+    operators that are not there is left out.
     """
     library: Any = torch.library
     ops: Any = torch.ops
@@ -91,8 +95,26 @@ def without_missing_operators() -> Iterator[None]:
                 raise
             torchvision_operators.declare()
 
+    finder = ExecutingFinder((_OF_TORCHAUDIO,), _execute_without_library)
     library.register_fake, ops.load_library = register_if_there, load_or_declare
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
+        sys.meta_path.remove(finder)
         library.register_fake, ops.load_library = register_fake, load
+
+
+def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """A library that cannot be loaded is to torchaudio as one that its installation does not have."""
+    execute(module)
+    found: Any = module
+    load = found._load_lib  # noqa: SLF001 - no public name
+
+    def loaded(name: str) -> bool:
+        try:
+            return bool(load(name))
+        except OSError:
+            return False
+
+    found._load_lib = loaded  # noqa: SLF001

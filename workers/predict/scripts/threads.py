@@ -1,0 +1,39 @@
+"""Jobs of a script's pools of threads, such as those that load weights onto the GPU.
+
+PyTorch's modes are of the thread that entered them, so each job enters the mode itself. Whoever submits a
+job waits for it, so that allocations come in the same order every time; one that goes on for longer, as
+it may wait for what its submitter does next, is left to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+_PATIENCE_SECONDS = 5.0
+
+
+@contextmanager
+def jobs_followed(mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """Jobs of thread pools are run under the mode meanwhile."""
+    kind: Any = ThreadPoolExecutor
+    submit = kind.submit
+
+    def submitted(
+        pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        def job() -> Any:
+            with mode:
+                return function(*args, **kwargs)
+
+        future: Future[Any] = submit(pool, job)
+        wait([future], _PATIENCE_SECONDS)
+        return future
+
+    kind.submit = submitted
+    try:
+        yield
+    finally:
+        kind.submit = submit
