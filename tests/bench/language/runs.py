@@ -92,8 +92,10 @@ class ScriptRun(Measured):
     lay: Callable[[Path], Script]
 
     def trace(self) -> Trace:
-        from workers.predict.probe import predict
+        from workers.predict.fake import fake_gpu
+        from workers.predict.probe import trace_script
 
+        fake_gpu.install()  # before `lay` imports what asks for a GPU
         with TemporaryDirectory() as folder:
             spec = TrialSpec(
                 workload=self.lay(Path(folder)).reference(),
@@ -102,9 +104,7 @@ class ScriptRun(Measured):
                 architecture=self.architecture,
             )
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # what the script says
-                outcome = predict(spec)
-        assert outcome.trace_json is not None
-        return Trace.from_json(outcome.trace_json)
+                return trace_script(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
