@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import fms_acceleration, fsdp_qlora_stages, liger, peft  # noqa: E402
-from tests.bench.language.runs import Run, Table  # noqa: E402
+from tests.bench.language import fms_acceleration, fsdp_qlora_stages, liger, litgpt, peft  # noqa: E402
+from tests.bench.language.runs import Measured, Table  # noqa: E402
 
-_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger)
+_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger, litgpt)
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
 
@@ -45,24 +45,12 @@ class Answer:
     failure: str = ""
 
 
-def predict(run: Run) -> Answer:
+def predict(run: Measured) -> Answer:
     """Traces a run, in this process."""
     from tests.bench.language.runs import QUANTITIES, Seen
-    from workers.predict.fake import dynamo
-    from workers.predict.kernels import triton
-    from workers.predict.probe import trace_workload
-    from workers.protocol import Probe, TrialSpec, WorkloadRef
 
-    dynamo.install()
-    triton.install()
-    spec = TrialSpec(
-        workload=WorkloadRef(kind="import", target=run.name),
-        batch_size=run.batch_size,
-        probe=Probe.PREDICT,
-        knobs=run.knobs,
-    )
     try:
-        seen = Seen(trace_workload(run.make(), spec), run.architecture)
+        seen = Seen(run.trace(), run.architecture)
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
         return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
@@ -72,11 +60,13 @@ def predict(run: Run) -> Answer:
 
 
 def _import_as_ran(folders: Sequence[str], hidden: Sequence[str]) -> None:
+    own = str(Path(__file__).parent)  # a script's own modules may be called as those beside this file
+    sys.path[:] = [folder for folder in sys.path if folder != own]
     sys.path[:0] = folders
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None hides a module
 
 
-def errors_of(runs: Sequence[Run], answers: Sequence[Answer], quantity: str) -> list[float]:
+def errors_of(runs: Sequence[Measured], answers: Sequence[Answer], quantity: str) -> list[float]:
     """Relative errors of a quantity, of the runs that measured it; infinite where nothing is predicted."""
     return [
         answer.predicted[quantity] / run.measured[quantity] - 1 if quantity in answer.predicted else math.inf
@@ -123,6 +113,7 @@ def main() -> int:
             mp_context=get_context("spawn"),
             initializer=_import_as_ran,
             initargs=(options.library, options.without),
+            max_tasks_per_child=1 if table.of_scripts else None,
         ) as pool:
             answers = list(pool.map(predict, runs))
         for quantity, (median, ninth) in table.asked.items():

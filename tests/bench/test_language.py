@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.bench import language_models
-from tests.bench.language import peft, runs
+from tests.bench.language import litgpt, peft, runs
 from workers.knobs import Knobs
 
 HEADER = "model,method,checkpointing,torch_version,other\n"
@@ -49,6 +49,28 @@ def test_options_that_are_tables_reach_the_method_and_what_is_not_cast_stays_in_
     run, _ = peft.read(table(tmp_path, f"{peft._MODEL},osf,False,2.13.0+cu130,{other}"))
     assert run.knobs.precision == "bf16"
     assert '"rank_pattern": {"down_proj": 2944' in run.knobs.adapter
+
+
+LITGPT = (
+    "litgpt resource-tables.md,phi-1.5 1.3 B,lora+bnb.nf4,{},A100-SXM4-40GB,4,max 1044,seed=1,{},{}\n",
+    "litgpt config_hub/finetune,microsoft/phi-2,qlora,{},A10G,4,max 512,config=phi-2/qlora.yaml; a=b,{},{}\n",
+)
+
+
+def test_rows_of_litgpt_are_its_scripts_on_the_card_that_ran_them(tmp_path: Path):
+    file = tmp_path / litgpt.FILE
+    file.parent.mkdir()
+    header = "source,model,method,parallel,gpu,batch_size,seq_len,other,peak_bytes,fit\n"
+    of_tutorial, of_hub = LITGPT
+    not_traced = (of_hub.format("fsdp1:4", 1000, "yes"), of_tutorial.format("none", "", "error"))
+    traced = (of_tutorial.format("none", "", "oom"), of_hub.format("none", 1000, "yes"))
+    file.write_text(header + "".join((*not_traced, *traced)))
+    out_of_memory, ran = litgpt.read(tmp_path)
+    assert (out_of_memory.fits, out_of_memory.measured, out_of_memory.architecture) == (False, {}, "sm_80")
+    assert (ran.fits, ran.measured, ran.architecture) == (True, {"allocated peak": 1000}, "sm_86")
+    assert (out_of_memory.group, ran.group, ran.batch_size) == ("lora+bnb.nf4", "qlora", 4)
+    assert out_of_memory.usable_bytes > ran.usable_bytes
+    assert litgpt.TABLE.of_scripts
 
 
 def test_a_run_that_was_not_traced_is_infinitely_wrong():

@@ -70,28 +70,39 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
             "what a compiled model takes depends on the kernels that torch.compile makes on the device, and "
             "is measured, not predicted: name a device to measure on, or leave compile out"
         )
+    if spec.workload.kind == "script":
+        return _outcome(trace_script(spec, last_word), spec)
+    _begin_program()
+    if spec.workload.kind == "library":
+        dynamo.install()  # torchvision, and so transformers, else import the compiler
+    return _outcome(trace_workload(resolve(spec.workload), spec), spec)
+
+
+def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
+    """Runs a script on a fake device for `NUM_TRACED_STEPS` steps, and records their memory events.
+
+    For a process that does nothing else.
+
+    Raises:
+        Exception: see `ScriptTracer.run`.
+    """
+    from workers.predict.scripts.tracer import ScriptTracer
+
+    if spec.is_for_host:
+        raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
+    _begin_program()
+    _install(spec)
+    tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
+    return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
+
+
+def _begin_program() -> None:
     REGISTRY.begin_program()
     of_transformers.install()
     asking.install()
     asking.begin_program()
     triton.install()
     triton.begin_program()
-    if spec.workload.kind == "script":
-        return _predict_script(spec, last_word)
-    if spec.workload.kind == "library":
-        dynamo.install()  # torchvision, and so transformers, else import the compiler
-    return _outcome(trace_workload(resolve(spec.workload), spec), spec)
-
-
-def _predict_script(spec: TrialSpec, last_word: LastWord) -> TrialOutcome:
-    from workers.predict.scripts.tracer import ScriptTracer
-
-    if spec.is_for_host:
-        raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
-    _install(spec)
-    tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
-    trace = tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
-    return _outcome(trace, spec)
 
 
 def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:

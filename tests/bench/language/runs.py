@@ -7,9 +7,13 @@ batch: nothing is interpolated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -18,7 +22,8 @@ from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.plans.offline_plans import offline_source
-from workers.protocol import Verdict
+from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from workers.scripts.reference import Script
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -26,13 +31,12 @@ Quantity = Callable[["Seen"], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run of a table.
+class Measured(ABC):
+    """One run of a table, and what was measured of it.
 
     Attributes:
         name: unlike any other of the table.
         group: the method or model that tables are split by.
-        make: its workload, called in the process that traces it.
         measured: bytes, by the name of a quantity of `QUANTITIES`.
         usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
@@ -42,14 +46,67 @@ class Run:
     table: str
     name: str
     group: str
-    make: Callable[[], Workload]
     batch_size: int
     architecture: str
-    knobs: Knobs = field(default_factory=Knobs)
     measured: Mapping[str, int] = field(default_factory=dict)
     usable_bytes: int | None = None
     fits: bool = True
     others: Mapping[str, int] = field(default_factory=dict)
+
+    @abstractmethod
+    def trace(self) -> Trace:
+        """Traces it, in this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Measured):
+    """A run of a workload.
+
+    Attributes:
+        make: the workload, called in the process that traces it.
+    """
+
+    make: Callable[[], Workload]
+    knobs: Knobs = field(default_factory=Knobs)
+
+    def trace(self) -> Trace:
+        from workers.predict.fake import dynamo
+        from workers.predict.kernels import triton
+        from workers.predict.probe import trace_workload
+
+        dynamo.install()
+        triton.install()
+        reference = WorkloadRef(kind="import", target=self.name)
+        spec = TrialSpec(
+            workload=reference, batch_size=self.batch_size, probe=Probe.PREDICT, knobs=self.knobs
+        )
+        return trace_workload(self.make(), spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRun(Measured):
+    """A run of a training script, as it is. It wants a process of its own.
+
+    Attributes:
+        lay: puts what the script reads into a folder, and says how it is called.
+    """
+
+    lay: Callable[[Path], Script]
+
+    def trace(self) -> Trace:
+        from workers.predict.fake import fake_gpu
+        from workers.predict.probe import trace_script
+
+        fake_gpu.install()  # before `lay` imports what asks for a GPU
+        with TemporaryDirectory() as folder:
+            spec = TrialSpec(
+                workload=self.lay(Path(folder)).reference(),
+                batch_size=self.batch_size,
+                probe=Probe.PREDICT,
+                architecture=self.architecture,
+            )
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # what the script says
+                return trace_script(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +115,13 @@ class Table:
 
     Attributes:
         asked: by quantity, the median and the ninth decile of the errors, as shares, that are asked for.
+        of_scripts: whether each run wants a process of its own.
     """
 
     name: str
-    read: Callable[[Path], list[Run]]
+    read: Callable[[Path], Sequence[Measured]]
     asked: Mapping[str, tuple[float, float]]
+    of_scripts: bool = False
 
 
 def by_rules(

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,28 @@ class Apply(nn.Module):
 
 def _applying(function: Callable[[nn.Module, Tensor], Tensor], **options: Any) -> Workload:
     return _workload(functools.partial(Apply, function), **options)
+
+
+class LibraryWeight(nn.Parameter):
+    """A class of parameters as libraries of quantized layers have them."""
+
+    def __new__(cls, data: Tensor) -> Self:
+        made: Self = Tensor._make_subclass(cls, data, True)
+        return made
+
+
+class OtherWeight(nn.Parameter):
+    """Another one."""
+
+
+class OfLibrary(nn.Linear):
+    """Insists on its library's class of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HIDDEN, bias=False)
+        self.weight = LibraryWeight(self.weight.data)
+        if not isinstance(self.weight, LibraryWeight) or isinstance(self.weight, OtherWeight):
+            raise TypeError(f"weights are {type(self.weight)}")
 
 
 def _perceptron(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -444,6 +466,7 @@ def _computing() -> nn.Module:
     return nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(widths)))
 
 
+of_library = _workload(OfLibrary)
 language = _workload(
     Language, shape=(5,), loss=lambda model, batch: _mean_square(model, batch.abs().clamp(max=99))
 )

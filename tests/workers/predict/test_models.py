@@ -34,6 +34,12 @@ def test_a_model_of_billions_of_parameters_costs_no_memory(steps_of):
     assert max(map(peak_resident_bytes, predictors)) < 2 * 1024**3
 
 
+def test_a_parameter_passes_for_one_of_the_class_that_its_library_made_it_of(steps_of):
+    steps = steps_of("of_library")
+    assert parameters(steps) == [(48, 16)]
+    assert steps.live_bytes("gradient") == 48 * 16 * 4
+
+
 def test_tied_parameters_stay_one_allocation(steps_of):
     steps = steps_of("language")
     assert parameters(steps).count((100, 16)) == 1

@@ -30,6 +30,7 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 # In a backward pass calls are seen as operators alone.
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
+_MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
 _installed: list[bool] = []
 
 
@@ -288,7 +289,9 @@ def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
     """
     fake: Any = FakeTensor
     tensor: Any = torch.Tensor
+    kinds: Any = type(torch.nn.Parameter)
     make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
+    is_instance = kinds.__instancecheck__
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor)):
@@ -301,18 +304,26 @@ def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
             initialize(self, *args, **kwargs)
 
     def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
-        """A library's own class of parameters goes on with a fake one, which is not of that class."""
+        """A library's own class of parameters goes on with a fake one, which passes for one of that class."""
         if isinstance(data, FakeTensor):
-            return torch.nn.Parameter(data, requires_grad=requires_grad)
+            parameter = torch.nn.Parameter(data, requires_grad=requires_grad)
+            parameter.__dict__[_MADE_AS] = cls
+            return parameter
         return make_subclass(cls, data, requires_grad, **kwargs)
+
+    def is_instance_of(cls: type, each: object) -> bool:
+        made_as = vars(each).get(_MADE_AS) if isinstance(each, FakeTensor) else None
+        return is_instance(cls, each) or (made_as is not None and issubclass(made_as, cls))
 
     fake.__new__, fake.__init__ = staticmethod(made), initialized
     tensor._make_subclass = staticmethod(made_of_class)
+    kinds.__instancecheck__ = is_instance_of
     try:
         yield
     finally:
         fake.__new__, fake.__init__ = make, initialize
         tensor._make_subclass = make_subclass
+        kinds.__instancecheck__ = is_instance
 
 
 def move_to_device(
