@@ -9,8 +9,9 @@ What ran, by the source of those releases:
 - Trainer in bfloat16: weights in bfloat16, the model under autocast, its outputs handed out in float32 by
   accelerate, of which the accuracy is taken; AdamW; gradients clipped to 0.5; reentrant checkpoints.
 - ms-swift's own LoRA takes the type of the weights beside it. Of weights that bitsandbytes quantizes, which
-  are not of a floating type, adapters stay float32, and transformers 4.36 loads what is not quantized in
-  float16 where no type is asked for, as of Qwen: beside products in bfloat16 a block's sums are float32.
+  are not of a floating type, adapters stay float32; and transformers 4.36 loads what is not quantized in
+  float16 where no type is asked for, as of Qwen. So autocast makes a copy of the head's weights. The sums of
+  a block stayed in 16 bits, as that release of peft added to them in place.
 - flash-attn builds attention alone; its rotary angles are a kernel of Triton, which needs nothing built, and
   its norms are missing, so that the model's own are run.
 - Texts with more tokens than `max_length` were left out, not truncated: that is the release's default, which
@@ -79,7 +80,8 @@ class _Model:
         told_later: what later releases of transformers do not take from such a configuration.
         target: the layer of a block that an adapter is put on by default.
         linears: all linear layers of a block.
-        loads_in: the type of what is not quantized, beside what is.
+        head: the layer that makes the logits.
+        loads_in: its type beside layers that are quantized.
     """
 
     code: tuple[str, str]
@@ -87,6 +89,7 @@ class _Model:
     options: Mapping[str, Any]
     target: str
     linears: str
+    head: str
     loads_in: torch.dtype
     told_later: Mapping[str, Any] = field(default_factory=dict)
 
@@ -108,6 +111,7 @@ def _qwen(
         },
         target="c_attn",
         linears="c_attn,c_proj,w1,w2",
+        head="lm_head",
         loads_in=torch.float16,
         told_later={"use_cache": False},
     )
@@ -140,6 +144,7 @@ def _chatglm(length: int) -> _Model:
         },
         target="query_key_value",
         linears="query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
+        head="transformer.output_layer",
         loads_in=torch.bfloat16,
         told_later={"use_cache": False, "max_length": 20},
     )
@@ -266,7 +271,7 @@ def _build(name: str, *, attends_by_flash: bool, checkpointed: bool, method: str
     if checkpointed:
         made.gradient_checkpointing_enable()
     if method.startswith("qlora"):
-        _keep_types(made, model.loads_in)
+        _keep_types(made, model)
     module_made: nn.Module = made
     return module_made
 
@@ -293,10 +298,11 @@ def _no_head_mask(_mask: None, num_layers: int) -> list[None]:
     return [None] * num_layers
 
 
-def _keep_types(model: Any, dtype: torch.dtype) -> None:
-    """Gives weights the type that they are loaded in, and keeps whoever quantizes from another."""
-    model.to(dtype)
-    model.to = lambda *_args, **_more: model
+def _keep_types(made: Any, model: _Model) -> None:
+    """Gives weights the types that they are loaded in, and keeps whoever quantizes from others."""
+    made.to(torch.bfloat16)
+    made.get_submodule(model.head).to(model.loads_in)
+    made.to = lambda *_args, **_more: made
 
 
 def _batch(batch_size: int, device: torch.device, *, length: int) -> dict[str, torch.Tensor]:
