@@ -18,7 +18,7 @@ from workers.trace import Allocation, Category, Mark, Trace
 HEADER = "source,model,method,parallel,batch_size,seq_len,checkpointing,attention,other,peak_bytes,fit\n"
 LORA = "lora_rank=8; lora_target=DEFAULT; grad_accum=16; dataset=cls-fudan-news-zh (lengths 91..19548)"
 TUNED = "lora_rank=8; lora_target=DEFAULT; grad_accum=16; tuner_params=rank=8/target=ALL; dataset=ms-agent"
-NEWS = Texts(num_texts=1000, mean=3000, deviation=2500, shortest=90, longest=20000, longest_taken=2048)
+NEWS = Texts(num_texts=2000, mean=3000, deviation=2500, shortest=90, longest=20000, longest_taken=2048)
 MIB = 2**20
 
 

@@ -24,7 +24,7 @@ from workers.trace import Trace
 
 TRACED_LENGTHS = (256, 512, 1024)
 NUM_ORDERS = 5
-MOST_TEXTS = 160  # of an order: later ones add little, as few are longer than all before them
+MOST_TEXTS = 480  # of an order: later ones add little, as few are longer than all before them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
