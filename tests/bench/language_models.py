@@ -22,13 +22,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
+from autofit.hardware.budget import DEFAULT_MARGIN  # noqa: E402
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import fms_acceleration, fsdp_qlora_stages, liger, litgpt, peft  # noqa: E402
-from tests.bench.language.runs import Measured, Table  # noqa: E402
+from tests.bench.language import (  # noqa: E402
+    fms_acceleration,
+    fsdp_qlora_stages,
+    liger,
+    litgpt,
+    ms_swift,
+    peft,
+)
+from tests.bench.language.runs import Measured, Run, Table  # noqa: E402
+from workers.trace import Trace  # noqa: E402
 
-_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger, litgpt)
+_OF = (peft, fsdp_qlora_stages, fms_acceleration, litgpt, ms_swift, liger)
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
+_remembered: dict[str, list[Trace]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +47,55 @@ class Answer:
 
     Attributes:
         predicted: bytes, by quantity.
+        safe: the high ends of those that have one, likewise.
         fits: whether it is predicted to run on its card.
     """
 
     predicted: dict[str, int] = field(default_factory=dict)
+    safe: dict[str, int] = field(default_factory=dict)
     fits: bool = True
     failure: str = ""
 
 
 def predict(run: Measured) -> Answer:
     """Traces a run, in this process."""
-    from tests.bench.language.runs import QUANTITIES, Seen
-
     try:
-        seen = Seen(run.trace(), run.architecture)
+        has_lengths = isinstance(run, Run) and run.lengths is not None
+        return _over_texts(run) if has_lengths else _of_one_trace(run)
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
         return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
+
+
+def _of_one_trace(run: Measured) -> Answer:
+    from tests.bench.language.runs import QUANTITIES, Seen
+
+    seen = Seen(run.trace(), run.architecture)
     return Answer(
         predicted={name: QUANTITIES[name](seen) for name in run.measured}, fits=seen.fits(run.usable_bytes)
+    )
+
+
+def _over_texts(run: Run) -> Answer:
+    from autofit.predict.confidence import classify, shipped_residuals
+    from tests.bench.language.runs import SeenOverTexts
+    from tests.bench.language.unlike_lengths import TRACED_LENGTHS
+
+    assert run.lengths is not None
+    make = run.lengths.make
+    # Rows that differ in nothing that is traced share their traces: one is remembered, as rows follow.
+    traced = repr((make, run.batch_size, run.knobs.for_passes(run.knobs.num_passes(run.batch_size))))
+    if traced not in _remembered:
+        _remembered.clear()
+        _remembered[traced] = [run.trace_of(make(length)) for length in TRACED_LENGTHS]
+    traces = _remembered[traced]
+    seen = SeenOverTexts(traces, run)
+    if not seen.fits:
+        return Answer(fits=False)
+    calibration = shipped_residuals().of(classify(traces[0]), run.architecture)
+    return Answer(
+        predicted=dict.fromkeys(run.measured, seen.median_bytes()),
+        safe=dict.fromkeys(run.measured, calibration.high_end(seen.reserved_bytes[-1])),
     )
 
 
@@ -79,6 +119,16 @@ def at_share(errors: Sequence[float], share: float) -> float:
     """The smallest error that at least this share of them, without their signs, does not exceed."""
     ordered = sorted(map(abs, errors))
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def safety_line(beyond: Sequence[float]) -> str:
+    """What a table says of high ends, given by how much each is above what was measured, as a share.
+
+    A card that the high end fills leaves the margin free, which a run may take too before it fails.
+    """
+    unsafe = sum((1 + each) / (1 - float(DEFAULT_MARGIN)) < 1 for each in beyond) / len(beyond)
+    given_away = sum(max(each, 0.0) for each in beyond) / len(beyond)
+    return f"| | at `--risk safe` | {len(beyond)} | unsafe {unsafe:.1%} | given away {given_away:.1%} | |"
 
 
 def main() -> int:
@@ -121,6 +171,12 @@ def main() -> int:
             if errors:
                 found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
                 print(f"| {name} | {quantity} | {len(errors)} | {found} | {median:.1%}, {ninth:.1%} |")
+                if safe := [
+                    answer.safe[quantity] / run.measured[quantity] - 1
+                    for run, answer in zip(runs, answers, strict=True)
+                    if quantity in answer.safe
+                ]:
+                    print(safety_line(safe))
                 for rule in dict.fromkeys(
                     rule for run in runs if quantity in run.measured for rule in run.others
                 ):

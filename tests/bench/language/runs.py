@@ -13,14 +13,18 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
 
+from tests.bench.language.unlike_lengths import NUM_ORDERS, PassesOfLengths, Texts, batches
 from workers.allocator.caching import CachingAllocator
+from workers.allocator.pools import AllocatorOutOfMemory
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.offline_plans import offline_source
 from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.scripts.reference import Script
@@ -28,6 +32,21 @@ from workers.trace import Trace
 from workers.workload.workload import Workload
 
 Quantity = Callable[["Seen"], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlikeLengths:
+    """Texts of unlike lengths that a run trained on.
+
+    Attributes:
+        make: its workload, all texts of so many tokens.
+        data: the data sets that they are of.
+        accumulated: passes before each step of the optimizer.
+    """
+
+    make: Callable[[int], Workload]
+    data: tuple[Texts, ...]
+    accumulated: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +60,7 @@ class Measured(ABC):
         usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
         others: bytes that others' rules say its peak is, by their names.
+        lengths: where its texts are of unlike lengths, and the order is not known.
     """
 
     table: str
@@ -64,12 +84,18 @@ class Run(Measured):
 
     Attributes:
         make: the workload, called in the process that traces it.
+        lengths: of what it trained on, where these are unlike.
     """
 
     make: Callable[[], Workload]
     knobs: Knobs = field(default_factory=Knobs)
+    lengths: UnlikeLengths | None = None
 
     def trace(self) -> Trace:
+        return self.trace_of(self.make())
+
+    def trace_of(self, workload: Workload) -> Trace:
+        """Traces a workload as this run's."""
         from workers.predict.fake import dynamo
         from workers.predict.kernels import triton
         from workers.predict.probe import trace_workload
@@ -80,7 +106,7 @@ class Run(Measured):
         spec = TrialSpec(
             workload=reference, batch_size=self.batch_size, probe=Probe.PREDICT, knobs=self.knobs
         )
-        return trace_workload(self.make(), spec)
+        return trace_workload(workload, spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +168,21 @@ def by_rules(
     }
 
 
+def _on_card(trace: Trace, architecture: str) -> StepOnCard:
+    conditions = Conditions(
+        plans=(offline_source(architecture, torch.__version__),),
+        conv_algo="cudnn",
+        architecture=architecture,
+        allow_tf32=True,
+    )
+    return PeakCurve.through([trace]).on_card(trace.batch_size, conditions)
+
+
 class Seen:
     """What a trace of one size says on a card."""
 
     def __init__(self, trace: Trace, architecture: str) -> None:
-        conditions = Conditions(
-            plans=(offline_source(architecture, torch.__version__),),
-            conv_algo="cudnn",
-            architecture=architecture,
-            allow_tf32=True,
-        )
-        self._on_card = PeakCurve.through([trace]).on_card(trace.batch_size, conditions)
+        self._on_card = _on_card(trace, architecture)
         self._trace = trace
         self._sizes = self._on_card.by_first_source.sizes(Level.LIKELY)
         self.replay = self._on_card.likely().replay
@@ -197,6 +227,40 @@ class Seen:
         if counted is not None and counted >= len(self._trace.events):  # nothing is allocated any more
             allocator.peak_allocated_bytes = allocator.allocated_bytes
         return allocator
+
+
+class SeenOverTexts:
+    """What a training over texts of unlike lengths says on a card.
+
+    Args:
+        traces: of its steps, each with all texts of one length.
+
+    Attributes:
+        reserved_bytes: of each order that is drawn, from the least to the most; None where it does not run.
+    """
+
+    def __init__(self, traces: Sequence[Trace], run: Run) -> None:
+        assert run.lengths is not None
+        passes = PassesOfLengths([(trace, _likely_sizes(trace, run.architecture)) for trace in traces])
+        reserved: list[int | None] = []
+        for seed in range(NUM_ORDERS):
+            order = batches(run.lengths.data, run.batch_size, seed=seed)
+            try:
+                reserved.append(
+                    passes.reserved(order, accumulated=run.lengths.accumulated, limit_bytes=run.usable_bytes)
+                )
+            except AllocatorOutOfMemory:
+                reserved.append(None)
+        self.reserved_bytes = sorted(each for each in reserved if each is not None)
+        self.fits = 2 * len(self.reserved_bytes) > len(reserved)
+
+    def median_bytes(self) -> int:
+        """Of the orders that run, half reserve no more."""
+        return int(median(self.reserved_bytes))
+
+
+def _likely_sizes(trace: Trace, architecture: str) -> list[int]:
+    return _on_card(trace, architecture).by_first_source.sizes(Level.LIKELY)
 
 
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from workers.predict.kernels.stand_ins import flash_attn2, flash_attn3
 from workers.predict.kernels.stand_ins.flash_attn2_padding import pad_input, unpad_input
+from workers.predict.kernels.stand_ins.flash_attn2_rotary import apply_rotary_emb
 from workers.workload.workload import Workload
 
 ROWS, HEADS, KEY_HEADS, SIZE = 200, 8, 4, 36
@@ -44,6 +45,11 @@ def _packed(attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return pad_input(attended, numbers, batch, ROWS)
 
 
+def _rotated(inplace: bool, query: Tensor, _key: Tensor, _value: Tensor) -> Tensor:
+    halves = [torch.ones(ROWS, SIZE, device=query.device)[:, : SIZE // 2] for _ in range(2)]
+    return apply_rotary_emb(query * 2, *halves, inplace=inplace)
+
+
 def _workload(attend, **options) -> Workload:
     dtype = options.get("dtype", torch.bfloat16)
     return Workload(
@@ -70,3 +76,5 @@ packed_fa3 = _workload(functools.partial(_packed, flash_attn3.flash_attn_varlen_
 in_fp32 = _workload(flash_attn2.flash_attn_func, dtype=torch.float32)
 too_wide = _workload(flash_attn2.flash_attn_func, size=264)
 odd_fa3 = _workload(flash_attn3.flash_attn_func)
+rotated = _workload(functools.partial(_rotated, False))
+rotated_in_place = _workload(functools.partial(_rotated, True))

@@ -82,6 +82,20 @@ def test_sequences_one_after_the_other_are_spaced_by_a_tile() -> None:
     assert backward == Taken([(HEADS, spaced)], [("elements", (spaced, HEADS, WIDTH)), expanded, expanded])
 
 
+@pytest.mark.parametrize(("attribute", "num_results"), [("rotated", 2), ("rotated_in_place", 0)])
+def test_rotary_angles_are_copied_while_a_pass_runs_and_only_its_result_stays(
+    attribute: str, num_results: int
+) -> None:
+    trace = traced(attribute)
+    results = taken(trace, "aten.empty_like").returned
+    assert results.count((BATCH, ROWS, HEADS, 36)) == num_results  # of forward and backward
+    assert taken(trace, "aten.clone").returned.count((ROWS, 18)) == 4
+    before_backward = next(mark.position for mark in trace.marks if mark.name == "step 1 backward")
+    copies = {i for i, a in enumerate(trace.allocations) if a.shape == (ROWS, 18)}
+    alive = {e for e in trace.events[:before_backward] if e >= 0 and ~e not in trace.events[:before_backward]}
+    assert not copies & alive
+
+
 def test_flash_attention_3_sizes_its_sums_by_the_tiles_of_a_card() -> None:
     trace = traced("fa3")
     forward = taken(trace, "flash_attn_3._flash_attn_forward")

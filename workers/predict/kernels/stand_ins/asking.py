@@ -24,6 +24,8 @@ FLASH_ATTENTION_2 = StandIn(
         "flash_attn": f"{_HERE}.flash_attn2",
         "flash_attn.bert_padding": f"{_HERE}.flash_attn2_padding",
         "flash_attn.flash_attn_interface": f"{_HERE}.flash_attn2",
+        "flash_attn.layers": f"{_HERE}.no_functions",
+        "flash_attn.layers.rotary": f"{_HERE}.flash_attn2_rotary",
     },
 )
 FLASH_ATTENTION_3 = StandIn(
