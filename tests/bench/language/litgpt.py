@@ -130,9 +130,10 @@ def _generating(checkpoint: str, quantize: tuple[str, ...], folder: Path) -> Scr
 def _finetuning(
     folder: Path, *, commit: str, method: str, checkpoint: str, longest: int, quantize: tuple[str, ...]
 ) -> Script:
-    texts = [_text(longest), *[_text(_USUAL_LENGTH)] * (_NUM_TEXTS - 1)]
-    torch.save(texts, folder / "train.pt")
-    torch.save(texts[1:], folder / "test.pt")
+    usual = [_text(_USUAL_LENGTH)] * _NUM_TEXTS
+    # The longest is the last one: a second batch of a traced script was seen to be the first text again.
+    torch.save([*usual, _text(longest)], folder / "train.pt")
+    torch.save(usual, folder / "test.pt")
     arguments = (
         *("--checkpoint_dir", _lay_checkpoint(folder, "lit_gpt", commit, checkpoint)),
         *("--data_dir", str(folder), "--out_dir", str(folder / "out")),

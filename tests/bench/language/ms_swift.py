@@ -165,14 +165,28 @@ _BENCH = functools.partial(Texts, num_texts=60000, mean=347.3, deviation=444.1, 
 
 
 def read(folder: Path) -> list[Run]:
-    """The rows of one GPU and a model whose code is known."""
+    """The rows of one GPU; those of a model whose code is not known fail by name."""
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [_run(number, row) for number, row in enumerate(rows) if _is_traced(row)]
+    single = [each for each in enumerate(rows) if each[1]["parallel"] == "none" and each[1]["fit"] == "yes"]
+    return [_run(*each) if each[1]["model"] in _MODELS else _unknown(*each) for each in single]
 
 
-def _is_traced(row: dict[str, str]) -> bool:
-    return row["parallel"] == "none" and row["model"] in _MODELS and row["fit"] == "yes"
+def _unknown(number: int, row: dict[str, str]) -> Run:
+    """A run of a model that is not known here."""
+    return Run(
+        table=TABLE.name,
+        name=f"{number} {row['model']} {row['method']} {row['batch_size']}x{row['seq_len']}",
+        group=row["method"],
+        make=functools.partial(_refuse, row["model"]),
+        batch_size=int(row["batch_size"]),
+        architecture=_CARD.architecture,
+        measured={_QUANTITY: int(row["peak_bytes"])},
+    )
+
+
+def _refuse(model: str) -> Workload:
+    raise ValueError(f"the code of {model} is not known here")
 
 
 def _run(number: int, row: dict[str, str]) -> Run:
