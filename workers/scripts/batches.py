@@ -135,7 +135,7 @@ class Batches:
             loader.__init__, iterator.__next__, sampler.__init__ = initialize, advance, initialize_sampler
 
     def _set(self, batch_size: int) -> int:
-        if not self._sets_loader or self._wanted is None or batch_size == self._wanted:
+        if not self._sets_loader or self._wanted is None:
             return batch_size
         if self._own is None and batch_size > 1:
             self._own = batch_size

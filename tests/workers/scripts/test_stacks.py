@@ -104,6 +104,23 @@ def test_without_an_optimizer_no_pass_is_an_evaluation(tmp_path):
     assert "1 forward" in phase_names(Trace.from_json(outcome.trace_json))
 
 
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_a_loader_of_another_size_keeps_it_where_the_scripts_own_size_is_asked_for(tmp_path, batch_size):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "model = torch.nn.Linear(8, 8).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "training, evaluation = (DataLoader(torch.ones(96, 8), batch_size=size) for size in (4, 32))\n"
+        "for batch in training:\n"
+        "    model.train()(batch.cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    with torch.no_grad(): model.eval()(next(iter(evaluation)).cuda())\n"
+    )
+    spec = TrialSpec(workload=Script(path=path).reference(), batch_size=batch_size, probe=Probe.PREDICT)
+    trace = Trace.from_json(run(spec).trace_json)
+    assert {(batch_size, 8), (32, 8)} <= {*shapes_of(trace)}
+
+
 # ── generation ──────────────────────────────────────────────────────────────────────────────────
 
 _CACHE = """
