@@ -34,7 +34,9 @@ def row(model: str = "qwen-7b-chat", method: str = "lora", more: str = LORA, par
 
 
 def test_a_row_is_a_run_over_texts_of_at_most_its_length(tmp_path: Path) -> None:
-    (run,) = read(tmp_path, row(), row(parallel="device_map:2"), row(model="unknown"))
+    run, unknown = read(tmp_path, row(), row(parallel="device_map:2"), row(model="mistral-7b-chat"))
+    with pytest.raises(ValueError, match="the code of mistral-7b-chat is not known here"):
+        unknown.make()
     assert run.measured == {"reserved peak over texts": 20000}
     assert run.knobs.adapter == "lora:r=8,alpha=32,dropout=0.05,targets=c_attn"
     assert (run.knobs.base, run.knobs.grad_accumulation, run.knobs.clip_grad_norm) == ("bf16", 16, 0.5)
