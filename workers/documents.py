@@ -2,7 +2,7 @@
 
     a file's bytes, or what it grows to       MOST_BYTES, unless its reader says less
     members of what gzip compressed           MOST_MEMBERS
-    memory of a JSON document, estimated      MOST_JSON_MEMORY_BYTES
+    memory of a JSON document, estimated      MOST_JSON_MEMORY_BYTES, or MOST_GROWTH times its text
     JSON's and TOML's nesting                 MOST_LEVELS
     whole numbers                             64 bits, with a sign
     other numbers                             finite
@@ -33,6 +33,7 @@ from typing import Any
 MOST_BYTES = 48 << 20
 MOST_MEMBERS = 64
 MOST_JSON_MEMORY_BYTES = 320 << 20
+MOST_GROWTH = 24  # a trace of many passes grows by 20 when it is read
 MOST_TOML_BYTES = 1 << 18
 MOST_DOTS = 256
 MOST_LEVELS = 64
@@ -170,7 +171,10 @@ def _require_affordable(data: bytes, *, times: int) -> None:
     text_bytes = len(data) * (1 if data.isascii() and times == 1 else 2 * _WIDEST_BYTES)
     num_objects, num_lists, num_values = map(data.count, (b"{", b"[", b","))
     made_bytes = num_objects * _OBJECT_BYTES + num_lists * _LIST_BYTES + num_values * _VALUE_BYTES
-    if text_bytes + times * made_bytes > MOST_JSON_MEMORY_BYTES:
+    most_bytes = MOST_JSON_MEMORY_BYTES
+    if text_bytes <= most_bytes:
+        most_bytes = max(most_bytes, MOST_GROWTH * len(data))
+    if text_bytes + times * made_bytes > most_bytes:
         raise LimitError("has more values than any document of autofit")
 
 

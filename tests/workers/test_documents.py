@@ -179,3 +179,9 @@ def test_a_pipe_is_read_where_a_thousand_files_are_open() -> None:
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_trace_of_many_passes_is_read():
+    row = '[4194304,"activation",3,5,2,1,[4,1024],null,null]'
+    text = "[" + ",".join([row] * 500_000) + "]"
+    assert len(parse_json(text)) == 500_000
