@@ -73,7 +73,7 @@ class ShapeCache:
             return self._rebuild(*known)
         try:
             with self._fake_mode:
-                result = self._finish(func, args, func(*args, **kwargs))
+                result = self._finish(func, args, _called(func, args, kwargs))
         except RuntimeError as error:
             if "no fake impl registered" not in str(error):
                 raise
@@ -96,6 +96,19 @@ class ShapeCache:
 
     def _tensor(self, fresh: _Fresh) -> FakeTensor:
         return self._make.strided(fresh.size, fresh.stride, fresh.dtype)
+
+
+def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call returns.
+
+    The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
+    the same output (`_grouped_mm_fallback`, aten/src/ATen/native/GroupedMMUtils.h).
+    """
+    if func is not aten._grouped_mm.default or args[0].dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    first, second, *rest = args
+    output = func(first.bfloat16(), second.bfloat16(), *rest, **{**kwargs, "out_dtype": None})
+    return output.to(kwargs.get("out_dtype") or first.dtype)
 
 
 class FakeTensors:

@@ -60,3 +60,12 @@ def test_a_copy_is_remembered_by_its_shape_and_a_view_is_never_made_a_copy(mode,
         for view in (run(cache, aten._unsafe_view.default, tensor, [24]), run(cache, aten.t.default, tensor)):
             assert view.untyped_storage()._cdata == tensor.untyped_storage()._cdata
     assert len(cache._known) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_grouped_product_is_of_its_factors_type(mode, dtype):
+    make = FakeTensors(mode, GPU)
+    rows, weights = make.strided((96, 32), (32, 1), dtype), make.strided((4, 32, 64), (2048, 64, 1), dtype)
+    ends = make.strided((4,), (1,), torch.int32)
+    product = ShapeCache(mode, GPU).run(aten._grouped_mm.default, (rows, weights, ends), {})
+    assert (product.shape, product.dtype, product.device) == ((96, 64), dtype, GPU)
