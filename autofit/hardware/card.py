@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autofit.errors import UnknownGpuError
 from autofit.hardware import gpus
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE, assumed_context
 
@@ -24,6 +25,15 @@ class Card:
     architecture: str
     context_bytes: int
     may_be: tuple[str, ...] = ()
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """Of that very card; None where the catalogue does not have it, or only its memory is known."""
+        try:
+            gpu = gpus.find_gpu(self.name)
+        except UnknownGpuError:
+            return None
+        return gpu.num_sms if gpu.architecture == self.architecture else None
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ class PredictedCurve:
             elsewhere=plans.others(card),
             allow_tf32=knobs.tf32_in_convolutions,
             settings=AllocatorSettings.of_knob(knobs.allocator),
+            multiprocessors=card.multiprocessors,
         )
         # By the trace's batch size: a digest takes longer than a replay, a calibration as long.
         self._digests: dict[int, str] = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
+from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, classify, shipped_residuals
 from tests.bench.ladder import runs_in_turn, steps_down
 from tests.bench.plan_sources import sources_of
@@ -95,6 +96,7 @@ def conditions_of(row: Row) -> Conditions:
         architecture=row.architecture,
         plans=sources_of(row, _process.plans, _process.cache),
         torch_release=parse_release(row.torch_release) if row.torch_release else None,
+        multiprocessors=find_gpu(row.gpu).num_sms,
     )
 
 

@@ -100,6 +100,7 @@ class Conditions:
         corrections: those of `workers.predict.curve.corrections` that are on; what the others put into
             the trace takes no memory.
         torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
+        multiprocessors: of the card; None where it is not known which of its architecture it is.
     """
 
     conv_algo: str = "cudnn"
@@ -110,6 +111,7 @@ class Conditions:
     settings: AllocatorSettings = DEFAULT_SETTINGS
     corrections: frozenset[str] = CORRECTION_NAMES
     torch_release: tuple[int, int] | None = None
+    multiprocessors: int | None = None
 
     @property
     def policy(self) -> ConvPolicy:
@@ -192,7 +194,7 @@ def _on_its_card(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
     card = Architecture.of(conditions.architecture)
-    platform = Platform(card, conditions.torch_release or torch_release)
+    platform = Platform(card, conditions.torch_release or torch_release, conditions.multiprocessors)
     policy, is_amds = conditions.policy, card.vendor is Vendor.AMD
     # cuDNN knows of no transposed convolutions: they are gradients of others.
     plain = [

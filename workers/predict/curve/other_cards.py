@@ -93,7 +93,12 @@ class OtherCards:
     ) -> Callable[[Sequence[Call]], list[_Ends]]:
         """What asks all cards."""
         others = [
-            (dataclasses.replace(conditions, architecture=each, plans=(source,), elsewhere=None), source)
+            (
+                dataclasses.replace(
+                    conditions, architecture=each, plans=(source,), elsewhere=None, multiprocessors=None
+                ),
+                source,
+            )
             for each, source in self._sources.items()
         ]
 

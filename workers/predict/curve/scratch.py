@@ -34,10 +34,12 @@ class Platform:
     Attributes:
         card: the card's architecture.
         torch_release: major and minor version.
+        own_multiprocessors: of the very card; None for those of its architecture's largest common one.
     """
 
     card: Architecture
     torch_release: tuple[int, int]
+    own_multiprocessors: int | None = None
 
     @property
     def capability(self) -> int:
@@ -47,7 +49,7 @@ class Platform:
     @property
     def multiprocessors(self) -> int:
         """Of the largest common card; where a threshold depends on them, it is far from deciding."""
-        return num_multiprocessors(self.capability)
+        return self.own_multiprocessors or num_multiprocessors(self.capability)
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from workers.architecture import Architecture
 from workers.predict.curve.reduction_scratch import Processors, reduction_bytes
+from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.trace import Scratch
 
 A100, H100 = (Processors(num=num, threads=2048) for num in (108, 132))
+AMPERE = Architecture.of("sm_86")
 MIB = 1024**2
 
 
@@ -35,3 +38,9 @@ def test_few_rows_and_many_outputs_are_not_shared() -> None:
 
 def test_outputs_that_do_not_divide_by_four_are_taken_in_smaller_vectors() -> None:
     assert taken(2048, 1022) == taken(2048, 1022, width=2) < taken(2048, 1024)
+
+
+def test_a_card_with_fewer_multiprocessors_than_others_of_its_architecture_takes_less() -> None:
+    scratch = Scratch(formula="reduction", dimensions=(2048, 8192, 8192), element_bytes=4)
+    typical, small = Platform(AMPERE, (2, 13)), Platform(AMPERE, (2, 13), own_multiprocessors=28)
+    assert 0 < scratch_bytes(scratch, small) < scratch_bytes(scratch, typical)
