@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from autofit.errors import UsageError
 from autofit.hardware.card import Card
@@ -12,13 +13,15 @@ from autofit.predict.predictor import Predictor
 from autofit.predict.surface import NEVER_FITS
 from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve, Curve
-from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from autofit.settings.words import in_words
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.trace import SampleSize
+
+if TYPE_CHECKING:
+    from autofit.search.space import SearchSpace
 
 _MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
 _NUM_BEYOND = 8  # sizes that are looked at, as peaks do not rise with every one
