@@ -22,10 +22,17 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
-from tests.bench.language import fms_acceleration, fsdp_qlora_stages, liger, peft  # noqa: E402
+from tests.bench.language import (  # noqa: E402
+    fms_acceleration,
+    fsdp_qlora_stages,
+    liger,
+    optimum_benchmark,
+    peft,
+    qwen_speed,
+)
 from tests.bench.language.runs import Run, Table  # noqa: E402
 
-_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger)
+_OF = (peft, fsdp_qlora_stages, fms_acceleration, liger, qwen_speed, optimum_benchmark)
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
 

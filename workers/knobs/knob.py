@@ -45,6 +45,7 @@ class Knob:
         read: checks and converts a value.
         help: of the option, one or two sentences.
         values: what can be typed, as help and messages list it.
+        aliases: other names of its option.
         metavar: the same in the help of the option; None for the values.
         examples: values that the shell completes; None for `values`.
         is_searchable: whether `--search` may choose it.
@@ -67,6 +68,7 @@ class Knob:
     read: Read
     help: str
     values: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     metavar: str | None = None
     examples: tuple[str, ...] | None = None
     is_searchable: bool = False

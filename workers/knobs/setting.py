@@ -11,6 +11,7 @@ from workers.knobs import (
     allocator,
     attention,
     base,
+    cache,
     checkpointing,
     clip_grad_norm,
     compile,  # noqa: A004 - PyTorch's own word
@@ -18,6 +19,8 @@ from workers.knobs import (
     global_batch,
     grad_accumulation,
     memory_format,
+    new_tokens,
+    num_beams,
     optimizer,
     optimizer_impl,
     optimizer_in_backward,
@@ -48,6 +51,9 @@ KNOBS: dict[str, Knob] = {
         base,
         clip_grad_norm,
         seq_len,
+        new_tokens,
+        cache,
+        num_beams,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -92,7 +98,10 @@ class Knobs:
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
-        seq_len: the size of a sample; None for the workload's own.
+        seq_len: the size of a sample; None for the workload's own. In mode generate, of a prompt.
+        new_tokens: in mode generate, how many tokens are generated after each prompt.
+        cache: in mode generate, one of `CACHES`.
+        num_beams: in mode generate, the beams of beam search.
 
     Raises:
         ValueError: a knob has no such value.
@@ -115,6 +124,9 @@ class Knobs:
     base: str | None = KNOBS["base"].default
     clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
     seq_len: int | None = KNOBS["seq_len"].default
+    new_tokens: int | None = KNOBS["new_tokens"].default
+    cache: str = KNOBS["cache"].default
+    num_beams: int = KNOBS["num_beams"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

@@ -58,6 +58,9 @@ EXAMPLES = [
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     ("seq-len", "128", "knobs.seq_len", 128),
+    ("new-tokens", "256", "knobs.new_tokens", 256),
+    ("cache", "static", "knobs.cache", "static"),
+    ("num-beams", "4", "knobs.num_beams", 4),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

@@ -88,6 +88,11 @@ class Recorder:
         """Storages on the device."""
         return len(self._ids)
 
+    @property
+    def num_events(self) -> int:
+        """Of those recorded so far."""
+        return len(self._events)
+
     def mark(self, name: str) -> None:
         if self._closed:
             return
