@@ -18,8 +18,13 @@ import torch
 from workers.workload.libraries.importing import imported
 
 
-def build(config_class: str, config: dict[str, Any]) -> torch.nn.Module:
-    """A causal language model as those releases have it, on the CPU."""
+def build(config_class: str, config: dict[str, Any], *, generates: bool = True) -> torch.nn.Module:
+    """A causal language model as those releases have it, on the CPU.
+
+    Args:
+        generates: whether passes follow each other in `generate`, which keeps the outputs of one for
+            the next.
+    """
     transformers: Any = imported("transformers", config_class)
     made = getattr(transformers, config_class)(**config)
     model: Any = transformers.AutoModelForCausalLM.from_config(made)
@@ -27,7 +32,7 @@ def build(config_class: str, config: dict[str, Any]) -> torch.nn.Module:
     for layer in model.model.layers:
         for name in ("cos_cached", "sin_cached"):
             layer.self_attn.register_buffer(name, torch.zeros(size))
-    kept = _Kept()
+    kept = _Kept(keeps_outputs=generates)
     model.register_forward_pre_hook(kept.before, with_kwargs=True)
     model.register_forward_hook(kept.after)
     built: torch.nn.Module = model
@@ -37,8 +42,8 @@ def build(config_class: str, config: dict[str, Any]) -> torch.nn.Module:
 class _Kept:
     """What a pass keeps beyond its use."""
 
-    def __init__(self) -> None:
-
+    def __init__(self, *, keeps_outputs: bool) -> None:
+        self._keeps_outputs = keeps_outputs
         self._outputs: Any = None
         self._held: list[torch.Tensor] = []
 
@@ -56,7 +61,7 @@ class _Kept:
     def after(self, _model: Any, _args: Any, outputs: Any) -> None:
         """Logits are float32, and those of the pass before go now."""
         outputs.logits = outputs.logits.float()
-        self._outputs = outputs.logits
+        self._outputs = outputs.logits if self._keeps_outputs else None
         self._held.clear()
 
 

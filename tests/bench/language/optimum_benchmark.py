@@ -2,8 +2,8 @@
 
 Source: huggingface/optimum-benchmark, `examples/running-llamas/artifacts/`, Apache-2.0: float16, PyTorch
 2.1.1, transformers 4.35.2, whose habits are in `generations.py`; random weights (`no_weights=True`). `infer`
-is the prompt's pass alone. Traced in bfloat16, which takes as much. What `generate` reserves is held against a
-replay within the card: a cache that grows reserves what there is.
+is the prompt's pass alone. Traced in bfloat16, which takes as much. What `generate` reserves is held against
+a replay within the card: a cache that grows reserves what there is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _run(task: str, method: str, batch_size: int, measured: dict[str, int]) -> R
 
 def _workload(task: str) -> Workload:
     return Workload(
-        build_model=functools.partial(generations.build, "LlamaConfig", _CONFIG),
+        build_model=functools.partial(
+            generations.build, "LlamaConfig", _CONFIG, generates=task == "generate"
+        ),
         make_batch=_prompts,
         loss=_forward,
         mode=task,
