@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-MODES = ("train", "infer")
+TRAIN, INFER, GENERATE = "train", "infer", "generate"
+MODES = (TRAIN, INFER, GENERATE)
 # The kinds of batches that a `make_batch` with a parameter `kind` can make.
 TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
@@ -68,7 +69,7 @@ class Setup:
     """How a workload is run, whatever its knobs.
 
     Attributes:
-        mode: `train`, `infer`, or None for the workload's own.
+        mode: `train`, `infer`, `generate`, or None for the workload's own.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted.

@@ -281,6 +281,24 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """Passes that follow the end of a trace's events and do as its last one did.
+
+    Each takes as much more than the one before as that took more than the one before it.
+
+    Attributes:
+        start: position in the events where the last pass begins; it ends with them.
+        num_allocations: of a pass. The last ones of a trace are its last pass's, those before them those of
+            the pass before.
+        times: how many more of them there are.
+    """
+
+    start: int
+    num_allocations: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """The memory events of a workload's first steps at one batch size.
 
@@ -298,6 +316,7 @@ class Trace:
         assumptions: the sizes in it that depend on values.
         sample: of a workload that makes samples of any size, theirs.
         notes: what else its reader has to know of how it was made, in sentences.
+        repetition: of a generation, the passes that were not traced, one for each further token.
     """
 
     workload: str
@@ -317,6 +336,7 @@ class Trace:
     assumptions: tuple[Assumption, ...] = ()
     sample: SampleSize | None = None
     notes: tuple[str, ...] = ()
+    repetition: Repetition | None = None
 
     @property
     def convolves(self) -> bool:
@@ -400,6 +420,8 @@ class Trace:
             document["sample"] = dataclasses.asdict(self.sample)
         if self.notes:
             document["notes"] = self.notes
+        if self.repetition is not None:
+            document["repetition"] = dataclasses.asdict(self.repetition)
         return document
 
     def until(self, mark: str) -> Self:
@@ -407,7 +429,13 @@ class Trace:
         named = (each.position for each in self.marks if each.name == mark)
         position = max(named, default=len(self.events))
         marks = tuple(each for each in self.marks if each.position <= position)
-        return dataclasses.replace(self, events=self.events[:position], marks=marks)
+        cut = self.repetition is not None and position < len(self.events)
+        return dataclasses.replace(
+            self,
+            events=self.events[:position],
+            marks=marks,
+            repetition=None if cut else self.repetition,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -12,6 +12,7 @@ from workers import conv
 from workers.knobs import KNOBS, Knob, Knobs
 from workers.knobs.allocator import allocator_conf
 from workers.knobs.optimizer import SMALLER_STATES
+from workers.setup import GENERATE, INFER
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 
@@ -68,7 +69,7 @@ class Lever:
         Args:
             optimizer: by its name; any other word for one of the workload's own.
         """
-        if mode == "infer" and KNOBS[self.name].of_training:
+        if mode in (INFER, GENERATE) and KNOBS[self.name].of_training:
             return "inference has neither an optimizer nor gradients"
         if self.name == "conv_algo" and not convolves:
             return "the step has no convolution"

@@ -52,6 +52,7 @@ class Option:
     choices: tuple[str, ...] = ()
     is_switch: bool = False
     choice: str | None = None
+    aliases: tuple[str, ...] = ()
     of_scripts: bool = False
     of_cluster: bool = False
     of_search: bool = False
@@ -85,6 +86,7 @@ def _knob_option(knob: Knob) -> Option:
         choices=knob.values if knob.examples is None else knob.examples,
         is_switch=knob.is_switch,
         choice=knob.choice,
+        aliases=knob.aliases,
     )
 
 
@@ -226,7 +228,7 @@ _VARIED = (
         name="mode",
         field=_SETUP + "mode",
         read=values.one_of(MODES),
-        help="Train or infer, instead of the workload's own mode.",
+        help="Train, infer, or generate tokens, instead of the workload's own mode.",
         choices=MODES,
     ),
     Option(

@@ -30,12 +30,14 @@ from tests.bench.language import (  # noqa: E402
     liger,
     litgpt,
     ms_swift,
+    optimum_benchmark,
     peft,
+    qwen_speed,
 )
 from tests.bench.language.runs import Measured, Run, Table  # noqa: E402
 from workers.trace import Trace  # noqa: E402
 
-_OF = (peft, fsdp_qlora_stages, fms_acceleration, litgpt, ms_swift, liger)
+_OF = (peft, fsdp_qlora_stages, fms_acceleration, litgpt, ms_swift, liger, qwen_speed, optimum_benchmark)
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
 _remembered: dict[str, list[Trace]] = {}

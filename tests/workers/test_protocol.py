@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from workers.knobs import Knobs
 from workers.knobs.allocator import ALLOCATORS
 from workers.knobs.base import BASES
+from workers.knobs.cache import CACHES
 from workers.knobs.checkpointing import CHECKPOINTINGS
 from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
 from workers.knobs.loss import LOSSES
@@ -55,6 +56,9 @@ knobs = st.builds(
     adapter=st.none() | st.sampled_from(["lora:r=16", "ia3", "lora:r=4,targets=q,v,use_dora=true"]),
     base=st.none() | st.sampled_from(BASES),
     seq_len=st.none() | st.integers(1, 1 << 20),
+    new_tokens=st.none() | st.integers(1, 1 << 20),
+    cache=st.sampled_from(CACHES),
+    num_beams=st.integers(1, 16),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
     optimizer_in_backward=st.booleans(),
     loss=st.sampled_from([*LOSSES, "chunked:8"]),
@@ -240,6 +244,9 @@ def test_knobs_are_named_in_json_one_by_one():
         "base": None,
         "clip_grad_norm": None,
         "seq_len": None,
+        "new_tokens": None,
+        "cache": "dynamic",
+        "num_beams": 1,
         "optimizer_in_backward": False,
         "loss": "full",
         "batch_layout": "full",
@@ -256,8 +263,8 @@ def test_a_trial_has_a_sample_a_step_and_time_to_be_heard(name, least):
         TrialSpec(workload=reference, **{"batch_size": 1, "probe": Probe.CPU, name: least - 1})
 
 
-def test_a_mode_is_training_or_inference():
-    with pytest.raises(ValueError, match="mode must be one of train, infer; got 'eval'"):
+def test_a_mode_is_training_or_inference_or_generation():
+    with pytest.raises(ValueError, match="mode must be one of train, infer, generate; got 'eval'"):
         Setup(mode="eval")
 
 

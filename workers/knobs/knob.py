@@ -51,6 +51,7 @@ class Knob:
             is read; records have values alone.
         help: of the option, one or two sentences.
         values: what can be typed, as help and messages list it.
+        aliases: other names of its option.
         metavar: the same in the help of the option; None for the values.
         examples: values that the shell completes; None for `values`.
         is_searchable: whether `--search` may choose it.
@@ -74,6 +75,7 @@ class Knob:
     help: str
     from_user: Read = _as_it_is
     values: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     metavar: str | None = None
     examples: tuple[str, ...] | None = None
     is_searchable: bool = False

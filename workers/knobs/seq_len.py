@@ -9,7 +9,8 @@ KNOB = Knob(
     default=None,
     read=or_none(whole_number()),
     help="Size of a sample: tokens of a text, side of an image, or what the workload's make_batch takes as "
-    "the keyword size.",
+    "the keyword size. In mode generate, tokens of a prompt.",
+    aliases=("prompt-len",),
     metavar="N",
     is_searchable=True,
     words={None: "samples of their own size"},

@@ -12,6 +12,7 @@ from workers.knobs import (
     attention,
     base,
     batch_layout,
+    cache,
     checkpointing,
     clip_grad_norm,
     compile,  # noqa: A004 - PyTorch's own word
@@ -20,6 +21,8 @@ from workers.knobs import (
     grad_accumulation,
     loss,
     memory_format,
+    new_tokens,
+    num_beams,
     optimizer,
     optimizer_impl,
     optimizer_in_backward,
@@ -52,6 +55,9 @@ KNOBS: dict[str, Knob] = {
         seq_len,
         loss,
         batch_layout,
+        new_tokens,
+        cache,
+        num_beams,
     )
 }
 _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimizer steps
@@ -96,11 +102,14 @@ class Knobs:
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
-        seq_len: the size of a sample; None for the workload's own.
+        seq_len: the size of a sample; None for the workload's own. In mode generate, of a prompt.
         loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
             entropy; `full` of all logits, as it does itself.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
             one after the other.
+        new_tokens: in mode generate, how many tokens are generated after each prompt.
+        cache: in mode generate, one of `CACHES`.
+        num_beams: in mode generate, the beams of beam search.
 
     Raises:
         ValueError: a knob has no such value.
@@ -125,6 +134,9 @@ class Knobs:
     seq_len: int | None = KNOBS["seq_len"].default
     loss: str = KNOBS["loss"].default
     batch_layout: str = KNOBS["batch_layout"].default
+    new_tokens: int | None = KNOBS["new_tokens"].default
+    cache: str = KNOBS["cache"].default
+    num_beams: int = KNOBS["num_beams"].default
 
     def __post_init__(self) -> None:
         for knob in KNOBS.values():

@@ -29,12 +29,14 @@ from workers.predict.kernels.stand_ins import asking
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.data_parallel import DataParallel
+from workers.predict.recording.generation import TracedGeneration
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.tensor_list import TensorList
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from workers.setup import GENERATE
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -186,6 +188,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
                 with fake_gpu.unseen():
                     require_library(workload.optimizer)
             optimizer = _optimizers(workload, model, spec.knobs, recorder)
+        generation: TracedGeneration | None = None
         step = _TracedStep(
             spec,
             mode=mode,
@@ -196,15 +199,20 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             optimizer=optimizer,
         )
         with recorder.following(model):
-            for number in range(1, NUM_TRACED_STEPS + 1):
-                step.run(number)
-                if number == 1 and parallel is not None:
-                    parallel.check_step()
+            if workload.mode == GENERATE:
+                generation = TracedGeneration(recorder, spec.knobs.new_tokens)
+                with generation.followed(model):
+                    step.run(1)
+            else:
+                for number in range(1, NUM_TRACED_STEPS + 1):
+                    step.run(number)
+                    if number == 1 and parallel is not None:
+                        parallel.check_step()
         recorder.close()
-    return Trace(
+    trace = Trace(
         workload=spec.workload.name,
         batch_size=spec.batch_size,
-        mode="train" if training else "infer",
+        mode=workload.mode,
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         batch_kind=kind,
         num_ranks=spec.setup.num_ranks,
@@ -220,6 +228,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         sample=sample_size(workload, spec.knobs.seq_len),
         notes=(*decisions.notes, *mode.notes, *asking.notes(), *triton.notes(), *_left_out(workload)),
     )
+    return trace if generation is None else generation.completed(trace)
 
 
 def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:

@@ -31,6 +31,7 @@ from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED, OPTIMIZERS
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, MODES, Setup
+from workers.workload.generation import generating
 from workers.workload.libraries import library_of
 from workers.workload.loop_parts import require_loop
 from workers.workload.models import BUILTINS
@@ -103,7 +104,7 @@ class Workload:
             model. With a `step` it may return a tuple of several optimizers.
         step: `step(model, optimizer, batch)` replaces the whole training step, for clipping, averaged
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
-        mode: `train` or `infer`.
+        mode: `train`, `infer` or `generate`.
         name: the name in tables and reports.
         size_multiple: sizes that lie so far apart differ in nothing that is rounded, such as patches.
         max_size: the largest size that the model was made for; None where nothing limits it.
@@ -215,6 +216,7 @@ def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Wo
         optimizer=knobs.optimizer or workload.optimizer,
         mode=setup.mode or workload.mode,
     )
+    changed = generating(changed, knobs, setup)
     require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
     if changed.mode == "train" and knobs.base in QUANTIZATIONS and knobs.adapter is None:
         raise InapplicableError(

@@ -49,6 +49,8 @@ def setting(
         return click.option(f"--{name}/--no-{name}", default=None, help=help_text)
     return click.option(
         f"--{name}",
+        *(f"--{alias}" for alias in option.aliases),
+        option.argument,
         metavar=metavar or option.metavar or "|".join(option.choices),
         help=help_text,
         callback=callback,

@@ -19,6 +19,7 @@ from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from workers import conv
 from workers.architecture import Vendor
+from workers.setup import TRAIN
 
 _NUM_CARDS = 4
 _NUM_LEVERS = 6
@@ -133,7 +134,7 @@ def _settings_to_change(
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
     """Whether steps are a training's, as they are where neither setting nor estimate says otherwise."""
     mode = settings.setup.mode if result.estimate is None else result.estimate.mode
-    return mode != "infer"
+    return mode in (None, TRAIN)
 
 
 def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:

@@ -30,7 +30,7 @@ from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Evidence, Verdict
-from workers.setup import WORST
+from workers.setup import TRAIN, WORST
 
 
 def print_result(
@@ -311,7 +311,7 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 
 def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSettings) -> None:
-    heading(console, "In your training script" if _mode(result) != "infer" else "In your script")
+    heading(console, "In your training script" if _mode(result) in (None, TRAIN) else "In your script")
     if settings.script is not None:
         code(console, call_lines(settings, chosen))
         return
@@ -319,7 +319,7 @@ def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSet
         chosen.knobs,
         batch_size=chosen.batch_size,
         device_kind=result.device.kind,
-        training=_mode(result) != "infer",
+        training=_mode(result) in (None, TRAIN),
         num_ranks=result.num_ranks,
     )
     code(console, lines)

@@ -60,6 +60,9 @@ EXAMPLES = [
     ("seq-len", "128", "knobs.seq_len", 128),
     ("loss", "chunked:08", "knobs.loss", "chunked:8"),
     ("batch-layout", "padded:25", "knobs.batch_layout", "padded:25"),
+    ("new-tokens", "256", "knobs.new_tokens", 256),
+    ("cache", "static", "knobs.cache", "static"),
+    ("num-beams", "4", "knobs.num_beams", 4),
     (
         "search",
         "precision=fp32,amp-bf16; checkpointing=none,blocks",

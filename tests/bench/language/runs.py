@@ -191,6 +191,10 @@ class Seen:
         """Whether it runs, with the cache emptied where nothing else is left."""
         return self._on_card.verdict(usable_bytes, Level.LIKELY) is not Verdict.OOM
 
+    def reserved_within(self, limit_bytes: int) -> int:
+        """What is reserved at most where no more than a limit can be."""
+        return self._on_card.by_first_source.replay_within(limit_bytes).peak_reserved_bytes
+
     def live_bytes(self, mark: str | None = None, *, emptied_at: str | None = None) -> int:
         """What is allocated at a mark, or at the end; the cache may be emptied before, at another."""
         end = None if mark is None else self._position(mark)
@@ -264,9 +268,12 @@ def _likely_sizes(trace: Trace, architecture: str) -> list[int]:
 
 
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
+_OF_AN_A100 = (81038 - 518) * 2**20  # of 80 GB, less what a process holds there outside the allocator
 _SECOND = "step 2 forward"  # what the first one leaves are the workspaces of its products
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
+    "allocated peak of generate": lambda seen: seen.replay.peak_allocated_bytes,
+    "reserved on an A100-80GB": lambda seen: seen.reserved_within(_OF_AN_A100),
     "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     **dict.fromkeys(
         ("allocated peak of a kernel's call", "allocated peak of a compiled call"),

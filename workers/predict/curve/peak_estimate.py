@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from workers.predict.curve.unrolled import allocation_of, unrolled
 from workers.trace import Allocation, Category, Trace
 
 
@@ -49,16 +50,17 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
     """What is alive right after an event, largest first.
 
     Args:
-        position: of the event in the trace.
-        sizes: bytes of every allocation.
+        position: of the event in what is replayed, which goes on past a trace with a repetition.
+        sizes: bytes of every allocation of the trace.
     """
     alive: set[int] = set()
-    for event in trace.events[: position + 1]:
+    events, sizes = unrolled(trace, sizes)
+    for event in events[: position + 1]:
         if event >= 0:
             alive.add(event)
         else:
             alive.discard(~event)
-    live = [LiveAllocation(allocation=trace.allocations[i], num_bytes=sizes[i]) for i in alive]
+    live = [LiveAllocation(allocation=allocation_of(trace, i), num_bytes=sizes[i]) for i in alive]
     return sorted(live, key=lambda one: one.num_bytes, reverse=True)
 
 

@@ -6,13 +6,17 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from workers.allocator import Choices, Replay, live_peak_bytes, replay
+from workers.allocator import AllocatorSettings, Choices, Replay, live_peak_bytes, replay
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.sized_step import SizedStep
 from workers.predict.curve.step_lines import Demanded
+from workers.predict.curve.unrolled import Unrolled
 from workers.predict.plans.plan import PlanSource
 from workers.predict.spans import Workspace
 from workers.trace import Convolution
+
+# What is reserved over what is alive, at first, where a generation is tried.
+_LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
 class Requests(NamedTuple):
@@ -101,9 +105,11 @@ class PlannedStep:
             known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
         ):
             return known
+        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
+        if self._step.trace.repetition is not None:
+            return memory.keep(key, _within_least(unrolled, settings))
         result = replay(
-            self._step.trace.events,
-            self._step.sizes_with(demanded),
+            *unrolled,
             settings=settings,
             stop_above_bytes=stop_above_bytes,
             choices=self._rooms(demanded) if self._timed else None,
@@ -114,7 +120,7 @@ class PlannedStep:
         """The most that is alive where calls take what they are given; a replay reserves no less."""
         return self._step.memory.live_bytes(
             (self._step.batch_size, demanded),
-            lambda: live_peak_bytes(self._step.trace.events, self._step.sizes_with(demanded)),
+            lambda: live_peak_bytes(*self._step.unrolled(self._step.sizes_with(demanded))),
         )
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
@@ -130,8 +136,7 @@ class PlannedStep:
         if known is not None:
             return known
         result = replay(
-            self._step.trace.events,
-            self.sizes(level),
+            *self._step.unrolled(self.sizes(level)),
             settings=settings,
             limit_bytes=limit_bytes,
             choices=self._step.lines.choices(tried, self._timed),
@@ -158,3 +163,18 @@ class PlannedStep:
     def _rooms(self, demanded: Demanded) -> Choices:
         """By allocation, room to time plans in, where every size can be had."""
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
+
+
+def _within_least(unrolled: Unrolled, settings: AllocatorSettings) -> Replay:
+    """Replays a generation within about as little as it runs in.
+
+    Its cache moves into a larger block with every token and leaves the one that it had, which soon no other
+    fits into. So what is reserved grows until the card is full and the allocator gives its cache back: it
+    says how large the card is, not what the generation needs.
+    """
+    most_alive = live_peak_bytes(*unrolled)
+    for share in _LEAST_SHARES:
+        result = replay(*unrolled, settings=settings, limit_bytes=int(share * most_alive))
+        if result.completed:
+            return result
+    return replay(*unrolled, settings=settings)

@@ -10,6 +10,7 @@ from workers.predict.curve.conditions import Call, Conditions, Level, demands
 from workers.predict.curve.mixed_convolutions import layer_of
 from workers.predict.curve.replay_memory import ReplayMemory
 from workers.predict.curve.step_lines import Demanded, StepLines
+from workers.predict.curve.unrolled import Unrolled, unrolled
 from workers.predict.plans.plan import PlanSource
 from workers.predict.spans import Workspace
 from workers.trace import Convolution, Trace
@@ -66,10 +67,18 @@ class SizedStep:
             sizes[index] = demanded[position]
         return sizes
 
+    def unrolled(self, sizes: Sequence[int]) -> Unrolled:
+        """The events of all that the step does, and the bytes of each allocation there.
+
+        Args:
+            sizes: bytes of every allocation of the trace.
+        """
+        return unrolled(self.trace, sizes)
+
     @cached_property
     def lower_bound_bytes(self) -> int:
         """The peak of live bytes without any workspace, which no algorithm gets below."""
-        return live_peak_bytes(self.trace.events, self._sizes_without_plans(Level.LOW))
+        return live_peak_bytes(*self.unrolled(self._sizes_without_plans(Level.LOW)))
 
     def live_bytes(self, level: Level, block_bytes: Callable[[int], int]) -> int:
         """The peak of live blocks, with estimated sizes at a level and without convolution plans.
@@ -77,8 +86,8 @@ class SizedStep:
         Args:
             block_bytes: the bytes of the block that a request of so many bytes gets.
         """
-        sizes = self._sizes_without_plans(level)
-        return peak_of_blocks(self.trace.events, [block_bytes(size) for size in sizes])
+        events, sizes = self.unrolled(self._sizes_without_plans(level))
+        return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
         """The largest of the sizes that are estimated, likely; convolution plans are not among them."""

@@ -211,7 +211,8 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
             a.operator == b.operator and _kind(a) == _kind(b)
             for a, b in zip(first.allocations, other.allocations, strict=True)
         )
-        if not same_calls or first.events != other.events:
+        is_alike = (first.events, first.repetition) == (other.events, other.repetition)
+        if not same_calls or not is_alike:
             raise BatchDependentEventsError(
                 f"the step allocates differently at batch {first.batch_size} and {other.batch_size}"
             )

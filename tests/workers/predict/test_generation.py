@@ -1,0 +1,128 @@
+"""A generation, known from its first passes, takes what transformers' own `generate` takes on the CPU."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from workers.errors import InapplicableError
+from workers.knobs import Knobs
+from workers.predict.curve.unrolled import unrolled
+from workers.predict.probe import trace_workload
+from workers.predict.recording import generation
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec
+from workers.setup import Setup
+from workers.trace import Trace
+from workers.workload.generation import Generate
+from workers.workload.workload import parse_reference, resolve, with_overrides
+
+pytest.importorskip("transformers")
+
+GENERATE = Setup(mode="generate")
+PROMPT, BATCH_SIZE = 24, 2
+CPU = torch.device("cpu")
+TINY = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 256,
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    config = tmp_path_factory.mktemp("tiny") / "config.json"
+    config.write_text(json.dumps(TINY))
+    return parse_reference(f"hf:{config}")
+
+
+def knobs_of(**values: object) -> Knobs:
+    return Knobs(seq_len=PROMPT, **{"new_tokens": 40, **values})
+
+
+def traced(reference, knobs):
+    spec = TrialSpec(
+        workload=reference,
+        batch_size=BATCH_SIZE,
+        probe=Probe.PREDICT,
+        knobs=knobs,
+        setup=GENERATE,
+        architecture=HOST_ARCHITECTURE,
+    )
+    return trace_workload(resolve(reference), spec)
+
+
+def predicted_peak(reference, knobs) -> int:
+    trace = traced(reference, knobs)
+    events, sizes = unrolled(trace, [allocation.num_bytes for allocation in trace.allocations])
+    changes = [sizes[event] if event >= 0 else -sizes[~event] for event in events]
+    start = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
+    return max(itertools.accumulate(changes[start:]))
+
+
+def peak_on_cpu(reference, knobs) -> int:
+    """By the CPU allocator's own report."""
+    workload = with_overrides(resolve(reference), knobs, GENERATE)
+    model = workload.build_model().eval()
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, torch.no_grad():
+        workload.loss(model, workload.make_batch(BATCH_SIZE, CPU))
+    events = (e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]")
+    return max(itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+@pytest.mark.parametrize("changes", [{}, {"cache": "static"}, {"num_beams": 3}])
+def test_the_peak_of_all_passes_is_that_of_a_real_generation(reference, changes):
+    knobs = knobs_of(**changes)
+    real = peak_on_cpu(reference, knobs)
+    assert abs(predicted_peak(reference, knobs) / real - 1) < 0.02, (predicted_peak(reference, knobs), real)
+
+
+def test_passes_beyond_the_traced_ones_are_those_that_a_longer_trace_has(reference, monkeypatch):
+    known = traced(reference, knobs_of())
+    monkeypatch.setattr(generation, "NUM_TRACED_PASSES", 40)
+    whole = traced(reference, knobs_of())
+    assert (known.repetition.times, whole.repetition) == (34, None)
+    events, sizes = unrolled(known, [allocation.num_bytes for allocation in known.allocations])
+    assert tuple(events) == whole.events
+    assert sizes == [allocation.num_bytes for allocation in whole.allocations]
+
+
+def test_a_trace_of_a_generation_is_read_back_with_its_repetition(reference):
+    trace = traced(reference, knobs_of())
+    assert trace.repetition is not None
+    assert Trace.from_json(trace.to_json()) == trace
+
+
+@pytest.mark.parametrize(
+    ("setup", "changes", "message"),
+    [
+        (Setup(), {}, "--new-tokens is for generation"),
+        (Setup(mode="infer"), {"new_tokens": None, "cache": "static"}, "--cache is for generation"),
+        (GENERATE, {"new_tokens": None}, "needs the number of tokens"),
+        (GENERATE, {"new_tokens": 233}, "beyond the 256 positions"),
+    ],
+)
+def test_what_no_generation_can_do_is_said_before_it_runs(reference, setup, changes, message):
+    with pytest.raises(InapplicableError, match=message):
+        with_overrides(resolve(reference), knobs_of(**changes), setup)
+
+
+def test_more_tokens_than_positions_are_allowed_where_asked_for(reference):
+    setup = Setup(mode="generate", allows_long=True)
+    assert with_overrides(resolve(reference), knobs_of(new_tokens=233), setup).mode == "generate"
+
+
+def test_a_model_without_a_head_for_the_next_token_cannot_generate():
+    with pytest.raises(InapplicableError, match="x cannot generate"):
+        Generate(knobs_of(), "x")(torch.nn.Linear(1, 1), {})
