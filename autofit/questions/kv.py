@@ -191,6 +191,11 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
     _require_divisible(architecture, question)
     dtype = question.dtype or _BY_CHECKPOINT.get(listed.dtype or "", "bf16")
     sizing = engine.releases[release](architecture, _options(question, dtype))
+    if not sizing.pool.block_bytes:
+        raise UsageError(
+            f"{workload.name} keeps states alone, which do not grow with a sequence: {engine.name} {release} "
+            f"has no KV cache for it; --engine vllm of {ENGINES['vllm'].newest} or later counts its states"
+        )
     return _answer(workload, architecture, _Server(engine, release, dtype, question), sizing)
 
 
@@ -305,7 +310,7 @@ def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, 
         max_model_len=longest,
         length=length,
         num_requests=pool.num_requests(length) if fits else 0,
-        layers=dict(Counter(layer.kind.value for layer in architecture.layers)),
+        layers=dict(Counter(layer.kind.value for layer in architecture.kept)),
         command=_command(workload, server, sizing, longest),
         missing_bytes=missing,
         advice=() if fits else tuple(_advice(architecture, question, sizing, missing)),

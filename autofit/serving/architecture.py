@@ -13,7 +13,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ _OF_ANOTHER_PART = re.compile(r"vision|visual|image|audio|(?<!de)(?<!\w)encoder\
 KEYS = ("k_proj", "k", "key", "wk")
 MERGED = ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "qkv")
 _CROSS = ("cross_attn", "encoder_attn", "EncDecAttention")
+_SELF = ("self_attn", "self_attention", "SelfAttention")
 _LATENT, _STATE = "kv_a_proj_with_mqa", "A_log"
 # Of transformers' configurations: the last dimensions of a state, by the names that architectures give them.
 _STATE_HEAD = ("mamba_d_head", "linear_value_head_dim", "mamba_head_dim", "head_dim")
@@ -100,7 +101,9 @@ class Architecture:
         """Reads a model's layers from its parameters."""
         config = parts.config
         hidden_size, num_heads = config["hidden_size"], config.get("num_attention_heads", 0)
-        head_size = config.get("head_dim") or (hidden_size // num_heads if num_heads else 0)
+        head_size = (
+            config.get("head_dim") or config.get("d_kv") or (hidden_size // num_heads if num_heads else 0)
+        )
         by_layer = _by_layer(parts.parameters)
         return cls(
             parts=parts,
@@ -117,8 +120,14 @@ class Architecture:
         )
 
     @property
-    def attends(self) -> bool:
-        return any(layer.kind is not LayerKind.STATE for layer in self.layers)
+    def kept(self) -> tuple[Layer, ...]:
+        """All that is kept: a layer that attends to its own sequence and to another counts as two."""
+        both = (
+            replace(layer, kind=LayerKind.CROSS)
+            for layer, parameters in zip(self.layers, self.parameters_of, strict=True)
+            if layer.kind is not LayerKind.CROSS and _looks_at(parameters, _CROSS)
+        )
+        return (*self.layers, *both)
 
     @property
     def num_kv_heads(self) -> int:
@@ -132,7 +141,7 @@ class Architecture:
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
         """What a rank keeps of one token in all layers, windows not considered."""
-        return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.layers)
+        return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.kept)
 
 
 def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
@@ -144,6 +153,10 @@ def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
             found[match["prefix"]][int(match["number"])][match["rest"]] = parameter
     layers = max(found.values(), key=len, default={})
     return [layers[number] for number in sorted(layers)]
+
+
+def _looks_at(parameters: Iterable[str], modules: Iterable[str]) -> bool:
+    return any(f"{module}." in name for name in parameters for module in modules)
 
 
 def module_of(name: str) -> str:
@@ -180,7 +193,7 @@ def _layer(
         num_kv_heads = (rows_of(merged) // head_size - num_heads) // 2
     else:
         num_kv_heads = config.get("num_key_value_heads") or num_heads
-    is_cross = all(any(f"{each}." in name for each in _CROSS) for name in parameters if "attn." in name)
+    is_cross = _looks_at(parameters, _CROSS) and not _looks_at(parameters, _SELF)
     types = config.get("layer_types") or ()
     kind_by_config = types[number] if number < len(types) else ""
     window = 0

@@ -91,7 +91,7 @@ def _by_memory(total_mib: float, num_ranks: int) -> tuple[int, int]:
 
 def _pool(architecture: Architecture, options: Options, left_bytes: int) -> Pool:
     assert options.block_size is not None
-    layers, ranks, element = architecture.layers, options.num_ranks, options.kv_element_bytes
+    layers, ranks, element = architecture.kept, options.num_ranks, options.kv_element_bytes
     windowed = [layer for layer in layers if layer.kind is LayerKind.SLIDING]
     kept = [layer for layer in layers if layer.kind is not LayerKind.STATE]
     share = _WINDOW_SHARE if 0 < len(windowed) < len(kept) else 1.0

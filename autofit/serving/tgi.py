@@ -54,7 +54,7 @@ def size(architecture: Architecture, given: Options) -> Sizing:
         notes=_notes(architecture, given),
     )
     assert options.block_size is not None
-    kept = [layer for layer in architecture.layers if layer.kind is not LayerKind.STATE]
+    kept = [layer for layer in architecture.kept if layer.kind is not LayerKind.STATE]
     pool = uniform(
         kept,
         sizing.left_bytes,

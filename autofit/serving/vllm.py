@@ -158,17 +158,17 @@ def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options
 def _pool(rules: Rules, architecture: Architecture, options: Options, left_bytes: int) -> Pool:
     assert options.block_size is not None
     assert options.max_num_batched_tokens is not None
-    kinds = {layer.kind for layer in architecture.layers}
+    kinds = {layer.kind for layer in architecture.kept}
     if not rules.groups or kinds <= {LayerKind.FULL, LayerKind.LATENT}:
         return uniform(
-            architecture.layers,
+            architecture.kept,
             left_bytes,
             block_size=options.block_size,
             num_ranks=options.num_ranks,
             element_bytes=options.kv_element_bytes,
         )
     return grouped(
-        architecture.layers,
+        architecture.kept,
         left_bytes,
         block_size=options.block_size,
         num_ranks=options.num_ranks,
@@ -215,7 +215,7 @@ def _notes(rules: Rules, architecture: Architecture) -> tuple[str, ...]:
         notes.append("the CUDA context is not counted by this release: it lies beyond the utilization")
     if architecture.parts.is_multimodal:
         notes.append("the encoder's activations are not included: only those of the text model")
-    if any(layer.kind is LayerKind.CROSS for layer in architecture.layers):
+    if any(layer.kind is LayerKind.CROSS for layer in architecture.kept):
         notes.append(
             "layers of cross attention have blocks like the others, for the length of their own input"
         )

@@ -11,7 +11,7 @@ import pytest
 from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.questions.kv import KvCache, KvQuestion, kv_cache
-from tests.autofit.serving.models import LLAMA_3_8B_PARTS
+from tests.autofit.serving.models import LLAMA_3_8B_PARTS, parts
 from workers.protocol import WorkloadRef
 
 MODEL = WorkloadRef(kind="library", target="hf:meta-llama/Meta-Llama-3-8B")
@@ -104,6 +104,24 @@ def test_heads_of_keys_and_ranks_must_divide_each_other() -> None:
     question = KvQuestion(gpu=find_gpu("h100-80g"), tensor_parallel=2)
     with pytest.raises(UsageError, match="3 heads of keys and values do not divide each other"):
         kv_cache(MODEL, question, parts=lambda _: odd)
+
+
+def test_a_model_of_states_alone_has_no_cache_that_grows() -> None:
+    states = parts(
+        {
+            "model.embed_tokens.weight": ("Embedding", (1000, 64)),
+            "model.layers.0.mixer.A_log": ("Mixer", (128, 16)),
+            "model.layers.0.mixer.conv1d.weight": ("Conv1d", (128, 1, 4)),
+        },
+        hidden_size=64,
+        vocab_size=1000,
+    )
+    gpu = find_gpu("h100-80g")
+    with pytest.raises(UsageError, match=r"sglang 0\.5 has no KV cache for it"):
+        kv_cache(MODEL, KvQuestion(gpu=gpu, engine="sglang"), parts=lambda _: states)
+    answer = kv_cache(MODEL, KvQuestion(gpu=gpu), parts=lambda _: states)
+    assert answer.sizing.pool.block_bytes == 2 * (128 * 3 + 128 * 16)
+    assert answer.num_requests == answer.sizing.pool.num_blocks
 
 
 def test_a_release_between_two_has_the_rules_of_the_older() -> None:

@@ -64,6 +64,7 @@ def test_merged_projections_tell_the_heads_of_keys() -> None:
         )
     )
     assert [layer.num_kv_heads for layer in falcon.layers] == [1, 71]
+    assert {layer.kind for layer in falcon.layers} == {LayerKind.FULL}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,23 @@ def test_windows_come_from_the_configuration_and_cross_attention_from_the_module
     kinds = [layer.kind for layer in mixed.layers]
     assert kinds == [LayerKind.SLIDING, LayerKind.FULL, LayerKind.CROSS]
     assert mixed.window == 128
+
+
+def test_a_layer_that_looks_at_its_own_and_another_sequence_counts_twice() -> None:
+    decoder = Architecture.of(
+        parts(
+            {
+                "model.encoder.layers.0.self_attn.k_proj.weight": ("Linear", (64, 64)),
+                "model.decoder.layers.0.self_attn.k_proj.weight": ("Linear", (64, 64)),
+                "model.decoder.layers.0.encoder_attn.k_proj.weight": ("Linear", (64, 64)),
+            },
+            hidden_size=64,
+            num_attention_heads=4,
+            vocab_size=100,
+        )
+    )
+    assert [layer.kind for layer in decoder.kept] == [LayerKind.FULL, LayerKind.CROSS]
+    assert decoder.token_bytes(1, 2) == 2 * (2 * 64 * 2)
 
 
 def test_adapters_take_two_matrices_for_each_linear_layer() -> None:

@@ -32,7 +32,8 @@ class Run:
     Attributes:
         name: unlike any other of the table.
         group: the method or model that tables are split by.
-        make: its workload, called in the process that traces it.
+        make: its workload, called in the process that traces it; None where nothing is traced.
+        predict: predicts the quantities in its place, where what ran is no step.
         measured: bytes, by the name of a quantity of `QUANTITIES`.
         usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
@@ -42,7 +43,8 @@ class Run:
     table: str
     name: str
     group: str
-    make: Callable[[], Workload]
+    make: Callable[[], Workload] | None = None
+    predict: Callable[[], Mapping[str, int]] | None = None
     batch_size: int
     architecture: str
     knobs: Knobs = field(default_factory=Knobs)
