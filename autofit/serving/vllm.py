@@ -7,8 +7,10 @@
         the card holds beside PyTorch's, context included.
 0.7     vllm/utils.py of 0.7.0, `memory_profiling`: the same, less what was taken before the engine looked
         first, which is after the context and before NCCL (vllm/worker/worker.py, `init_device`).
-0.20    vllm/v1/worker/gpu_worker.py of 0.20.2, `determine_available_memory`: the engine looks first once
-        NCCL is there, and CUDA graphs are estimated and counted.
+0.8     vllm/v1/worker/gpu_worker.py of 0.8.5, `determine_available_memory`: as 0.6, in chunks.
+0.11    the same of 0.11.0: as 0.7, but the engine looks first once NCCL is there. Layers with windows have
+        blocks of their own.
+0.20    the same of 0.20.2: CUDA graphs are estimated and counted, and logits no longer sorted.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Rules:
         utilization: by default (`gpu_memory_utilization`).
         counts_context, counts_nccl, counts_cache, counts_graphs: whether these are part of what it keeps.
         keeps_gate, keeps_reduced: see `profile_run.Pass`.
+        chunks, chunks_long: whether all prompts, or those of long models, are worked on in chunks.
+        spares_a100: whether an A100 gets the batches of small cards.
         groups: whether layers of several kinds have blocks of their own (the hybrid KV cache manager).
     """
 
@@ -58,6 +62,9 @@ class Rules:
     counts_graphs: bool = False
     keeps_gate: bool = False
     keeps_reduced: bool = False
+    chunks: bool = False
+    chunks_long: bool = False
+    spares_a100: bool = False
     groups: bool = False
     most_expert_tokens: int = 32768  # vllm/envs.py of 0.6.4, VLLM_FUSED_MOE_CHUNK_SIZE
 
@@ -69,11 +76,27 @@ _RULES = {
         sampler=masking_sampler,
         counts_nccl=False,
         counts_graphs=True,
+        chunks=True,
+        spares_a100=True,
         groups=True,
         most_expert_tokens=1 << 40,
     ),
-    "0.7": Rules(torch_release=(2, 5), utilization=0.9, sampler=sorted_sampler),
-    "0.6": Rules(torch_release=(2, 5), utilization=0.9, sampler=sorted_sampler, counts_context=True),
+    "0.11": Rules(
+        torch_release=(2, 8),
+        utilization=0.9,
+        sampler=sorted_sampler,
+        counts_nccl=False,
+        chunks=True,
+        spares_a100=True,
+        groups=True,
+    ),
+    "0.8": Rules(
+        torch_release=(2, 6), utilization=0.9, sampler=sorted_sampler, counts_context=True, chunks=True
+    ),
+    "0.7": Rules(torch_release=(2, 5), utilization=0.9, sampler=sorted_sampler, chunks_long=True),
+    "0.6": Rules(
+        torch_release=(2, 5), utilization=0.9, sampler=sorted_sampler, counts_context=True, chunks_long=True
+    ),
     "0.2": Rules(
         torch_release=(2, 1),
         utilization=0.9,
@@ -136,13 +159,14 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
     """The engine's own choices (arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`)."""
     length = given.max_model_len or architecture.max_positions or _LONG
-    is_large = given.gpu.total_bytes >= 70 * _GIB and "a100" not in given.gpu.name.lower()
-    if rules.groups:
+    is_spared = rules.spares_a100 and "a100" in given.gpu.name.lower()
+    is_large = given.gpu.total_bytes >= 70 * _GIB and not is_spared
+    if rules.chunks:
         tokens, seqs = (8192, 1024) if is_large else (_LEAST_BATCHED, 256)
         tokens = min(tokens, (given.max_num_seqs or seqs) * length)
         seqs = min(seqs, given.max_num_batched_tokens or tokens)
     else:
-        is_chunked = rules.torch_release >= (2, 5) and length > _LONG and not architecture.window
+        is_chunked = rules.chunks_long and length > _LONG and not architecture.window
         is_chunked = is_chunked and not architecture.parts.is_multimodal and not given.max_loras
         tokens, seqs = _CHUNK if is_chunked else max(length, _LEAST_BATCHED), 256
     return replace(
@@ -211,7 +235,7 @@ def _notes(rules: Rules, architecture: Architecture) -> tuple[str, ...]:
             "CUDA graphs come on top: this release does not count them, and they take what is left beyond "
             "the utilization"
         )
-    if rules.groups or not rules.counts_context:
+    if not rules.counts_context:
         notes.append("the CUDA context is not counted by this release: it lies beyond the utilization")
     if architecture.parts.is_multimodal:
         notes.append("the encoder's activations are not included: only those of the text model")

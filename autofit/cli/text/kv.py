@@ -17,7 +17,8 @@ def print_kv(answer: KvCache) -> None:
     options = answer.sizing.options
     ranks = f" · {options.num_ranks} GPUs" if options.num_ranks > 1 else ""
     console.print(
-        styled(answer.model, "bold"), f"on {answer.gpu}{ranks} · {answer.engine} {answer.release} or later"
+        styled(answer.model, "bold"),
+        f"on {answer.gpu}{ranks} · {answer.engine}, by the rules of {answer.release}",
     )
     console.print()
     _memory(console, answer)

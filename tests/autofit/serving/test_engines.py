@@ -70,6 +70,8 @@ def test_vllm_0_6_works_on_whole_sequences(length: int, tokens: int) -> None:
 def test_an_a100_gets_smaller_batches_than_an_h100() -> None:
     options = size("vllm", "0.20", gpu="a100-80g").options
     assert (options.max_num_batched_tokens, options.max_num_seqs) == (2048, 256)
+    options = size("vllm", "0.8", gpu="a100-80g").options
+    assert (options.max_num_batched_tokens, options.max_num_seqs) == (8192, 1024)
     options = size("vllm", "0.20").options
     assert (options.max_num_batched_tokens, options.max_num_seqs) == (8192, 1024)
 
