@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from autofit import errors
 
 if TYPE_CHECKING:
-    from autofit.api import check, estimate, observe, peak_curve, peak_surface, tune
+    from autofit.api import check, estimate, kv, observe, peak_curve, peak_surface, tune
     from autofit.predict.curve import PredictedCurve
     from autofit.predict.estimate import Breakdown, Estimate, Interval
     from autofit.predict.surface import PredictedSurface
     from autofit.questions.check import CheckResult
+    from autofit.questions.kv import KvCache
     from autofit.questions.observe import ObservedPeak
     from autofit.settings.lengths import BatchLengths, worst_case_lengths
     from autofit.training.apply import adapt, apply_conv_algo, checkpoint_blocks, hidden_weights, set_loss
@@ -47,6 +48,7 @@ __all__ = [
     "FrontierEntry",
     "Interval",
     "Knobs",
+    "KvCache",
     "ObservedPeak",
     "PredictedCurve",
     "PredictedSurface",
@@ -62,6 +64,7 @@ __all__ = [
     "estimate",
     "find_executable_batch_size",
     "hidden_weights",
+    "kv",
     "observe",
     "peak_curve",
     "peak_surface",
@@ -83,6 +86,7 @@ _PLACES = {
     "FrontierEntry": "autofit.tuning.result",
     "Interval": "autofit.predict.estimate",
     "Knobs": "workers.knobs",
+    "KvCache": "autofit.questions.kv",
     "ObservedPeak": "autofit.questions.observe",
     "PredictedCurve": "autofit.predict.curve",
     "PredictedSurface": "autofit.predict.surface",
@@ -97,6 +101,7 @@ _PLACES = {
     "estimate": "autofit.api",
     "find_executable_batch_size": "autofit.training.find_batch_size",
     "hidden_weights": "autofit.training.apply",
+    "kv": "autofit.api",
     "observe": "autofit.api",
     "peak_curve": "autofit.api",
     "peak_surface": "autofit.api",

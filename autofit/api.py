@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, `estimate`, `check`, `observe`, `peak_curve`, `peak_surface`.
+"""The Python interface: `tune`, `estimate`, `check`, `observe`, `kv`, `peak_curve`, `peak_surface`.
 
 `autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
 in child processes.
@@ -6,16 +6,19 @@ in child processes.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.events import EventSink, ignore
+from autofit.hardware.gpus import find_gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.observations import PeakKind
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.predict.surface import PredictedSurface
 from autofit.questions.check import CheckResult, run_check
+from autofit.questions.kv import KvCache, KvQuestion, kv_cache
 from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
 from autofit.settings.resolve import resolve_one_configuration, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
@@ -139,6 +142,25 @@ def observe(
     reference = _referred(workload, settings)
     peak = RealPeak(kind=PeakKind(kind), num_bytes=peak_bytes, batch_size=batch_size)
     return run_observe(settings, reference, local_predictor(reference, setup=settings.setup), peak)
+
+
+def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
+    """Predicts what a server of a language model has left for its KV cache.
+
+    Args:
+        model: of transformers, `hf:MODEL_TYPE` or `hf:path/to/config.json`.
+        gpu: a card of the catalogue.
+        options: those of `autofit kv`, with `_` for `-`, the fields of `KvQuestion`: `engine="vllm"`,
+            `tensor_parallel=2`, `max_model_len=8192`, `kv_dtype="fp8"`, …
+
+    Raises:
+        UsageError: the server could not be started so.
+        WorkloadFailedError: the model cannot be built.
+    """
+    known = {each.name for each in dataclasses.fields(KvQuestion)} - {"gpu"}
+    if unknown := options.keys() - known:
+        raise UsageError(f"kv() takes no {', '.join(sorted(unknown))}: expected {', '.join(sorted(known))}")
+    return kv_cache(refer(model), KvQuestion(gpu=find_gpu(gpu), **options))
 
 
 def peak_curve(

@@ -16,6 +16,7 @@ from autofit.cli.commands.conv_algos import conv_algos
 from autofit.cli.commands.doctor import doctor
 from autofit.cli.commands.estimate import estimate
 from autofit.cli.commands.jobs import jobs, logs, result, status, stop, wait
+from autofit.cli.commands.kv import kv
 from autofit.cli.commands.models_gpus import gpus, models
 from autofit.cli.commands.observe import observe
 from autofit.cli.commands.profile import profile
@@ -53,7 +54,7 @@ def autofit() -> None:
     """  # noqa: D301 - click looks for the character, and keeps these lines as they are
 
 
-_ANSWERS = (tune, estimate, profile, check, cards, observe, compare)
+_ANSWERS = (tune, estimate, profile, check, cards, observe, compare, kv)
 _JOBS = (submit, jobs, status, wait, result, logs, stop, serve)
 _FACTS = (models, gpus, conv_algos, doctor, completion)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autofit.events import EventSink
+from autofit.events import EventSink, Progress
 from autofit.explain.profile import Profile
 from autofit.hardware import gpus
 from autofit.hardware.card import Card
@@ -16,6 +16,7 @@ from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.compare import Comparison, compare_workloads
 from autofit.questions.conv_layers import ConvLayers, find_conv_layers
+from autofit.questions.kv import KvCache, KvQuestion, kv_cache
 from autofit.questions.observe import ObservedPeak, RealPeak, run_observe
 from autofit.questions.summary import SummarizedEstimate, summarize_workload
 from autofit.questions.what_if import WhatIf
@@ -147,6 +148,12 @@ def compare(
     )
 
 
+def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
+    """Sizes the KV cache of a server."""
+    emit(Progress(stage="building the model without memory"))
+    return kv_cache(workload, question)
+
+
 def conv_layers(
     workload: WorkloadRef, batch_size: int, card: Card | None, mode: str | None, emit: EventSink
 ) -> ConvLayers:
@@ -176,6 +183,7 @@ class Backend:
     observe: Callable[[TuneSettings, WorkloadRef, RealPeak, EventSink], ObservedPeak] = observe
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
+    kv: Callable[[WorkloadRef, KvQuestion, EventSink], KvCache] = kv
     report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search
     report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Content] = (
         report_on_estimate

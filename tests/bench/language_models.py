@@ -33,11 +33,22 @@ from tests.bench.language import (  # noqa: E402
     optimum_benchmark,
     peft,
     qwen_speed,
+    vllm_logs,
 )
-from tests.bench.language.runs import Measured, Run, Table  # noqa: E402
+from tests.bench.language.runs import Measured, Run, Table, Traced, UntracedRun  # noqa: E402
 from workers.trace import Trace  # noqa: E402
 
-_OF = (peft, fsdp_qlora_stages, fms_acceleration, litgpt, ms_swift, liger, qwen_speed, optimum_benchmark)
+_OF = (
+    peft,
+    fsdp_qlora_stages,
+    fms_acceleration,
+    litgpt,
+    ms_swift,
+    liger,
+    qwen_speed,
+    optimum_benchmark,
+    vllm_logs,
+)
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
 _remembered: dict[str, list[Trace]] = {}
@@ -60,22 +71,31 @@ class Answer:
 
 
 def predict(run: Measured) -> Answer:
-    """Traces a run, in this process."""
+    """Predicts a run, in this process."""
     try:
-        has_lengths = isinstance(run, Run) and run.lengths is not None
-        return _over_texts(run) if has_lengths else _of_one_trace(run)
+        if isinstance(run, UntracedRun):
+            return _without_tracing(run)
+        if isinstance(run, Run) and run.lengths is not None:
+            return _over_texts(run)
+        assert isinstance(run, Traced)
+        return _of_one_trace(run)
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
         return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
 
 
-def _of_one_trace(run: Measured) -> Answer:
+def _of_one_trace(run: Traced) -> Answer:
     from tests.bench.language.runs import QUANTITIES, Seen
 
     seen = Seen(run.trace(), run.architecture)
     return Answer(
         predicted={name: QUANTITIES[name](seen) for name in run.measured}, fits=seen.fits(run.usable_bytes)
     )
+
+
+def _without_tracing(run: UntracedRun) -> Answer:
+    predicted = run.predict()
+    return Answer(predicted={name: predicted[name] for name in run.measured})
 
 
 def _over_texts(run: Run) -> Answer:

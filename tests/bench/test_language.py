@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from tests.bench import language_models
-from tests.bench.language import litgpt, peft, runs
+from tests.bench.language import litgpt, peft, runs, vllm_logs
 from workers.knobs import Knobs
 
 HEADER = "model,method,checkpointing,torch_version,other\n"
@@ -71,6 +72,42 @@ def test_rows_of_litgpt_are_its_scripts_on_the_card_that_ran_them(tmp_path: Path
     assert (out_of_memory.group, ran.group, ran.batch_size) == ("lora+bnb.nf4", "qlora", 4)
     assert out_of_memory.usable_bytes > ran.usable_bytes
     assert litgpt.TABLE.of_scripts
+
+
+def test_a_log_of_a_server_is_one_run_with_all_that_it_says(tmp_path: Path):
+    file = tmp_path / vllm_logs.FILE
+    file.parent.mkdir()
+    said = "H100 80GB,gpu_memory_utilization=0.8; vllm serve -tp 2 --max-num-seqs 128,bf16"
+    file.write_text(
+        "source,model,parallel,url,peak_bytes,peak_kind,gpu,other,precision\n"
+        f"vLLM start-up log,a/Meta-Llama-3-8B,tp:2,a/pull/12126,100,vllm: model weights,{said}\n"
+        f"vLLM start-up log,a/Meta-Llama-3-8B,tp:2,a/pull/12126,300,vllm: available KV cache,{said}\n"
+        f"vLLM start-up log,a/Meta-Llama-3-8B,tp:2,a/pull/12126,7,vllm: non-torch memory,{said}\n"
+        f"torchtitan,a/Meta-Llama-3-8B,none,a/pull/1,100,max_reserved,{said}\n"
+    )
+    (run,) = vllm_logs.read(tmp_path)
+    assert run.measured == {"weights": 100, "KV cache": 300}
+    assert isinstance(run.predict, functools.partial)
+    assert run.predict.args[2] == {
+        "gpu_memory_utilization": 0.8,
+        "max_num_seqs": 128,
+        "tensor_parallel": 2,
+        "release": "0.7",
+        "dtype": "bf16",
+    }
+
+
+def test_what_is_not_traced_is_predicted_by_the_run_itself():
+    run = runs.UntracedRun(
+        table="t",
+        name="n",
+        group="g",
+        predict=lambda: {"weights": 99, "KV cache": 1},
+        batch_size=1,
+        architecture="",
+        measured={"weights": 100},
+    )
+    assert language_models.predict(run).predicted == {"weights": 99}
 
 
 def test_a_run_that_was_not_traced_is_infinitely_wrong():

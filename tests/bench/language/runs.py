@@ -50,7 +50,7 @@ class UnlikeLengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(ABC):
+class Measured:
     """One run of a table, and what was measured of it.
 
     Attributes:
@@ -60,7 +60,6 @@ class Measured(ABC):
         usable_bytes: what PyTorch may reserve of the card; None where nothing is said of that.
         fits: whether it ran; False where it ran out of the card's memory.
         others: bytes that others' rules say its peak is, by their names.
-        lengths: where its texts are of unlike lengths, and the order is not known.
     """
 
     table: str
@@ -73,13 +72,30 @@ class Measured(ABC):
     fits: bool = True
     others: Mapping[str, int] = field(default_factory=dict)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntracedRun(Measured):
+    """A run of what is no step.
+
+    Attributes:
+        predict: predicts its quantities.
+    """
+
+    predict: Callable[[], Mapping[str, int]]
+
+
+class Traced(Measured, ABC):
+    """A run whose steps are traced."""
+
+    __slots__ = ()
+
     @abstractmethod
     def trace(self) -> Trace:
         """Traces it, in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(Measured):
+class Run(Traced):
     """A run of a workload.
 
     Attributes:
@@ -110,7 +126,7 @@ class Run(Measured):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptRun(Measured):
+class ScriptRun(Traced):
     """A run of a training script, as it is. It wants a process of its own.
 
     Attributes:

@@ -37,7 +37,7 @@ def load(ref: WorkloadRef) -> Workload:
         MissingLibraryError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
-    config = _configuration(transformers, ref)
+    config = configuration_of(ref)
     task = _task(transformers, config, ref.target)
     sizes = task.sizes(config)
     return Workload(
@@ -76,7 +76,14 @@ class _Task:
         return cls(auto_class, _build_for_images, _images, _sides_of_images)
 
 
-def _configuration(transformers: Any, ref: WorkloadRef) -> Any:
+def configuration_of(ref: WorkloadRef) -> Any:
+    """The configuration that a reference names.
+
+    Raises:
+        UnknownNameError: there is no such configuration here.
+        DeviceError: transformers is not installed.
+    """
+    transformers: Any = imported("transformers", ref.target)
     name = ref.target.partition(":")[2]
     types = transformers.CONFIG_MAPPING
     try:

@@ -1,0 +1,219 @@
+"""What the layers of a language model keep of every token, by the parameters that they have.
+
+A layer is told by its modules, not by the name of its architecture: projections of keys and values whose
+rows are heads (`k_proj`, or merged as `qkv_proj`), a compressed projection (`kv_a_proj_with_mqa`: latent
+attention), attention to another sequence (`cross_attn`, `encoder_attn`), or a state that does not
+grow (`A_log`). Windows come from the configuration (`layer_types`, `sliding_window`): parameters do not
+show them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from workers.predict.model_parts import ModelParts, Parameter
+
+_IN_A_LAYER = re.compile(r"(?P<prefix>.*?)\b(?:layers|h|blocks|block)\.(?P<number>\d+)\.(?P<rest>.+)")
+_OF_ANOTHER_PART = re.compile(r"vision|visual|image|audio|(?<!de)(?<!\w)encoder\b")
+KEYS = ("k_proj", "k", "key", "wk")
+MERGED = ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "qkv")
+_CROSS = ("cross_attn", "encoder_attn", "EncDecAttention")
+_SELF = ("self_attn", "self_attention", "SelfAttention")
+_LATENT, _STATE = "kv_a_proj_with_mqa", "A_log"
+# Of transformers' configurations: the last dimensions of a state, by the names that architectures give them.
+_STATE_HEAD = ("mamba_d_head", "linear_value_head_dim", "mamba_head_dim", "head_dim")
+_STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_size")
+
+
+class LayerKind(StrEnum):
+    """What a layer keeps: of every token, of the last ones, of another sequence, or a state."""
+
+    FULL = "full attention"
+    SLIDING = "sliding window"
+    LATENT = "latent attention"
+    CROSS = "cross attention"
+    STATE = "state space"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What one layer keeps.
+
+    Attributes:
+        num_kv_heads: heads of keys and values; of latent attention 1, whatever the number of ranks.
+        width: numbers of a token and head, of key and value together.
+        window: tokens that a sliding window reaches back; 0 where there is none.
+        conv_rows, conv_columns, state_numbers: of a state: the channels of its convolution and the steps that
+            it keeps of each, and the numbers of the state itself.
+    """
+
+    kind: LayerKind
+    num_kv_heads: int = 0
+    width: int = 0
+    window: int = 0
+    conv_rows: int = 0
+    conv_columns: int = 0
+    state_numbers: int = 0
+
+    def heads_of(self, num_ranks: int) -> int:
+        """The heads that one of so many ranks keeps: each has one at least, so that few are repeated."""
+        return self.num_kv_heads if self.kind is LayerKind.LATENT else max(1, self.num_kv_heads // num_ranks)
+
+    def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
+        """What a rank keeps of one token; 0 of a layer with a state."""
+        if self.kind is LayerKind.STATE:
+            return 0
+        return self.heads_of(num_ranks) * self.width * element_bytes
+
+    def state_bytes(self, num_ranks: int, element_bytes: int) -> int:
+        """What a rank keeps of one sequence, however long; 0 of a layer that keeps tokens."""
+        numbers = self.conv_rows * self.conv_columns + self.state_numbers
+        return -(-numbers // num_ranks) * element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A language model, as far as a server's memory depends on it.
+
+    Attributes:
+        max_positions: the longest sequence that the model was made for; None where it has no end.
+        layers: the layers of the text model, in order.
+        parameters_of: the parameters of each layer, by the rest of their names.
+    """
+
+    parts: ModelParts
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    head_size: int
+    max_positions: int | None
+    layers: tuple[Layer, ...]
+    parameters_of: tuple[Mapping[str, Parameter], ...]
+
+    @classmethod
+    def of(cls, parts: ModelParts) -> Self:
+        """Reads a model's layers from its parameters."""
+        config = parts.config
+        hidden_size, num_heads = config["hidden_size"], config.get("num_attention_heads", 0)
+        head_size = (
+            config.get("head_dim") or config.get("d_kv") or (hidden_size // num_heads if num_heads else 0)
+        )
+        by_layer = _by_layer(parts.parameters)
+        return cls(
+            parts=parts,
+            hidden_size=hidden_size,
+            vocab_size=config["vocab_size"],
+            num_heads=num_heads,
+            head_size=head_size,
+            max_positions=config.get("max_position_embeddings"),
+            layers=tuple(
+                _layer(number, parameters, config, num_heads, head_size)
+                for number, parameters in enumerate(by_layer)
+            ),
+            parameters_of=tuple(by_layer),
+        )
+
+    @property
+    def kept(self) -> tuple[Layer, ...]:
+        """All that is kept: a layer that attends to its own sequence and to another counts as two."""
+        both = (
+            replace(layer, kind=LayerKind.CROSS)
+            for layer, parameters in zip(self.layers, self.parameters_of, strict=True)
+            if layer.kind is not LayerKind.CROSS and _looks_at(parameters, _CROSS)
+        )
+        return (*self.layers, *both)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The most that a layer has; of latent attention 1."""
+        return max((layer.num_kv_heads for layer in self.layers), default=0)
+
+    @property
+    def window(self) -> int:
+        """The largest sliding window; 0 where no layer has one."""
+        return max((layer.window for layer in self.layers), default=0)
+
+    def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
+        """What a rank keeps of one token in all layers, windows not considered."""
+        return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.kept)
+
+
+def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
+    """The text model's layers: of all lists of layers that are no part for images or sound the longest."""
+    found: dict[str, dict[int, dict[str, Parameter]]] = defaultdict(lambda: defaultdict(dict))
+    for parameter in parameters:
+        match = _IN_A_LAYER.fullmatch(parameter.name)
+        if match and not _OF_ANOTHER_PART.search(match["prefix"]):
+            found[match["prefix"]][int(match["number"])][match["rest"]] = parameter
+    layers = max(found.values(), key=len, default={})
+    return [layers[number] for number in sorted(layers)]
+
+
+def _looks_at(parameters: Iterable[str], modules: Iterable[str]) -> bool:
+    return any(f"{module}." in name for name in parameters for module in modules)
+
+
+def module_of(name: str) -> str:
+    """The name of the module that has a parameter, without those around it: `q_proj`."""
+    return name.split(".")[-2] if name.count(".") else ""
+
+
+def rows_of(parameter: Parameter) -> int:
+    """How many numbers a linear layer returns; transformers' `Conv1D` has its weights the other way round."""
+    return parameter.shape[-1] if parameter.owner == "Conv1D" else parameter.shape[0]
+
+
+def _layer(
+    number: int,
+    parameters: Mapping[str, Parameter],
+    config: Mapping[str, Any],
+    num_heads: int,
+    head_size: int,
+) -> Layer:
+    for name, parameter in parameters.items():
+        if name.endswith(_STATE):
+            return _with_state(parameter, parameters, config)
+    by_module = {
+        module_of(name): parameter for name, parameter in parameters.items() if name.endswith(".weight")
+    }
+    if _LATENT in by_module:
+        # Compressed keys and values, and the part of the keys with positions: one vector for all heads.
+        return Layer(kind=LayerKind.LATENT, num_kv_heads=1, width=by_module[_LATENT].shape[0])
+    keys = next((by_module[name] for name in KEYS if name in by_module), None)
+    merged = next((by_module[name] for name in MERGED if name in by_module), None)
+    if keys is not None:
+        num_kv_heads = rows_of(keys) // head_size
+    elif merged is not None:
+        num_kv_heads = (rows_of(merged) // head_size - num_heads) // 2
+    else:
+        num_kv_heads = config.get("num_key_value_heads") or num_heads
+    is_cross = _looks_at(parameters, _CROSS) and not _looks_at(parameters, _SELF)
+    types = config.get("layer_types") or ()
+    kind_by_config = types[number] if number < len(types) else ""
+    window = 0
+    if kind_by_config == "sliding_attention" or (not types and config.get("sliding_window")):
+        window = config.get("sliding_window") or 0
+    elif kind_by_config == "chunked_attention":
+        window = config.get("attention_chunk_size") or 0
+    kind = LayerKind.CROSS if is_cross else LayerKind.SLIDING if window else LayerKind.FULL
+    return Layer(kind=kind, num_kv_heads=num_kv_heads, width=2 * head_size, window=window)
+
+
+def _with_state(decay: Parameter, parameters: Mapping[str, Parameter], config: Mapping[str, Any]) -> Layer:
+    """A state space model's: a decay for each channel and number, or one for each head of a matrix."""
+    state = math.prod(decay.shape)
+    if len(decay.shape) == 1:
+        state *= _first(config, _STATE_HEAD) * _first(config, _STATE_SIZE)
+    convolution = next((each for name, each in parameters.items() if name.endswith("conv1d.weight")), None)
+    rows, columns = (convolution.shape[0], convolution.shape[-1] - 1) if convolution else (0, 0)
+    return Layer(kind=LayerKind.STATE, conv_rows=rows, conv_columns=columns, state_numbers=state)
+
+
+def _first(config: Mapping[str, Any], names: Iterable[str]) -> int:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), 1)

@@ -1,0 +1,154 @@
+"""What an engine is: its rules release by release, its options' names, and how it sizes its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autofit.hardware.context import ContextInterval, context_interval
+from autofit.hardware.gpus import Gpu
+from autofit.hardware.nccl import communicator_interval
+from autofit.serving.architecture import Architecture
+from autofit.serving.pool import Pool
+
+_MIB = 1024**2
+_NOTHING = ContextInterval(low_bytes=0, likely_bytes=0, high_bytes=0, basis="")
+# What grows between an engine's first look at the card and its last: kernels that are loaded when they are
+# first used. 0.16 GiB on an H100 in two logs of vLLM (pull requests 12126 of vllm-project/vllm and 550 of
+# kubernetes-sigs/gateway-api-inference-extension), 0.20 with several ranks on 3090s (14447 of vLLM).
+_KERNELS = ContextInterval(
+    low_bytes=90 * _MIB,
+    likely_bytes=164 * _MIB,
+    high_bytes=340 * _MIB,
+    basis="kernels, as logs of vLLM have it",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a server is started with; None is the engine's own choice.
+
+    Attributes:
+        utilization: the share of the card's memory that the engine may take.
+        num_ranks: the ranks of tensor parallelism.
+        max_model_len: the longest sequence, prompt and answer together.
+        element_bytes, kv_element_bytes: of the dtype of weights and activations, and of the KV cache.
+        max_loras, max_lora_rank: adapters that are on the card at once, and their largest rank.
+    """
+
+    gpu: Gpu
+    num_ranks: int = 1
+    utilization: float | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    block_size: int | None = None
+    element_bytes: int = 2
+    kv_element_bytes: int = 2
+    max_loras: int = 0
+    max_lora_rank: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Memory that is known between two ends, in bytes.
+
+    Attributes:
+        parts: what it is made of, likely, by name.
+    """
+
+    low_bytes: int = 0
+    likely_bytes: int = 0
+    high_bytes: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts: Mapping[str, ContextInterval]) -> Spans:
+        """Their sum."""
+        kept = {name: each for name, each in parts.items() if each.high_bytes}
+        return cls(
+            low_bytes=sum(each.low_bytes for each in kept.values()),
+            likely_bytes=sum(each.likely_bytes for each in kept.values()),
+            high_bytes=sum(each.high_bytes for each in kept.values()),
+            parts={name: each.likely_bytes for name, each in kept.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """How an engine divides a card.
+
+    Attributes:
+        options: with what the engine chooses itself filled in.
+        usable_bytes: the card's memory times the utilization.
+        weights_bytes, activation_bytes: of one rank; the latter what the profiling pass takes, or what the
+            engine keeps free in its place.
+        outside: what it holds outside PyTorch's allocator, as far as the engine counts that.
+        graphs: CUDA graphs, as far as the engine counts them.
+        pool: what is left, likely.
+        notes: what was assumed, or is not counted.
+    """
+
+    options: Options
+    usable_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    outside: Spans
+    graphs: Spans
+    pool: Pool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def left_bytes(self) -> int:
+        """For the KV cache, likely; negative where weights and activations alone are more than there is."""
+        return self._left(self.outside.likely_bytes + self.graphs.likely_bytes)
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """What is left with the most and with the least memory outside."""
+        most, least = (
+            self._left(self.outside.high_bytes + self.graphs.high_bytes),
+            self._left(self.outside.low_bytes + self.graphs.low_bytes),
+        )
+        return self.pool.with_bytes(most), self.pool.with_bytes(least)
+
+    def _left(self, outside_bytes: int) -> int:
+        return self.usable_bytes - self.weights_bytes - self.activation_bytes - outside_bytes
+
+
+Size = Callable[[Architecture, Options], Sizing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A server of language models.
+
+    Attributes:
+        releases: what sizes its KV cache, by the first release that the rules hold for, the newest first.
+        start: the command that starts it, up to the model's name.
+        flags: how its options are called there, by the fields of `Options`.
+        kv_dtypes, dtypes: how it calls them, by autofit's names.
+    """
+
+    name: str
+    releases: Mapping[str, Size]
+    start: str
+    flags: Mapping[str, str]
+    kv_dtypes: Mapping[str, str]
+    dtypes: Mapping[str, str]
+
+    @property
+    def newest(self) -> str:
+        return next(iter(self.releases))
+
+
+def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: bool) -> Spans:
+    """What an engine holds outside PyTorch's allocator, as far as it counts each part."""
+    several = nccl and num_ranks > 1
+    return Spans.of(
+        {
+            "CUDA context": context_interval(gpu.architecture, gpu.key) if context else _NOTHING,
+            "NCCL": communicator_interval(num_ranks) if several else _NOTHING,
+            "kernels": _KERNELS if kernels else _NOTHING,
+        }
+    )

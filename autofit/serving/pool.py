@@ -1,0 +1,169 @@
+"""What is left for the KV cache, cut into blocks: how many tokens it has, and what a sequence takes of it.
+
+one kind of layers     a block holds so many tokens of all layers
+several kinds          a block holds so many tokens of one group of layers, all groups as large
+                       (vllm/v1/core/kv_cache_utils.py, `_get_kv_cache_groups_uniform_page_size`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from autofit.serving.architecture import Layer, LayerKind
+
+# Of layers that differ by less than half the larger number decides how many are in a group.
+_ALIKE = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Layers that share their blocks.
+
+    Attributes:
+        blocks_of: how many of its blocks a sequence of so many tokens takes.
+    """
+
+    kind: LayerKind
+    num_layers: int
+    blocks_of: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The KV cache of one rank.
+
+    Attributes:
+        block_size: tokens of a block.
+        block_bytes: of a block in all layers of a group.
+        num_blocks: how many there are.
+        fixed_blocks: of them, those that a sequence never gets.
+    """
+
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    groups: tuple[Group, ...]
+    fixed_blocks: int = 0
+
+    @classmethod
+    def of(cls, available_bytes: int, block_size: int, block_bytes: int, groups: Sequence[Group]) -> Self:
+        """Cuts so many bytes into blocks."""
+        num_blocks = max(0, available_bytes) // block_bytes if block_bytes else 0
+        return cls(
+            block_size=block_size, block_bytes=block_bytes, num_blocks=num_blocks, groups=tuple(groups)
+        )
+
+    def with_bytes(self, available_bytes: int) -> Self:
+        """The same cut of another size."""
+        return replace(self, num_blocks=max(0, available_bytes) // self.block_bytes)
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that fit where every group keeps all of them, as the engine reports them."""
+        return self.num_blocks // len(self.groups) * self.block_size if self.groups else 0
+
+    def blocks_of(self, length: int) -> int:
+        """What one sequence of so many tokens takes."""
+        return sum(group.blocks_of(length) for group in self.groups)
+
+    def num_requests(self, length: int) -> int:
+        """How many sequences of so many tokens are there at once at most."""
+        return self.num_blocks // self.blocks_of(length) if self.groups else 0
+
+    def longest(self, most: int | None) -> int:
+        """The longest sequence that fits alone, up to a limit; 0 where not one token does."""
+        if not self.num_blocks or self.blocks_of(1) > self.num_blocks:
+            return 0
+        low, high = 1, most or self.num_blocks * self.block_size
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.blocks_of(middle) <= self.num_blocks else (low, middle - 1)
+        return low
+
+
+def _cut(length: int, block_size: int) -> int:
+    return -(-length // block_size)
+
+
+def uniform(
+    layers: Sequence[Layer], available_bytes: int, *, block_size: int, num_ranks: int, element_bytes: int
+) -> Pool:
+    """Blocks of all layers, each of which keeps every token, windows or not."""
+    block_bytes = block_size * sum(layer.token_bytes(num_ranks, element_bytes) for layer in layers)
+    kept = [layer for layer in layers if layer.kind is not LayerKind.STATE]
+    groups = [Group(kind=LayerKind.FULL, num_layers=len(kept), blocks_of=lambda n: _cut(n, block_size))]
+    return Pool.of(available_bytes, block_size, block_bytes, groups if kept else [])
+
+
+def grouped(
+    layers: Sequence[Layer],
+    available_bytes: int,
+    *,
+    block_size: int,
+    num_ranks: int,
+    element_bytes: int,
+    state_bytes: int,
+    num_batched_tokens: int,
+    num_encoder_tokens: int,
+) -> Pool:
+    """Blocks of one group of layers, of as many groups as the kinds of layers make necessary.
+
+    Args:
+        state_bytes: of a number of a state.
+        num_batched_tokens: what a window keeps beside itself while a chunk is worked on.
+        num_encoder_tokens: the length of what cross attention looks at.
+    """
+    by_kind: dict[Layer, int] = {}
+    for layer in layers:
+        by_kind[layer] = by_kind.get(layer, 0) + 1
+    states = [each.state_bytes(num_ranks, state_bytes) for each in by_kind if each.kind is LayerKind.STATE]
+    of_token = [each.token_bytes(num_ranks, element_bytes) for each in by_kind]
+    widest = max(of_token, default=0)
+    if states and widest:
+        # vllm/platforms/interface.py, `_align_hybrid_block_size`: a block of keys and values grows until it
+        # is as large as a state, in steps of 16 tokens.
+        block_size = max(block_size, 16 * -(-max(states) // (16 * widest)))
+    if not widest:
+        return _of_states(by_kind, available_bytes, states)
+    page_bytes = block_size * widest
+    group_size = _group_size(list(by_kind.values()))
+    groups = [
+        Group(
+            kind=layer.kind,
+            num_layers=group_size,
+            # Layers with narrower keys have longer blocks, so that all blocks are as large.
+            blocks_of=_rule(
+                layer, page_bytes // width if width else block_size, num_batched_tokens, num_encoder_tokens
+            ),
+        )
+        for (layer, number), width in zip(by_kind.items(), of_token, strict=True)
+        for _ in range(-(-number // group_size))
+    ]
+    return Pool.of(available_bytes, block_size, page_bytes * group_size, groups)
+
+
+def _group_size(counts: Sequence[int]) -> int:
+    fewest, most = min(counts), max(counts)
+    return most if most < fewest * _ALIKE else fewest
+
+
+def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence[int]) -> Pool:
+    """A model without attention: a block is the state of one sequence in all layers."""
+    block_bytes = sum(number * size for number, size in zip(by_kind.values(), states, strict=True))
+    group = Group(kind=LayerKind.STATE, num_layers=sum(by_kind.values()), blocks_of=lambda _: 1)
+    return Pool.of(available_bytes, 1, block_bytes, [group])
+
+
+def _rule(
+    layer: Layer, block_size: int, num_batched_tokens: int, num_encoder_tokens: int
+) -> Callable[[int], int]:
+    """vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind."""
+    window = layer.window - 1 + num_batched_tokens
+    rules: dict[LayerKind, Callable[[int], int]] = {
+        LayerKind.SLIDING: lambda length: _cut(min(window, length), block_size) + 1,
+        LayerKind.CROSS: lambda _: _cut(num_encoder_tokens, block_size),
+        LayerKind.STATE: lambda _: 1,
+    }
+    return rules.get(layer.kind, lambda length: _cut(length, block_size))

@@ -1,0 +1,259 @@
+"""The pass by which an engine finds out what its activations take, replayed through PyTorch's allocator.
+
+One forward pass over as many tokens as a batch may have, then the sampling of one token for each sequence.
+What lives in it follows from the engines' own layers, which are fused, and not from transformers':
+
+    residual ─┐ added in the norm, in place               llama.py and layernorm.py of vLLM
+    hidden ───┴▶ qkv (one matrix) ▶ attention ▶ output projection ─▶ hidden
+             └─▶ gate and up (one matrix) ▶ activation × up ▶ down ─▶ hidden
+    hidden of the last tokens ▶ logits ▶ float32 ▶ top-k and top-p ▶ probabilities ▶ tokens
+
+An argument lives as long as its caller does: the normed input of a layer until the layer's output is there.
+Matrix products take cuBLAS's workspace, sorting its own scratch memory, both from PyTorch's allocator
+(`workers.predict.curve.scratch`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autofit.serving.architecture import Architecture, Layer, LayerKind, module_of, rows_of
+from workers.allocator.caching import CachingAllocator
+from workers.architecture import Architecture as CardArchitecture
+from workers.predict.curve.scratch import Platform, scratch_bytes
+from workers.predict.model_parts import Parameter
+from workers.trace import Scratch
+
+_INDEX_BYTES, _FLOAT_BYTES = 8, 4
+_DOWN = ("down_proj", "dense_4h_to_h", "fc2", "wo", "w2", "c_proj")
+_GATED = ("gate_proj", "gate_up_proj", "w3", "wi_1", "up_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """The pass of one rank.
+
+    Attributes:
+        num_tokens, num_seqs: of the batch, and of them those that get a next token.
+        element_bytes: of the model's dtype.
+        platform: the card and the release of PyTorch that scratch memory depends on.
+        num_sms: the card's multiprocessors.
+        keeps_gate: whether the MLP's first product lives on until its last, as a name of its own.
+        keeps_reduced: whether what ranks reduce is never used again in the pass, for NCCL's stream has it.
+        most_expert_tokens: of a batch that experts work on at once.
+    """
+
+    architecture: Architecture
+    num_ranks: int
+    num_tokens: int
+    num_seqs: int
+    element_bytes: int
+    platform: Platform
+    num_sms: int
+    keeps_gate: bool = False
+    keeps_reduced: bool = False
+    most_expert_tokens: int = 1 << 40
+
+
+@dataclass(slots=True)
+class Tape:
+    """Allocations of a pass, one after the other."""
+
+    allocator: CachingAllocator = field(default_factory=CachingAllocator)
+
+    @contextmanager
+    def holding(self, *sizes: int) -> Iterator[None]:
+        """Holds tensors of so many bytes for as long as the block lasts."""
+        blocks = [self.allocator.malloc(size) for size in sizes if size > 0]
+        try:
+            yield
+        finally:
+            for block in blocks:
+                self.allocator.free(block)
+
+    def keep(self, num_bytes: int) -> None:
+        """A tensor that outlives the pass."""
+        if num_bytes > 0:
+            self.allocator.malloc(num_bytes)
+
+
+Sampler = Callable[[Tape, Pass], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What a pass takes of PyTorch's allocator at most: of tensors, and reserved for them."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+def replay(one: Pass, sampler: Sampler | None) -> Activations:
+    """Replays the forward pass of a rank, then the sampling, if there is one."""
+    tape = Tape()
+    of_tokens = one.num_tokens * one.architecture.hidden_size * one.element_bytes
+    # Ids, positions and where in the cache each token goes.
+    with tape.holding(*[one.num_tokens * _INDEX_BYTES] * 3, of_tokens, of_tokens):
+        tape.keep(_cublas_bytes(one))
+        for layer, parameters in zip(one.architecture.layers, one.architecture.parameters_of, strict=True):
+            _attention(tape, one, layer, parameters, of_tokens)
+            _mlp(tape, one, parameters, of_tokens)
+    with tape.holding(of_tokens):  # what the last norm returned
+        if sampler is not None:
+            sampler(tape, one)
+    return Activations(tape.allocator.peak_allocated_bytes, tape.allocator.peak_reserved_bytes)
+
+
+def _cublas_bytes(one: Pass) -> int:
+    return scratch_bytes(Scratch(formula="cublas", dimensions=(), element_bytes=1), one.platform)
+
+
+def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
+    """What a layer's last product returns and ranks reduce; it then takes the place of the layer's input."""
+    if one.keeps_reduced and one.num_ranks > 1:
+        tape.keep(num_bytes)
+    else:
+        with tape.holding(num_bytes):
+            pass
+
+
+def _attention(
+    tape: Tape, one: Pass, layer: Layer, parameters: Mapping[str, Parameter], of_tokens: int
+) -> None:
+    tokens, size = one.num_tokens, one.element_bytes
+    if layer.kind is LayerKind.STATE:
+        # The input projection, its convolution, and what the scan returns.
+        widest = max((rows_of(each) for name, each in parameters.items() if "in_proj" in name), default=0)
+        of_rank = tokens * (widest // one.num_ranks) * size
+        channels = tokens * (layer.conv_rows // one.num_ranks) * size
+        with tape.holding(of_rank, channels, channels):
+            _return(tape, one, of_tokens)
+        return
+    heads = max(1, one.architecture.num_heads // one.num_ranks)
+    config = one.architecture.parts.config
+    if layer.kind is LayerKind.LATENT:
+        # vllm/model_executor/layers/attention/mla_attention.py: the prefill is that of full heads, keys made
+        # of two parts and values padded to their size.
+        without, rotated = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+        query = tokens * heads * (without + rotated) * size
+        expanded = tokens * heads * (without + config["v_head_dim"]) * size
+        latent = tokens * (layer.width + (config.get("q_lora_rank") or 0)) * size
+        with tape.holding(latent, query, expanded, query, query):
+            _return(tape, one, of_tokens)
+        return
+    query = tokens * heads * one.architecture.head_size * size
+    keys_and_values = tokens * layer.token_bytes(one.num_ranks, size)
+    sums = tokens * heads * _FLOAT_BYTES  # of the rows of a softmax
+    with tape.holding(query + keys_and_values, query, sums):
+        _return(tape, one, of_tokens)
+
+
+def _mlp(tape: Tape, one: Pass, parameters: Mapping[str, Parameter], of_tokens: int) -> None:
+    experts = [each for name, each in parameters.items() if "experts" in name and len(each.shape) == 3]
+    dense = {
+        module_of(name): each
+        for name, each in parameters.items()
+        if len(each.shape) == 2 and "attn" not in name and "attention" not in name
+    }
+    with tape.holding(of_tokens if experts and len(dense) > 1 else 0):  # of shared experts, to be added
+        _dense(tape, one, dense, of_tokens)
+    if experts:
+        _experts(tape, one, min(experts, key=lambda each: math.prod(each.shape)), of_tokens)
+
+
+def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: int) -> None:
+    down = next((modules[name] for name in _DOWN if name in modules), None)
+    if down is None:
+        return
+    inner = math.prod(down.shape) // rows_of(down) // one.num_ranks
+    inner_bytes = one.num_tokens * inner * one.element_bytes
+    first = 2 * inner_bytes if any(name in modules for name in _GATED) else inner_bytes
+    if one.keeps_gate:
+        with tape.holding(first, inner_bytes):
+            _return(tape, one, of_tokens)
+        return
+    with tape.holding(inner_bytes):
+        with tape.holding(first):
+            pass
+        _return(tape, one, of_tokens)
+
+
+def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
+    """vllm/model_executor/layers/fused_moe/: a row for every token and expert that it goes to.
+
+    The first and the last product share a buffer, the activation has its own.
+    """
+    config = one.architecture.parts.config
+    num_experts, hidden_size = down.shape[0], one.architecture.hidden_size
+    inner = math.prod(down.shape) // num_experts // hidden_size // one.num_ranks
+    chosen = config.get("num_experts_per_tok") or config.get("top_k") or 1
+    rows = min(one.num_tokens, one.most_expert_tokens) * chosen
+    scores = one.num_tokens * num_experts * _FLOAT_BYTES
+    weights = one.num_tokens * chosen * (_FLOAT_BYTES + _FLOAT_BYTES)
+    shared = rows * max(2 * inner, hidden_size) * one.element_bytes
+    with tape.holding(scores, weights, shared, rows * inner * one.element_bytes):
+        _return(tape, one, of_tokens)
+
+
+def platform(card: str, torch_release: tuple[int, int]) -> Platform:
+    """What scratch memory depends on."""
+    return Platform(CardArchitecture.of(card), torch_release)
+
+
+# ── samplers ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sort_bytes(one: Pass, element_bytes: int) -> int:
+    shape = (one.num_seqs, one.architecture.vocab_size)
+    return scratch_bytes(Scratch(formula="sort", dimensions=shape, element_bytes=element_bytes), one.platform)
+
+
+def _num_logits(one: Pass) -> int:
+    return one.num_seqs * one.architecture.vocab_size
+
+
+def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
+    """vllm/model_executor/layers/sampler.py of 0.2.5: in the model's dtype, sorted, and sorted back."""
+    logits, size = _num_logits(one), one.element_bytes
+    with tape.holding(logits * size):
+        with tape.holding(logits * size, logits * _INDEX_BYTES):  # sorted, and where each came from
+            with tape.holding(_sort_bytes(one, size)):
+                pass
+            # Probabilities, their sums and two masks live on while the positions are sorted.
+            with (
+                tape.holding(logits * size, logits * size, logits, logits),
+                tape.holding(logits * _INDEX_BYTES, logits * _INDEX_BYTES),
+                tape.holding(_sort_bytes(one, _INDEX_BYTES)),
+            ):
+                pass
+        with tape.holding(logits * size, logits * _FLOAT_BYTES, logits * _FLOAT_BYTES):
+            pass  # the logits again, probabilities and their logarithms
+
+
+def sorted_sampler(tape: Tape, one: Pass) -> None:
+    """vllm/model_executor/layers/sampler.py of 0.6.4 and 0.7.0: in float32, sorted, and scattered back."""
+    logits = _num_logits(one)
+    with tape.holding(logits * one.element_bytes, logits * _FLOAT_BYTES):
+        with tape.holding(logits * _FLOAT_BYTES, logits * _INDEX_BYTES):
+            with tape.holding(_sort_bytes(one, _FLOAT_BYTES)):
+                pass
+            # Probabilities, their sums, two masks; then what the logits are scattered to.
+            with tape.holding(*[logits * _FLOAT_BYTES] * 3, logits, logits):
+                pass
+        with tape.holding(*[logits * _FLOAT_BYTES] * 4):
+            pass  # what was scattered, probabilities, their logarithms, and the noise they are divided by
+
+
+def masking_sampler(tape: Tape, one: Pass) -> None:
+    """vllm/v1/sample/ of 0.20.2: a Triton kernel masks the logits in place, with rows for its programs."""
+    logits, vocabulary = _num_logits(one), one.architecture.vocab_size
+    programs = min(one.num_sms, one.num_seqs)
+    num_rows = min(1 << (programs - 1).bit_length(), one.num_sms)
+    of_seqs = one.num_seqs * one.architecture.hidden_size * one.element_bytes
+    with tape.holding(of_seqs, of_seqs, logits * one.element_bytes, logits * _FLOAT_BYTES):
+        tape.keep(num_rows * vocabulary * _FLOAT_BYTES)
+        with tape.holding(logits * _FLOAT_BYTES, logits * _FLOAT_BYTES):  # probabilities, and noise
+            pass
