@@ -44,8 +44,8 @@ class LengthsAnswer:
 
     Attributes:
         batching: how batches are made.
-        longest, median_length, cap_length: of all samples, of half of them, and of 99 %.
-        by_batch: the largest batch that always fits, and larger ones.
+        longest, median_length, cap_length: of all samples, of half of them, and of 99%.
+        by_batch: the largest batch that always fits, or a batch of one where none does, and larger ones.
         capped_batch: the largest batch with samples cut to `cap_length`; None where none fits.
     """
 
@@ -75,8 +75,9 @@ def of_lengths(
         max_batch: the cap of the search.
     """
     cap = lengths.longest_of(_CAP)
-    sizes = [] if largest_batch is None else [largest_batch]
-    larger = {math.ceil((largest_batch or 1) * factor) for factor in _LARGER}
+    smallest = largest_batch or 1
+    sizes = [smallest]
+    larger = {math.ceil(smallest * factor) for factor in _LARGER}
     sizes += sorted(each for each in larger if each not in sizes and each <= lengths.num_samples)
     asked = sizes if batching is Batching.SHUFFLED or largest_batch is None else sizes[:1]
     rows = []

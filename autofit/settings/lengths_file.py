@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,23 +45,41 @@ def _path_and_column(text: str) -> tuple[Path, str]:
 
 
 def _lines(path: Path) -> list[str]:
-    lines = read_file(path, _MOST_BYTES).decode("utf-8", errors="replace").splitlines()
     if path.suffix in (*_DELIMITERS, ".jsonl", ".parquet"):
         raise ValueError(f"{path} is a table: name its column, as in {path}:input_ids")
-    return [line for line in lines if line.strip()]
+    return [line for line in _text_lines(path) if line.strip()]
+
+
+def _text_lines(path: Path) -> io.StringIO:
+    """The lines of a text; other breaks that Unicode has, which `str.splitlines` takes, are within lines."""
+    return io.StringIO(read_file(path, _MOST_BYTES).decode("utf-8", errors="replace"), newline=None)
 
 
 def _column(path: Path, column: str) -> Iterable[Any]:
     if path.suffix == ".parquet":
         return _of_parquet(path, column)
-    lines = read_file(path, _MOST_BYTES).decode("utf-8", errors="replace").splitlines()
     delimiter = _DELIMITERS.get(path.suffix)
-    rows: Iterator[Any] = (
-        csv.DictReader(lines, delimiter=delimiter)
-        if delimiter
-        else (json.loads(line) for line in lines if line.strip())
-    )
+    rows = _table(path, delimiter) if delimiter else _json_rows(path)
     return [_cell(row, column, path) for row in rows]
+
+
+def _table(path: Path, delimiter: str) -> Iterator[Any]:
+    before = csv.field_size_limit(_MOST_BYTES)  # a cell may hold a whole text
+    try:
+        yield from csv.DictReader(_text_lines(path), delimiter=delimiter)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table that can be read: {error}") from error
+    finally:
+        csv.field_size_limit(before)
+
+
+def _json_rows(path: Path) -> Iterator[Any]:
+    for number, line in enumerate(_text_lines(path), start=1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number} of {path} is no JSON: expected an object a line") from error
 
 
 def _cell(row: Any, column: str, path: Path) -> Any:

@@ -49,8 +49,9 @@ def at_their_longest(
     found, notes = {}, []
     for knobs in space.settings:
         search = _Search(predictor, knobs, target.card, batch_size, risk=risk)
-        sizes = _sizes(predictor.trace(knobs, batch_size).sample, allows_long=allows_long)
-        longest, note = search.longest(sizes, target.budget.usable_bytes)
+        sample = _sample(predictor, knobs, batch_size)
+        limit = None if allows_long else sample.longest
+        longest, note = search.longest(_sizes(sample.multiple, limit), target.budget.usable_bytes, limit)
         found[knobs] = dataclasses.replace(knobs, seq_len=longest)
         if note not in notes:
             notes.append(note)
@@ -66,17 +67,20 @@ def at_their_longest(
     return dataclasses.replace(widened, left_out=left_out), tuple(notes)
 
 
-def _sizes(sample: SampleSize | None, *, allows_long: bool) -> tuple[int, ...]:
-    """The sizes of interest, ascending: multiples of what nothing but them is rounded to."""
+def _sample(predictor: Predictor, knobs: Knobs, batch_size: int) -> SampleSize:
+    sample = predictor.trace(knobs, batch_size).sample
     if sample is None:
         raise UsageError(
             "--maximize seq-len: the workload makes samples of one size; let its make_batch take a keyword "
             "size (make_batch(batch_size, device, *, size=512))"
         )
-    most = sample.multiple * _MOST_MULTIPLES
-    if sample.longest is not None and not allows_long:
-        most = sample.longest
-    return tuple(range(sample.multiple, most + 1, sample.multiple)) or (most,)
+    return sample
+
+
+def _sizes(multiple: int, limit: int | None) -> tuple[int, ...]:
+    """The sizes of interest, ascending: multiples of what nothing but them is rounded to."""
+    most = multiple * _MOST_MULTIPLES if limit is None else limit
+    return tuple(range(multiple, most + 1, multiple)) or (most,)
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
@@ -108,8 +112,12 @@ class _Search:
         self._risk = risk
         self._surface = predictor.surface(knobs, card, risk=risk)
 
-    def longest(self, sizes: tuple[int, ...], budget_bytes: int) -> tuple[int, str]:
-        """The largest of some sizes that fits, the smallest where none does; and why none larger does."""
+    def longest(self, sizes: tuple[int, ...], budget_bytes: int, limit: int | None) -> tuple[int, str]:
+        """The largest of some sizes that fits, the smallest where none does; and why none larger does.
+
+        Args:
+            limit: what the model was made for, where that ends the sizes; else None.
+        """
         curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size))
         longest = _largest(curve, budget_bytes, sizes)
         if not self._is_so(longest or sizes[0]):  # from some size on the step is another
@@ -120,7 +128,8 @@ class _Search:
         what = f"{in_words('seq_len', longest)} is the longest at batch {self._batch_size}"
         failing = next((size for size in sizes if size > longest), None)
         if failing is None:
-            return longest, f"{what}: it is all that the model was made for"
+            why = "longer ones are not looked at" if limit is None else f"the model was made for {limit}"
+            return longest, f"{what}: {why}"
         needed_bytes = curve.peak_reserved_bytes(failing)
         if needed_bytes == NEVER_FITS:
             return longest, f"{what}: {failing} is more than PyTorch's kernels take"

@@ -143,7 +143,7 @@ class Launchers:
             self._refuse(
                 UnsupportedError(f"{self._name} starts several processes with {name}: {ONE_PROCESS}")
             )
-        self._note(f"what {name} starts was run as the one process that it is")
+        self._note(f"what {name} starts is one process, and was run in this one")
         launched.run()
         return True
 
@@ -204,7 +204,10 @@ def _text(word: Any) -> str | None:
 def _launcher(command: list[str]) -> tuple[str, list[str]] | None:
     """The launcher that a command calls, by itself or through Python, and its arguments."""
     if len(command) > 2 and PurePath(command[0]).name in _SHELLS and command[1] == "-c":
-        command = shlex.split(command[2])
+        try:
+            command = shlex.split(command[2])
+        except ValueError:  # a shell's comments and documents may have quotes of which there is one
+            return None
     for number, word in enumerate(command):
         if PurePath(word).name in _LAUNCHERS:
             return PurePath(word).name, command[number + 1 :]

@@ -77,7 +77,7 @@ def run_script(
         printed.remembered(),
     ):
         try:
-            if not launchers.runs(sys.argv):
+            if not launchers.runs([ref.script.module or sys.argv[0], *sys.argv[1:]]):
                 exec(code, vars(main))  # noqa: S102 - what it is for
         except ScriptEnd:
             pass

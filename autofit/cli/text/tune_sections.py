@@ -67,7 +67,7 @@ def print_lengths(console: Console, result: TuneResult) -> None:
     console.print(indented(table))
     if found.capped_batch is not None:
         console.print(
-            f"Cut to {found.cap_length:,} tokens, which 99 % of the samples keep to, batch "
+            f"  Cut to {found.cap_length:,} tokens, which 99% of the samples keep to, batch "
             f"{found.capped_batch:,} always fits."
         )
 

@@ -107,5 +107,7 @@ def test_the_first_batch_has_the_longest_sample_where_batches_are_not_of_any_sam
 
 def test_nothing_fits_with_the_longest_sample():
     found = answer(worst_case_lengths(LENGTHS), 900)
-    assert found.by_batch[0].batch_size == 2
-    assert found.by_batch[0].longest_fitting == 450
+    alone, pairs = found.by_batch[:2]
+    assert (alone.batch_size, alone.longest_fitting) == (1, 900)
+    assert alone.num_too_long == 2
+    assert (pairs.batch_size, pairs.longest_fitting) == (2, 450)

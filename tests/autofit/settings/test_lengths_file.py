@@ -18,6 +18,11 @@ TOKENS = (7, 130, 7, 64)
         ("tokens.csv:n", "id,n\na,7\nb,130\nc,7\nd,64\n"),
         ("tokens.tsv:n", "id\tn\na\t7\nb\t130\nc\t7\nd\t64\n"),
         ("tokens.jsonl:n", "".join(json.dumps({"n": n}) + "\n" for n in TOKENS)),
+        ("tokens.csv:n", "text,n\n" + "".join(f'"{140_000 * "a"}",{n}\n' for n in TOKENS)),
+        (
+            "tokens.jsonl:n",
+            "".join(json.dumps({"text": "a\u2028b", "n": n}, ensure_ascii=False) + "\n" for n in TOKENS),
+        ),
         ("tokens.jsonl:ids", "".join(json.dumps({"ids": [5] * n}) + "\n" for n in TOKENS)),
     ],
 )
@@ -38,6 +43,7 @@ def test_the_lengths_of_a_file(tmp_path, name, text):
         ("tokens.csv", "n\n7\n", "is a table: name its column, as in"),
         ("tokens.csv:tokns", "tokens\n7\n", "has no column 'tokns'. Did you mean tokens?"),
         ("tokens.jsonl:n", "7\n", "has no column 'n'"),
+        ("tokens.jsonl:n", '{"n": 7}\nseven\n', "line 2 of .* is no JSON: expected an object a line"),
         ("missing.txt", None, "cannot be read: No such file"),
     ],
 )

@@ -59,12 +59,17 @@ def test_it_fits_and_the_next_does_not(longest, asked, workload, exact, card):
 def test_a_model_is_not_given_more_than_it_was_made_for(longest):
     found, _, notes, _ = longest(100_000, longest=2048)
     assert found == 2048
-    assert notes == ("seq-len 2048 is the longest at batch 1: it is all that the model was made for",)
+    assert notes == ("seq-len 2048 is the longest at batch 1: the model was made for 2048",)
 
 
 def test_unless_that_is_allowed(longest):
     found, *_ = longest(100_000, longest=2048, allows_long=True)
     assert found > 2048
+
+
+def test_where_everything_fits_it_is_told_that_the_search_ended(longest):
+    found, _, notes, _ = longest(100_000_000)
+    assert notes == (f"seq-len {found} is the longest at batch 1: longer ones are not looked at",)
 
 
 def test_a_step_that_is_another_from_some_size_on_is_traced(longest):

@@ -201,6 +201,20 @@ def test_what_a_launcher_starts_as_one_process_is_followed(tmp_path, launcher, h
     assert any(note.startswith(f"what {launcher[0]} starts") for note in notes)
 
 
+def test_a_launcher_that_is_called_as_a_module_is_followed(tmp_path):
+    train = tmp_path / "train.py"
+    train.write_text(_HEAD + _STEPS)
+    script = Script(path="-m torch.distributed.run", arguments=("--nproc-per-node", "1", str(train)))
+    outcome = predicted(script)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    notes = Trace.from_json(outcome.trace_json).notes
+    assert "what torch.distributed.run starts is one process, and was run in this one" in notes
+
+
+def test_a_shell_command_with_a_lone_quote_is_no_launcher(written):
+    written("import subprocess", 'subprocess.run("true  # it\'s fine", shell=True, check=True)', _STEPS)
+
+
 def test_a_module_is_a_script(tmp_path, monkeypatch):
     package = tmp_path / "stack"
     (package / "cli").mkdir(parents=True)
@@ -257,6 +271,17 @@ def test_what_an_unknown_mask_selects_on_the_host_is_assumed(written):
     (assumption,) = trace.assumptions
     assert (assumption.size, assumption.largest) == (512, 1024)
     assert (512,) in shapes_of(trace)
+
+
+def test_what_an_unknown_mask_selects_of_a_later_dimension_is_assumed(written):
+    trace = written(
+        "for _ in range(3):",
+        "    step()",
+        "    mask = (model(torch.randn(4, 256).cuda())[0] > 0).cpu()",
+        "    torch.ones(7, 256)[:, mask].cuda()",
+    )
+    (assumption,) = trace.assumptions
+    assert (assumption.size, assumption.largest) == (128, 256)
 
 
 def test_files_of_processes_that_a_script_starts_go_with_the_folders_that_it_made(written, tmp_path):

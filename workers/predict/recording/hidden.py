@@ -328,6 +328,8 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
     """What blocks share that sum over outer dimensions, see `reduction_scratch`; halves as floats."""
+    if not tensor.dim():
+        return ()
     summed = {each % tensor.dim() for each in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}
     sizes = list(enumerate(zip(tensor.shape, tensor.stride(), strict=True)))
     kept = sorted((each for place, each in sizes if place not in summed), key=lambda each: each[1])

@@ -149,10 +149,12 @@ def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: A
     masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
     if func not in _SELECTING or not isinstance(masks, list | tuple):
         return
+    # Of an index what is selected has the place of the first tensor in it.
+    place = next((number for number, mask in enumerate(masks) if mask is not None), 0)
     for mask in masks:
         is_mask = isinstance(mask, Tensor) and (mask.dtype == torch.bool or func is aten.nonzero.default)
         if is_mask and is_made_up(mask):
-            running().assume("elements that are not zero", len(result), mask.numel())
+            running().assume("elements that are not zero", result.shape[place], mask.numel())
 
 
 def _is_from_made_up(value: object) -> bool:

@@ -83,8 +83,10 @@ def unpackable_tokens(
 def _packed(shape: tuple[int, int], device: torch.device, vocabulary: int, layout: Layout) -> Batch:
     batch_size, num_tokens = shape
     # Made on the host, as a collator does, so that the bounds of sequences are known.
-    positions = torch.arange(num_tokens) % -(-num_tokens // layout.num_packed)
-    positions = positions.repeat(batch_size, 1)
+    tokens = torch.arange(num_tokens)
+    sequence_of = tokens * layout.num_packed // num_tokens
+    first_of = -(-sequence_of * num_tokens // layout.num_packed)
+    positions = (tokens - first_of).repeat(batch_size, 1)
     lengths = {}
     if layout.is_flattened:
         lengths = {LENGTHS: torch.full((batch_size,), num_tokens)}

@@ -202,3 +202,4 @@ def test_sums_over_rows_are_shared_among_blocks_and_sums_of_rows_take_next_to_no
     ]
     assert described(made(aten.sum.dim_IntList, rows, [1]).after) == []
     assert described(made(aten.sum.default, rows).after) == []
+    assert described(made(aten.sum.dim_IntList, tensor(), [0]).after) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_sequences_that_follow_each_other_do_not_see_each_other(layout: str) -> 
     together = logits_of(batch).reshape(-1, length, VOCABULARY)
     torch.testing.assert_close(together, logits_of(alone))
     assert batch["input_ids"].shape == ((3, TOKENS) if layout == "packed:2" else (1, 3 * TOKENS))
+
+
+@pytest.mark.parametrize("number", [2, 5, 20, 32])
+def test_a_sample_has_as_many_sequences_as_are_asked_for(number: int) -> None:
+    positions = batch_of(f"packed:{number}")["position_ids"]
+    assert (positions == 0).sum(1).tolist() == [number] * 3
+    assert int(positions.max()) + 1 == math.ceil(TOKENS / number)
 
 
 def test_more_sequences_than_tokens_are_refused() -> None:
