@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,17 @@ from workers.documents import read_file
 MULTIPLE = 64  # tokens that lengths are rounded up to, as kernels of attention round them
 _MOST_BYTES = 1 << 30
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def lengths(value: Any) -> BatchLengths:
+    """Lengths by a file's name, or those of `worst_case_lengths`, rounded up as those of a file are.
+
+    Raises:
+        ValueError: as of `read_lengths`.
+    """
+    if isinstance(value, BatchLengths):
+        return dataclasses.replace(value, multiple=math.lcm(value.multiple, MULTIPLE))
+    return read_lengths(str(value))
 
 
 def read_lengths(text: str) -> BatchLengths:
