@@ -38,6 +38,9 @@ def test_the_lengths_of_a_file(tmp_path, name, text):
     ("name", "text", "said"),
     [
         ("tokens.txt", "7\nmany\n", "line 2, 'many', is no number of tokens: expected 1 or more"),
+        ("tokens.txt", "7\n\nmany\n", "line 3, 'many', is no number of tokens"),
+        ("tokens.csv:n", "n,m\n7,1\nmany,1\n", "row 2, 'many', is no number of tokens"),
+        ("tokens.csv:n", "n,m\n7,1\n,1\n", "row 2, '', is no number of tokens"),
         ("tokens.txt", "7\n-3\n", "line 2, '-3', is no number of tokens"),
         ("tokens.txt", "0\n", "line 1, '0', is no number of tokens"),
         ("tokens.txt", "\n", "is empty: give a number of tokens on each line"),
