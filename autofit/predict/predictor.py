@@ -165,7 +165,10 @@ class Predictor:
         traced = self._traced(knobs, 1)
         if not is_single and traced in self._curves:
             return self._curves[traced]
-        surface = self._surfaces.around(traced, (1,) if is_single else TRACED_BATCH_SIZES)
+        batch_sizes = (1,) if is_single else TRACED_BATCH_SIZES
+        if not self._setup.allows_long and self._surfaces.is_too_long(traced, batch_sizes[0]):
+            self.trace(traced, batch_sizes[0])  # which is refused
+        surface = self._surfaces.around(traced, batch_sizes)
         if surface is not None:
             assert traced.seq_len is not None
             return surface.at(traced.seq_len)

@@ -73,6 +73,11 @@ class Surfaces:
         sizes = tuple(multiple * place + remainder for place in places)
         return self._surface(knobs, multiple, batch_sizes, sizes)
 
+    def is_too_long(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether a traced setting's samples are longer than the model was made for."""
+        longest = self.sample(_of_any_size(knobs), batch_size).longest
+        return longest is not None and knobs.seq_len is not None and knobs.seq_len > longest
+
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
         """What is known of the sizes, from the first trace that is asked for it."""
         key = _of_any_size(knobs)

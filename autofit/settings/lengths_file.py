@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,17 @@ _MOST_BYTES = 1 << 30
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
+def lengths(value: Any) -> BatchLengths:
+    """Lengths by a file's name, or those of `worst_case_lengths`, rounded up as those of a file are.
+
+    Raises:
+        ValueError: as of `read_lengths`.
+    """
+    if isinstance(value, BatchLengths):
+        return dataclasses.replace(value, multiple=math.lcm(value.multiple, MULTIPLE))
+    return read_lengths(str(value))
+
+
 def read_lengths(text: str) -> BatchLengths:
     """Reads a file of one number of tokens a line, or a column of a table: CSV, TSV, JSON lines, Parquet.
 
@@ -28,8 +41,9 @@ def read_lengths(text: str) -> BatchLengths:
     """
     path, column = _path_and_column(text)
     try:
-        values = _column(path, column) if column else _lines(path)
-        counts = [_length(value, number) for number, value in enumerate(values, start=1)]
+        what, values = ("row", _column(path, column)) if column else ("line", _lines(path))
+        numbered = enumerate(values, start=1)
+        counts = [_length(value, f"{what} {number}") for number, value in numbered if column or value]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     if not counts:
@@ -47,7 +61,7 @@ def _path_and_column(text: str) -> tuple[Path, str]:
 def _lines(path: Path) -> list[str]:
     if path.suffix in (*_DELIMITERS, ".jsonl", ".parquet"):
         raise ValueError(f"{path} is a table: name its column, as in {path}:input_ids")
-    return [line for line in _text_lines(path) if line.strip()]
+    return [line.strip() for line in _text_lines(path)]
 
 
 def _text_lines(path: Path) -> io.StringIO:
@@ -104,10 +118,10 @@ def _of_parquet(path: Path, column: str) -> Iterable[Any]:
     return values
 
 
-def _length(value: Any, number: int) -> int:
+def _length(value: Any, place: str) -> int:
     if isinstance(value, list):
         return max(1, len(value))
     text = str(value).strip()
     if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise ValueError(f"line {number}, {text[:40]!r}, is no number of tokens: expected 1 or more")
+        raise ValueError(f"{place}, {text[:40]!r}, is no number of tokens: expected 1 or more")
     return int(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
-from autofit.settings.lengths_file import read_lengths
+from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.setup import MODES, PARALLEL_KINDS, Parallel
@@ -285,7 +285,7 @@ _SEARCH = (
     Option(
         name="lengths",
         field="lengths",
-        read=lambda value: read_lengths(str(value)),
+        read=lengths,
         help="The tokens of each sample of the data, one number a line, or FILE:COLUMN of a CSV, JSON lines "
         "or Parquet table: the batch is made for the longest, and it is told when a larger one would fail.",
         metavar="FILE",

@@ -15,7 +15,7 @@ from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
-from autofit.settings.words import in_words
+from autofit.settings.words import in_words, setting_names, with_setting
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.trace import SampleSize
@@ -47,14 +47,13 @@ def at_their_longest(
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     found, notes = {}, []
-    for knobs in space.settings:
-        search = _Search(predictor, knobs, target.card, batch_size, risk=risk)
+    for knobs, name in setting_names(space.settings, convolves=False).items():  # of what differs alone
+        search = _Search(predictor, knobs, target.card, batch_size, risk=risk, name=name)
         sample = _sample(predictor, knobs, batch_size)
         limit = None if allows_long else sample.longest
         longest, note = search.longest(_sizes(sample.multiple, limit), target.budget.usable_bytes, limit)
         found[knobs] = dataclasses.replace(knobs, seq_len=longest)
-        if note not in notes:
-            notes.append(note)
+        notes.append(note)
     sizes_found = tuple(dict.fromkeys(knobs.seq_len for knobs in found.values()))
     widened = dataclasses.replace(
         space,
@@ -100,11 +99,12 @@ def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | Non
 
 
 class _Search:
-    """Finds the largest samples of one setting at one batch size."""
+    """Finds the largest samples of one setting, of that name, at one batch size."""
 
     def __init__(
-        self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk
+        self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk, name: str
     ) -> None:
+        self._at = f"at batch {batch_size}{with_setting(name)}"
         self._predictor = predictor
         self._knobs = knobs
         self._card = card
@@ -124,8 +124,8 @@ class _Search:
             curve = CachedCurve(_TracedSizes(self))
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
         if longest is None:
-            return sizes[0], f"not even {in_words('seq_len', sizes[0])} fits at batch {self._batch_size}"
-        what = f"{in_words('seq_len', longest)} is the longest at batch {self._batch_size}"
+            return sizes[0], f"not even {in_words('seq_len', sizes[0])} fits {self._at}"
+        what = f"{in_words('seq_len', longest)} is the longest {self._at}"
         failing = next((size for size in sizes if size > longest), None)
         if failing is None:
             why = "longer ones are not looked at" if limit is None else f"the model was made for {limit}"

@@ -10,8 +10,8 @@ from autofit.cli.text.output import code, headed, print_whole, stdout, styled
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.settings.words import with_setting
-from autofit.tuning.result import CardResults
+from autofit.settings.words import in_words, with_setting
+from autofit.tuning.result import Best, CardResults, TuneResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 
@@ -87,7 +87,7 @@ def print_tuned_cards(results: CardResults) -> None:
             _gib(budget.device_total_bytes),
             _gib(budget.usable_bytes),
             "–" if chosen is None else styled(str(chosen.batch_size), "bold green"),
-            _nothing_fits(result.advice) if chosen is None else result.setting_names[chosen.knobs],
+            _nothing_fits(result.advice) if chosen is None else _setting(result, chosen),
             "" if interval is None else _gib(interval.likely_bytes),
             "" if interval is None else _gib(interval.high_bytes),
         )
@@ -96,6 +96,13 @@ def print_tuned_cards(results: CardResults) -> None:
         cards = [gpu for gpu, why in results.unanswered.items() if why == reason]
         console.print(f"\nNot predicted on {', '.join(cards)}: {reason}.", soft_wrap=True)
     console.print("\n`autofit tune --gpu CARD` shows the whole answer of one.", soft_wrap=True)
+
+
+def _setting(result: TuneResult, chosen: Best) -> str:
+    """The setting's name, with the size of a sample that was asked for or found on this card."""
+    name, size = result.setting_names[chosen.knobs], chosen.knobs.seq_len
+    parts = (name, "" if size is None or "seq_len" in result.searched else in_words("seq_len", size))
+    return " · ".join(filter(None, parts))
 
 
 def _verdict(card: CardFit, word: str) -> str:

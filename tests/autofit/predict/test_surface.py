@@ -9,6 +9,7 @@ import pytest
 from autofit.errors import UsageError
 from autofit.predict.predictor import Predictor
 from workers.knobs import Knobs
+from workers.setup import Setup
 
 KNOBS = Knobs()
 TEXTS = [(4, 128), (6, 128), (4, 256), (6, 256), (10, 512)]
@@ -86,3 +87,13 @@ def test_there_is_no_point_below_1(predictor, card, point):
 def test_a_global_batch_depends_on_the_batch_size(predictor, card):
     with pytest.raises(UsageError, match="--global-batch depends on the batch size"):
         predictor.surface(Knobs(global_batch=64), card)
+
+
+@pytest.mark.parametrize("allows_long", [False, True])
+def test_sizes_beyond_what_the_model_was_made_for_are_left_to_the_workload_to_refuse(
+    make_sized_worker, workload, exact, card, allows_long
+):
+    worker = make_sized_worker(longest=2048)
+    predictor = Predictor(workload, worker, setup=Setup(allows_long=allows_long), residuals=exact)
+    predictor.surface(KNOBS, card)(4, 4096)
+    assert ((4, 4096) in worker.points) is not allows_long

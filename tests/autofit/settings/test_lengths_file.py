@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from autofit.settings.lengths_file import MULTIPLE, read_lengths
+from autofit.settings.lengths import worst_case_lengths
+from autofit.settings.lengths_file import MULTIPLE, lengths, read_lengths
 
 TOKENS = (7, 130, 7, 64)
 
@@ -37,6 +38,9 @@ def test_the_lengths_of_a_file(tmp_path, name, text):
     ("name", "text", "said"),
     [
         ("tokens.txt", "7\nmany\n", "line 2, 'many', is no number of tokens: expected 1 or more"),
+        ("tokens.txt", "7\n\nmany\n", "line 3, 'many', is no number of tokens"),
+        ("tokens.csv:n", "n,m\n7,1\nmany,1\n", "row 2, 'many', is no number of tokens"),
+        ("tokens.csv:n", "n,m\n7,1\n,1\n", "row 2, '', is no number of tokens"),
         ("tokens.txt", "7\n-3\n", "line 2, '-3', is no number of tokens"),
         ("tokens.txt", "0\n", "line 1, '0', is no number of tokens"),
         ("tokens.txt", "\n", "is empty: give a number of tokens on each line"),
@@ -53,3 +57,8 @@ def test_what_is_no_such_file_is_told_in_one_sentence(tmp_path, name, text, said
     with pytest.raises(ValueError, match=said.replace("?", "[?]")) as error:
         read_lengths(str(tmp_path / name))
     assert "\n" not in str(error.value)
+
+
+def test_lengths_that_python_counted_are_rounded_up_as_those_of_a_file_are(tmp_path):
+    (tmp_path / "tokens.txt").write_text("7\n130\n7\n64\n")
+    assert lengths(worst_case_lengths(TOKENS)) == lengths(tmp_path / "tokens.txt")

@@ -101,3 +101,19 @@ def test_samples_of_one_size_cannot_be_longer(worker, workload, exact, card):
             allows_long=False,
             risk=Risk.SAFE,
         )
+
+
+def test_of_several_settings_each_is_told_by_its_name(make_sized_worker, workload, exact, card):
+    budget = Budget(device_total_bytes=600 * MIB, context_bytes=0, other_bytes=0, margin_bytes=0)
+    target = Target(card=card, budget=budget, device=Device(kind="cuda", name=card.name), probe=None)
+    _, notes = at_their_longest(
+        SearchSpace(choices={"conv_algo": ("cudnn",), "precision": ("fp32", "bf16")}),
+        target,
+        Predictor(workload, make_sized_worker(), residuals=exact),
+        batch_size=2,
+        allows_long=False,
+        risk=Risk.SAFE,
+    )
+    assert len(notes) == 2
+    assert "is the longest at batch 2 with fp32: " in notes[0]
+    assert "is the longest at batch 2 with bf16: " in notes[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -202,6 +203,22 @@ def test_a_search_for_several_cards_is_a_row_and_an_answer_for_each(autofit, res
     on_cards, workload = seen[0]
     assert (workload.target, [settings.gpu.key for settings in on_cards]) == ("davenet", ["t4", "gtx-1650"])
     assert {settings.conv_algos for settings in on_cards} == {("native",)}
+
+
+def test_the_size_of_a_sample_that_was_found_is_told_of_each_card(autofit, results):
+    found = results.answer()
+    sized = {
+        old: dataclasses.replace(old, seq_len=704)
+        for old in {found.best.knobs, *(entry.knobs for entry in found.frontier)}
+    }
+    found = dataclasses.replace(
+        found,
+        best=dataclasses.replace(found.best, knobs=sized[found.best.knobs]),
+        frontier=tuple(dataclasses.replace(each, knobs=sized[each.knobs]) for each in found.frontier),
+    )
+    search = ("tune", "--model", "davenet", "--gpu", "t4,gtx-1650", "--maximize", "seq-len", "--quiet")
+    finished = autofit(*search, tune_each=lambda *_asked: CardResults(answers=(found, found)))
+    assert " 118 native · seq-len 704 14.00 14.00" in " ".join(finished.out.split())
 
 
 def test_cards_that_a_search_could_not_predict_are_named_with_the_reason(autofit, results):
