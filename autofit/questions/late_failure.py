@@ -13,6 +13,7 @@ from autofit.settings.goals import Batching
 from autofit.settings.lengths import BatchLengths
 
 _LARGER = (1.25, 1.5, 2.0, 3.0, 4.0)  # batches that are looked at, over the largest that always fits
+_STEP = 64  # tokens that lengths are looked at by, as kernels of attention round them
 _CAP = 0.99  # of the samples are not longer than the cap that is looked at
 
 
@@ -82,11 +83,17 @@ def of_lengths(
     asked = sizes if batching is Batching.SHUFFLED or largest_batch is None else sizes[:1]
     rows = []
     for batch_size in asked:
-        longest = _longest_fitting(lengths, surface, batch_size, budget_bytes)
+        always_fits = largest_batch is not None and batch_size <= largest_batch
+        longest = (
+            lengths.worst(batch_size)
+            if always_fits
+            else _longest_fitting(lengths, surface, batch_size, budget_bytes)
+        )
         rows.append(_failure(lengths, batch_size, longest, batching))
         if longest is None or longest < lengths.typical(batch_size):
             break  # most batches of larger sizes do not fit
-    padded = lengths.capped(cap).worst(1)
+    step = _step(lengths)
+    padded = min(-(-cap // step) * step, lengths.worst(1))
     curve = CachedCurve(surface.curve(padded, 2))
     capped = largest_fitting_batch(curve, budget_bytes, max_batch=max_batch).largest_batch
     return LengthsAnswer(
@@ -103,10 +110,15 @@ def of_lengths(
 def _longest_fitting(
     lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
 ) -> int | None:
-    """The longest padded samples that fit in a batch."""
-    sizes = range(lengths.multiple, lengths.worst(batch_size) + 1, lengths.multiple)
+    """The longest padded samples that fit in a batch, by steps; the longest of all do not."""
+    sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
     curve = CachedCurve(surface.along_sizes(batch_size))
-    return nearly_largest_batch(curve, budget_bytes, sizes=tuple(sizes))
+    return nearly_largest_batch(curve, budget_bytes, sizes=sizes) if sizes else None
+
+
+def _step(lengths: BatchLengths) -> int:
+    """Sizes of one remainder, which share their traces."""
+    return math.lcm(lengths.multiple, _STEP)
 
 
 def _failure(lengths: BatchLengths, batch_size: int, longest: int | None, batching: Batching) -> LateFailure:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,17 @@ from autofit.errors import did_you_mean
 from autofit.settings.lengths import BatchLengths, worst_case_lengths
 from workers.documents import read_file
 
-MULTIPLE = 64  # tokens that lengths are rounded up to, as kernels of attention round them
 _MOST_BYTES = 1 << 30
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def lengths(value: Any) -> BatchLengths:
-    """Lengths by a file's name, or those of `worst_case_lengths`, rounded up as those of a file are.
+    """Lengths by a file's name, or those of `worst_case_lengths` as they are.
 
     Raises:
         ValueError: as of `read_lengths`.
     """
-    if isinstance(value, BatchLengths):
-        return dataclasses.replace(value, multiple=math.lcm(value.multiple, MULTIPLE))
-    return read_lengths(str(value))
+    return value if isinstance(value, BatchLengths) else read_lengths(str(value))
 
 
 def read_lengths(text: str) -> BatchLengths:
@@ -48,7 +43,7 @@ def read_lengths(text: str) -> BatchLengths:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     if not counts:
         raise ValueError(f"{path} is empty: give a number of tokens on each line")
-    return worst_case_lengths(counts, multiple=MULTIPLE)
+    return worst_case_lengths(counts)
 
 
 def _path_and_column(text: str) -> tuple[Path, str]:
@@ -105,7 +100,7 @@ def _cell(row: Any, column: str, path: Path) -> Any:
 
 def _of_parquet(path: Path, column: str) -> Iterable[Any]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
         raise ValueError(f"{path} needs pyarrow: pip install pyarrow, or give a text file") from error
     try:
@@ -113,7 +108,7 @@ def _of_parquet(path: Path, column: str) -> Iterable[Any]:
         if column not in names:
             raise ValueError(f"{path} has no column {column!r}.{did_you_mean(column, tuple(names))}")
         values: list[Any] = parquet.read_table(path, columns=[column])[column].to_pylist()
-    except ArrowInvalid as error:
+    except ArrowException as error:
         raise ValueError(f"{path} is no Parquet file") from error
     return values
 

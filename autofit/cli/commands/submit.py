@@ -140,6 +140,11 @@ class _Request:
                     "a job does not use this machine's card: name one with --gpu, such as rtx-3090, or give "
                     "--gpu-mem, such as 16G"
                 )
+            if settings.lengths is not None:
+                raise UsageError(
+                    "--lengths reads a file of this machine, which a job may not have: find the batch here "
+                    "with `autofit tune --lengths`, or give the job --seq-len"
+                )
             codes.append(locate(settings, working_dir))
             options = job_options(chosen_options(single, os.environ, config))
             specs.append(make_spec(settings, options, codes[-1], max_drivers=max_drivers))

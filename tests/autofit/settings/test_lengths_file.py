@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autofit.settings.lengths import worst_case_lengths
-from autofit.settings.lengths_file import MULTIPLE, lengths, read_lengths
+from autofit.settings.lengths_file import lengths, read_lengths
 
 TOKENS = (7, 130, 7, 64)
 
@@ -30,8 +30,8 @@ TOKENS = (7, 130, 7, 64)
 def test_the_lengths_of_a_file(tmp_path, name, text):
     (tmp_path / name.partition(":")[0]).write_text(text)
     found = read_lengths(str(tmp_path / name))
-    assert (found.lengths, found.num_up_to, found.multiple) == ((7, 64, 130), (2, 3, 4), MULTIPLE)
-    assert found.worst(1) == 3 * MULTIPLE
+    assert (found.lengths, found.num_up_to, found.multiple) == ((7, 64, 130), (2, 3, 4), 1)
+    assert found.worst(1) == 130
 
 
 @pytest.mark.parametrize(

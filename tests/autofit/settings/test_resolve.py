@@ -76,7 +76,7 @@ EXAMPLES = [
     ("allow-long", "true", "setup.allows_long", True),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),
     ("batch-size", "4", "batch_size", 4),
-    ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9], multiple=64)),
+    ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9])),
     ("batching", "packed", "batching", Batching.PACKED),
     ("max-batch", "512", "max_batch", 512),
     ("margin", "5%", "margin", Decimal("0.05")),

@@ -21,6 +21,7 @@ from autofit.jobs.submission import entrypoint, job_options, storage_for_driver
 from tests.commands import Finished
 
 Autofit = Callable[..., Finished]
+LENGTHS = Path(__file__).parents[3] / "data" / "lengths.txt"
 
 BEST = {"batch_size": 86, "knobs": {"conv_algo": "cudnn"}, "evidence": "predicted"}
 ANSWER = {"schema": "autofit.tune/1", "best": BEST}
@@ -186,6 +187,10 @@ def test_a_queued_job_is_stopped_without_a_cluster(autofit: Autofit, add: Callab
         (("--gpu-mem=16G", "--address=head:x"), "is not a Ray address"),
         (("--address=http://127.0.0.1:1",), "name one with --gpu, such as rtx-3090, or give --gpu-mem"),
         (("--gpu=all", "--address=http://127.0.0.1:1"), "name those of the cluster"),
+        (
+            ("--gpu-mem=16G", "--address=http://127.0.0.1:1", f"--lengths={LENGTHS}"),
+            "--lengths reads a file of this machine",
+        ),
         (("--gpu=t4,h1000", "--address=http://127.0.0.1:1"), "Did you mean h100-80g?"),
         (
             ("--gpu=t4,h200", "--study=mine", "--address=http://127.0.0.1:1"),
