@@ -14,6 +14,7 @@ from autofit.settings.lengths import BatchLengths, worst_case_lengths
 from workers.documents import read_file
 
 _MOST_BYTES = 1 << 30
+_MOST_SHOWN = 200  # characters of a name
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -34,13 +35,13 @@ def read_lengths(text: str) -> BatchLengths:
     Raises:
         ValueError: there is no such file or column, or it holds something else.
     """
-    path, column = _path_and_column(text)
     try:
+        path, column = _path_and_column(text)
         what, values = ("row", _column(path, column)) if column else ("line", _lines(path))
         numbered = enumerate(values, start=1)
         counts = [_length(value, f"{what} {number}") for number, value in numbered if column or value]
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{text[:_MOST_SHOWN]} cannot be read: {error.strerror or error}") from error
     if not counts:
         raise ValueError(f"{path} is empty: give a number of tokens on each line")
     return worst_case_lengths(counts)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor, nn
 
 from autofit.serving.architecture import Architecture
 from autofit.serving.profile_run import (
@@ -17,79 +15,25 @@ from autofit.serving.profile_run import (
     sorted_sampler,
     sorted_sampler_in_half,
 )
+from tests.autofit.serving import sampler_workloads
 from tests.autofit.serving.models import parts
+from tests.autofit.serving.sampler_workloads import HIDDEN, SEQS, TOKENS, VOCABULARY
 from tests.bench.language.runs import Seen
-from workers.predict.probe import trace_workload
 from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.workload.workload import Workload
+from workers.run import run
+from workers.trace import Trace
 
-TOKENS, SEQS, HIDDEN, VOCABULARY = 512, 256, 64, 8192
-
-
-def in_float32(logits: Tensor) -> Tensor:
-    """Top-k, then top-p, of sorted logits, which are scattered back."""
-
-    def cut(given: Tensor) -> Tensor:
-        ordered, places = given.sort(dim=-1)
-        ordered.masked_fill_(ordered < ordered[:, :1], -1e9)
-        sums = ordered.softmax(dim=-1)
-        sums_so_far = sums.cumsum(dim=-1)
-        ordered.masked_fill_(sums_so_far <= 0.01, -1e9)
-        return torch.empty_like(ordered).scatter_(dim=-1, index=places, src=ordered)
-
-    kept = cut(logits.float())
-    chances = kept.softmax(dim=-1)
-    logarithms = kept.log_softmax(dim=-1)
-    noise = torch.empty_like(chances).exponential_()
-    return chances.div_(noise).argmax(dim=-1) + logarithms[:, 0].long()
-
-
-def in_half(logits: Tensor) -> Tensor:
-    """Top-p, then top-k, of sorted logits, whose places are sorted to bring them back."""
-
-    def cut(given: Tensor) -> Tensor:
-        ordered, places = given.sort(dim=-1, descending=True)
-        sums = ordered.softmax(dim=-1)
-        sums_so_far = sums.cumsum(dim=-1)
-        beyond = sums_so_far > 0.99
-        ordered.masked_fill_(beyond, -1e4)
-        last = torch.ones_like(beyond)
-        ordered.masked_fill_(last, -1e4)
-        return torch.gather(ordered, dim=-1, index=torch.argsort(places, dim=-1))
-
-    kept = cut(logits)
-    chances = kept.softmax(dim=-1, dtype=torch.float32)
-    logarithms = kept.log_softmax(dim=-1, dtype=torch.float32)
-    return chances.argmax(dim=-1) + logarithms[:, 0].long()
-
-
-class Head(nn.Module):
-    """The end of a model: hidden states of the last tokens become logits, and logits tokens."""
-
-    def __init__(self, sample: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=torch.bfloat16)
-        self.sample = sample
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.sample(self.head(hidden[:SEQS]))
+WORKLOADS = Path(sampler_workloads.__file__)
 
 
 @pytest.mark.parametrize(
-    ("sample", "sampler"), [(in_float32, sorted_sampler), (in_half, sorted_sampler_in_half)]
+    ("workload", "sampler"), [("of_float32", sorted_sampler), ("of_half", sorted_sampler_in_half)]
 )
-def test_a_sampler_peaks_where_its_operators_do(sample: Callable[[Tensor], Tensor], sampler: Sampler) -> None:
-    workload = Workload(
-        build_model=lambda: Head(sample),
-        make_batch=lambda size, device: torch.zeros((size, HIDDEN), dtype=torch.bfloat16, device=device),
-        loss=lambda model, batch: model(batch),
-        mode="infer",
-        name="a sampler",
-    )
-    spec = TrialSpec(
-        workload=WorkloadRef(kind="import", target="a:sampler"), batch_size=TOKENS, probe=Probe.PREDICT
-    )
-    traced = Seen(trace_workload(workload, spec), "sm_80").replay.peak_allocated_bytes
+def test_a_sampler_peaks_where_its_operators_do(workload: str, sampler: Sampler) -> None:
+    reference = WorkloadRef(kind="file", target=f"{WORKLOADS}:{workload}")
+    outcome = run(TrialSpec(workload=reference, batch_size=TOKENS, probe=Probe.PREDICT))
+    assert outcome.trace_json is not None, outcome.error
+    traced = Seen(Trace.from_json(outcome.trace_json), "sm_80").replay.peak_allocated_bytes
     one = Pass(
         architecture=Architecture.of(
             parts({}, hidden_size=HIDDEN, num_attention_heads=1, vocab_size=VOCABULARY)

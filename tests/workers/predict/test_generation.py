@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
 from workers.predict.curve.unrolled import unrolled
-from workers.predict.probe import trace_workload
-from workers.predict.recording import generation
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec
+from workers.run import run
 from workers.setup import Setup
 from workers.trace import Trace
 from workers.workload.generation import Generate
@@ -50,8 +52,8 @@ def knobs_of(**values: object) -> Knobs:
     return Knobs(seq_len=PROMPT, **{"new_tokens": 40, **values})
 
 
-def traced(reference, knobs):
-    spec = TrialSpec(
+def spec_of(reference, knobs) -> TrialSpec:
+    return TrialSpec(
         workload=reference,
         batch_size=BATCH_SIZE,
         probe=Probe.PREDICT,
@@ -59,7 +61,25 @@ def traced(reference, knobs):
         setup=GENERATE,
         architecture=HOST_ARCHITECTURE,
     )
-    return trace_workload(resolve(reference), spec)
+
+
+def traced(reference, knobs) -> Trace:
+    outcome = run(spec_of(reference, knobs))
+    assert outcome.trace_json is not None, outcome.error
+    return Trace.from_json(outcome.trace_json)
+
+
+def traced_longer(reference, knobs, num_passes: int, folder: Path) -> Trace:
+    """With so many passes followed, in a process of its own."""
+    code = (
+        "import sys; from pathlib import Path; from workers.predict.recording import generation; "
+        f"generation.NUM_TRACED_PASSES = {num_passes}; from workers.predict.probe import predict; "
+        "from workers.protocol import TrialSpec; outcome = predict(TrialSpec.from_json(sys.argv[1])); "
+        "Path(sys.argv[2]).write_text(outcome.trace_json)"
+    )
+    file = folder / "trace.json"
+    subprocess.run([sys.executable, "-c", code, spec_of(reference, knobs).to_json(), str(file)], check=True)
+    return Trace.from_json(file.read_text())
 
 
 def predicted_peak(reference, knobs) -> int:
@@ -88,20 +108,19 @@ def test_the_peak_of_all_passes_is_that_of_a_real_generation(reference, changes)
     assert abs(predicted_peak(reference, knobs) / real - 1) < 0.02, (predicted_peak(reference, knobs), real)
 
 
-def test_passes_beyond_the_traced_ones_are_those_that_a_longer_trace_has(reference, monkeypatch):
+def test_passes_beyond_the_traced_ones_are_those_that_a_longer_trace_has(reference, tmp_path):
     known = traced(reference, knobs_of())
-    monkeypatch.setattr(generation, "NUM_TRACED_PASSES", 40)
-    whole = traced(reference, knobs_of())
-    assert (known.repetition.times, whole.repetition) == (34, None)
+    whole = traced_longer(reference, knobs_of(new_tokens=60), 40, tmp_path)
+    assert (known.repetition.times, whole.repetition.times) == (34, 20)
     events, sizes = unrolled(known, [allocation.num_bytes for allocation in known.allocations])
     assert tuple(events) == whole.events
     assert sizes == [allocation.num_bytes for allocation in whole.allocations]
 
 
 def test_a_trace_of_a_generation_is_read_back_with_its_repetition(reference):
-    trace = traced(reference, knobs_of())
-    assert trace.repetition is not None
-    assert Trace.from_json(trace.to_json()) == trace
+    text = traced(reference, knobs_of()).to_json()
+    assert Trace.from_json(text).repetition is not None
+    assert Trace.from_json(text).to_json() == text
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ def returning(result):
 
 def test_every_setting_is_an_option_of_the_same_name():
     names = {option.lstrip("-") for param in tune.params for option in param.opts}
-    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == set(OPTIONS)
+    aliases = {alias for option in OPTIONS.values() for alias in option.aliases}
+    assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == {*OPTIONS, *aliases}
 
 
 def test_what_is_typed_reaches_the_search_converted(autofit, results):

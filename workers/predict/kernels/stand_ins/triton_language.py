@@ -20,6 +20,10 @@ _DTYPES = frozenset({
 class dtype:  # noqa: N801 - Triton's name
     """A type of numbers."""
 
+    SINT_TYPES = ("int8", "int16", "int32", "int64")
+    UINT_TYPES = ("int1", "uint8", "uint16", "uint32", "uint64")
+    FP_TYPES = ("fp8e4b15", "fp8e4nv", "fp8e4b8", "fp8e5", "fp8e5b16", "fp16", "bf16", "fp32", "fp64")
+
     def __init__(self, name: str) -> None:
         self.name = name
 
