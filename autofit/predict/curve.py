@@ -186,11 +186,14 @@ class PredictedCurve:
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
         """The likely allocated peak of each phase, over the steps."""
-        trace = on_card.step.trace
-        sizes, found, _ = on_card.likely()
-        blocks = given_blocks(trace.events, sizes, settings=self._conditions.settings, found=found)
-        peaks = phase_peaks(trace, blocks)
+        peaks = phase_peaks(on_card.step.trace, self._block_bytes(on_card))
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
+
+    def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
+        """The bytes of each allocation's block in the likely replay."""
+        sizes, found, _ = on_card.likely()
+        events = on_card.step.trace.events
+        return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     def spans(self, batch_size: int) -> PeakEstimate:
         """The peaks with what workspaces may add, which no errors of real runs widen yet."""
@@ -227,15 +230,13 @@ class PredictedCurve:
                 f"a profile needs a trace at its own batch size: this one is at {trace.batch_size}"
             )
         sizes, found_bytes, likely = on_card.likely()
-        settings = self._conditions.settings
-        block_bytes = given_blocks(trace.events, sizes, settings=settings, found=found_bytes)
         return Profile(
             trace=trace,
             knobs=self._knobs,
             card=self._card.name,
             architecture=self._card.architecture,
             requested_bytes=tuple(sizes),
-            block_bytes=tuple(block_bytes),
+            block_bytes=tuple(self._block_bytes(on_card)),
             found_bytes=found_bytes,
             context_bytes=self._card.context_bytes,
             peak_allocated_bytes=likely.peak_allocated_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofit.report.words import evidence_phrase, rate, samples_in_words
 from autofit.settings.goals import Risk
-from autofit.settings.words import in_words, with_setting
+from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.protocol import Evidence
@@ -51,9 +51,8 @@ def _found(result: TuneResult, chosen: Best) -> str:
 
 
 def _of_size(result: TuneResult, chosen: Best) -> str:
-    """The size of a sample that was asked for or found, where the setting's name does not say it."""
-    size = chosen.knobs.seq_len
-    return "" if size is None or "seq_len" in result.searched else f" of {in_words('seq_len', size)}"
+    size = result.size_in_words(chosen.knobs)
+    return size and f" of {size}"
 
 
 def _default(result: TuneResult, chosen: Best) -> str:

@@ -131,7 +131,7 @@ class TuneSettings:
                 "--objective throughput needs measured steps and cannot be combined with --probe predict: "
                 "drop one of them"
             )
-        self._require_one_size()
+        self._require_sizes()
         if self.setup.parallel:
             self._require_prediction()
         if self.knobs.global_batch is not None and self.setup.parallel:
@@ -172,12 +172,13 @@ class TuneSettings:
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
 
-    def _require_one_size(self) -> None:
-        """Refuses what contradicts that the longest samples are looked for, at one batch size."""
+    def _require_sizes(self) -> None:
+        """Refuses what contradicts how the size of a sample is said, or is to be found."""
         if self.lengths is None and self.batching is not Batching.SHUFFLED:
             raise UsageError("--batching is about the lengths of your data: give them with --lengths FILE")
-        if self.lengths is not None:
-            self._require_lengths_alone()
+        at_odds = self._at_odds_with_found_sizes
+        if self.lengths is not None and at_odds is not None:
+            raise UsageError(f"--lengths cannot be combined with {at_odds}: drop one of them")
         if self.maximize is not Maximized.SEQ_LEN:
             if self.batch_size is not None:
                 raise UsageError(
@@ -186,26 +187,21 @@ class TuneSettings:
             return
         wants = (
             "--seq-len" if self.knobs.seq_len is not None
-            else "--search seq-len=…" if "seq_len" in dict(self.searched)
-            else "--script" if self.script is not None
-            else "--device cpu" if self.device == "cpu"
-            else "--lengths" if self.lengths is not None
-            else "--global-batch" if self.knobs.global_batch is not None
-            else None
+            else at_odds or (None if self.lengths is None else "--lengths")
         )  # fmt: skip
         if wants is not None:
             raise UsageError(f"--maximize seq-len cannot be combined with {wants}: drop one of them")
 
-    def _require_lengths_alone(self) -> None:
-        wants = (
+    @property
+    def _at_odds_with_found_sizes(self) -> str | None:
+        """An option under which the size of a sample cannot be found for the user, if one is given."""
+        return (
             "--search seq-len=…" if "seq_len" in dict(self.searched)
             else "--script" if self.script is not None
             else "--device cpu" if self.device == "cpu"
             else "--global-batch" if self.knobs.global_batch is not None
             else None
         )  # fmt: skip
-        if wants is not None:
-            raise UsageError(f"--lengths cannot be combined with {wants}: drop one of them")
 
     def _require_prediction(self) -> None:
         """Refuses what measures, since a trial runs one rank, without its peers."""

@@ -16,7 +16,7 @@ from autofit.questions.late_failure import LengthsAnswer
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
-from autofit.settings.words import setting_names, varied_knobs
+from autofit.settings.words import in_words, setting_names, varied_knobs
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.plain import from_plain
@@ -224,6 +224,11 @@ class TuneResult:
     def searched(self) -> tuple[str, ...]:
         """The knobs in which those settings differ."""
         return varied_knobs(self.setting_names)
+
+    def size_in_words(self, knobs: Knobs) -> str:
+        """The size of a sample that was asked for or found, where the setting's name does not say it."""
+        size = knobs.seq_len
+        return "" if size is None or "seq_len" in self.searched else in_words("seq_len", size)
 
     @property
     def convolves(self) -> bool:

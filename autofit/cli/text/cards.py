@@ -10,7 +10,7 @@ from autofit.cli.text.output import code, headed, print_whole, stdout, styled
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.settings.words import in_words, with_setting
+from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, CardResults, TuneResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
@@ -100,8 +100,7 @@ def print_tuned_cards(results: CardResults) -> None:
 
 def _setting(result: TuneResult, chosen: Best) -> str:
     """The setting's name, with the size of a sample that was asked for or found on this card."""
-    name, size = result.setting_names[chosen.knobs], chosen.knobs.seq_len
-    parts = (name, "" if size is None or "seq_len" in result.searched else in_words("seq_len", size))
+    parts = (result.setting_names[chosen.knobs], result.size_in_words(chosen.knobs))
     return " · ".join(filter(None, parts))
 
 

@@ -311,7 +311,8 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 
 def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSettings) -> None:
-    heading(console, "In your training script" if _mode(result) in (None, TRAIN) else "In your script")
+    training = _mode(result) in (None, TRAIN)
+    heading(console, "In your training script" if training else "In your script")
     if settings.script is not None:
         code(console, call_lines(settings, chosen))
         return
@@ -319,7 +320,7 @@ def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSet
         chosen.knobs,
         batch_size=chosen.batch_size,
         device_kind=result.device.kind,
-        training=_mode(result) in (None, TRAIN),
+        training=training,
         num_ranks=result.num_ranks,
     )
     code(console, lines)

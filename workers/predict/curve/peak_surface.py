@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from workers.predict.curve.forms import Form, Forms
 from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.polynomials import Line
 from workers.predict.curve.step_lines import StepFunctions, StepLines
 from workers.trace import Trace
 
@@ -54,10 +53,7 @@ class PeakSurface:
         """The curve at a size of a sample; made once."""
         assert self.knows(size)
         if size not in self._curves:
-            line = functools.cache(functools.partial(self._line, step=size // self.multiple))
+            line = functools.cache(functools.partial(self._forms.line, step=size // self.multiple))
             lines = self._functions.mapped(line)
             self._curves[size] = PeakCurve(StepLines(lines, only_batch_size=self._forms.only_batch_size))
         return self._curves[size]
-
-    def _line(self, form: Form, *, step: int) -> Line:
-        return self._forms.line(form, step)
