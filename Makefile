@@ -1,5 +1,5 @@
 # The words of the house; CONTRIBUTING.md says when to use which.
-.PHONY: test test-all lint bench docs
+.PHONY: test test-all coverage lint bench docs
 
 # What starts no processes of its own: minutes.
 test:
@@ -7,6 +7,12 @@ test:
 
 test-all:
 	pytest -m ""
+
+# Takes twice the time of the tests, which is why it is no part of `.ci/run`.
+coverage:
+	pytest --cov --cov-report=
+	coverage report --include='autofit/*' --format=total --fail-under=90
+	coverage report --include='workers/*' --format=total --fail-under=90
 
 lint:
 	ruff check .
