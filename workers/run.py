@@ -16,6 +16,8 @@ from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec,
 # predictions leave nothing behind that a later one could see.
 _predictor = Child(NO_GPU)
 _second_predictor = Child(NO_GPU)  # see `_predicted_for_a_card`
+# Its own, for kernels of other libraries stay in the modules of transformers.
+_kernels_predictor = Child(NO_GPU)
 # Its own, for in the other one PyTorch has a GPU; it takes memory as a trial does.
 _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
@@ -39,9 +41,9 @@ _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
-    A measured trial gets a fresh process, and so does a script; other predictions share one, or two where
-    several are asked for at once, which live until this process ends. Only an interruption of this
-    process raises.
+    A measured trial gets a fresh process, and so does a script. Other predictions share one, or two where
+    several are asked for at once; those with kernels of other libraries have one of their own. These
+    processes live until this one ends. Only an interruption of this process raises.
     """
     if spec.probe is Probe.PREDICT:
         return _predicted(spec)
@@ -74,7 +76,7 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
 @atexit.register
 def close_predictor() -> None:
     """Ends the processes of the predictions; a later prediction starts another."""
-    for child in (_predictor, _second_predictor, _host_predictor):
+    for child in (_predictor, _second_predictor, _kernels_predictor, _host_predictor):
         child.close()
 
 
@@ -126,7 +128,12 @@ def _lacks_launcher(outcome: TrialOutcome) -> bool:
 def _predicted_once(spec: TrialSpec) -> TrialOutcome:
     if spec.workload.kind == "script":
         return run_fresh(spec)  # a script may leave anything behind in its process
-    outcome = _host_predictor.run(spec) if spec.is_for_host else _predicted_for_a_card(spec)
+    if spec.is_for_host:
+        outcome = _host_predictor.run(spec)
+    elif spec.knobs.kernels != "default":
+        outcome = _kernels_predictor.run(spec)
+    else:
+        outcome = _predicted_for_a_card(spec)
     if outcome.error is not None and outcome.error.kind == StaleTensorError.kind:
         return run_fresh(spec)
     return outcome

@@ -18,6 +18,7 @@ from workers.knobs.base import BASES
 from workers.knobs.cache import CACHES
 from workers.knobs.checkpointing import CHECKPOINTINGS
 from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
+from workers.knobs.kernels import ALL_KERNELS
 from workers.knobs.loss import LOSSES
 from workers.knobs.memory_format import MEMORY_FORMATS
 from workers.knobs.optimizer import OPTIMIZERS
@@ -61,6 +62,7 @@ knobs = st.builds(
     num_beams=st.integers(1, 16),
     clip_grad_norm=st.none() | st.floats(0, 1e9, exclude_min=True),
     optimizer_in_backward=st.booleans(),
+    kernels=st.sampled_from(ALL_KERNELS),
     loss=st.sampled_from([*LOSSES, "chunked:8"]),
     batch_layout=st.sampled_from(["full", "padded:25", "packed:4", "padding-free", "padding-free:2"]),
 )
@@ -177,7 +179,7 @@ def test_gradients_are_clipped_to_a_number_above_0(norm):
 def test_a_record_from_before_there_was_a_knob_has_its_default():
     reference = WorkloadRef(kind="builtin", target="gpt2")
     data = json.loads(TrialSpec(workload=reference, batch_size=1, probe=Probe.PREDICT).to_json())
-    for name in ("clip_grad_norm", "optimizer_in_backward", "adapter", "base", "loss", "batch_layout"):
+    for name in ("clip_grad_norm", "optimizer_in_backward", "adapter", "base", "kernels", "loss"):
         del data["knobs"][name]
     assert TrialSpec.from_json(json.dumps(data)).knobs == Knobs()
 
@@ -248,6 +250,7 @@ def test_knobs_are_named_in_json_one_by_one():
         "cache": "dynamic",
         "num_beams": 1,
         "optimizer_in_backward": False,
+        "kernels": "default",
         "loss": "full",
         "batch_layout": "full",
     }

@@ -3,7 +3,7 @@
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       its weights' types, channels last,    converted_model, before it goes to the device
                 checkpoints
-                adapters, the loss                    adapted_model, on the device
+                adapters, kernels, the loss           adapted_model, on the device
                 torch.compile                         placed_model, which takes it there
     batches     likewise                              converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
@@ -27,6 +27,7 @@ from workers.apply import adapter, base, torchao_weights
 from workers.apply.attention import set_attention
 from workers.apply.checkpointing import checkpoint_blocks
 from workers.apply.compiling import compiled, require_compilable
+from workers.apply.kernels import set_kernels
 from workers.apply.loss import set_loss
 from workers.conv import ConvAlgorithm, Rewrite, mixed
 from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
@@ -173,7 +174,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
-    """A model on its device, with the adapter and the loss that the knobs name.
+    """A model on its device, with the adapter, the kernels and the loss that the knobs name.
 
     Raises:
         InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
@@ -182,6 +183,7 @@ def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     if knobs.adapter is not None:
         model = base.prepared(model, knobs)
         model = adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    set_kernels(model, knobs)
     set_loss(model, knobs.loss)
     return model
 

@@ -19,6 +19,7 @@ from workers.knobs import (
     conv_algo,
     global_batch,
     grad_accumulation,
+    kernels,
     loss,
     memory_format,
     new_tokens,
@@ -53,6 +54,7 @@ KNOBS: dict[str, Knob] = {
         base,
         clip_grad_norm,
         seq_len,
+        kernels,
         loss,
         batch_layout,
         new_tokens,
@@ -103,6 +105,7 @@ class Knobs:
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
         seq_len: the size of a sample; None for the workload's own. In mode generate, of a prompt.
+        kernels: one of `ALL_KERNELS`: whose kernels a model of transformers runs beside attention.
         loss: one of `LOSSES`, or `chunked:N`: how a causal language model of transformers makes its cross
             entropy; `full` of all logits, as it does itself.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
@@ -132,6 +135,7 @@ class Knobs:
     base: str | None = KNOBS["base"].default
     clip_grad_norm: float | None = KNOBS["clip_grad_norm"].default
     seq_len: int | None = KNOBS["seq_len"].default
+    kernels: str = KNOBS["kernels"].default
     loss: str = KNOBS["loss"].default
     batch_layout: str = KNOBS["batch_layout"].default
     new_tokens: int | None = KNOBS["new_tokens"].default

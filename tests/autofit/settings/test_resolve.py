@@ -58,6 +58,7 @@ EXAMPLES = [
     ("base", "nf4", "knobs.base", "nf4"),
     ("clip-grad-norm", "0.5", "knobs.clip_grad_norm", 0.5),
     ("seq-len", "128", "knobs.seq_len", 128),
+    ("kernels", "liger", "knobs.kernels", "liger"),
     ("loss", "chunked:08", "knobs.loss", "chunked:8"),
     ("batch-layout", "padded:25", "knobs.batch_layout", "padded:25"),
     ("new-tokens", "256", "knobs.new_tokens", 256),

@@ -102,6 +102,7 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
         "cache": "dynamic",
         "num_beams": 1,
         "optimizer_in_backward": False,
+        "kernels": "default",
         "loss": "full",
         "batch_layout": "full",
     }

@@ -1,0 +1,46 @@
+"""The knob `kernels`: whose kernels a model of transformers runs beside attention.
+
+Liger's are its rotary embedding, norms, gated feed-forward layers and loss, as `use_liger_kernel` of
+transformers' Trainer puts them into a model.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from workers.errors import UnsupportedError
+from workers.knobs.knob import Knob, one_of
+
+ALL_KERNELS = ("default", "liger")
+
+
+def _applied(value: str, device_kind: str) -> AbstractContextManager[object]:
+    if value != "default" and device_kind == "cpu":
+        raise UnsupportedError(f"kernels {value} does not apply to cpu: choose default")
+    return nullcontext()
+
+
+def _model_lines(value: str) -> tuple[str, ...]:
+    if value == "default":
+        return ()
+    return (
+        "from transformers.integrations.liger import apply_liger_kernel",
+        "apply_liger_kernel(model, None)",
+    )
+
+
+KNOB = Knob(
+    name="kernels",
+    default="default",
+    read=one_of(ALL_KERNELS),
+    help="Kernels of a model of transformers beside its attention. default is PyTorch's; liger is what "
+    "Trainer's use_liger_kernel takes: norms, rotary embedding, feed-forward layers and a loss that never "
+    "holds all logits (liger-kernel).",
+    values=ALL_KERNELS,
+    examples=ALL_KERNELS,
+    is_searchable=True,
+    words={"default": "PyTorch's kernels", "liger": "Liger's kernels"},
+    phrase="{} kernels",
+    model_lines=_model_lines,
+    applied=_applied,
+)
