@@ -312,14 +312,11 @@ class Adviser:
         return self._traced_knobs(lever.knobs) == self._traced_knobs(self._knobs)
 
     def _is_to_be_tried(self, lever: Lever) -> bool:
-        convolves = self._trace.convolves
         is_layout = lever.name == "memory_format"  # of tensors that only images and their convolutions have
         return (
             lever.may_save
-            and not lever.why_pointless(
-                mode=self._trace.mode, convolves=convolves, optimizer=self._trace.optimizer
-            )
-            and (convolves or not is_layout)
+            and not lever.why_pointless(self._trace)
+            and (self._trace.convolves or not is_layout)
         )
 
     def _changes_the_step(self, lever: Lever) -> bool:

@@ -13,6 +13,7 @@ from workers.knobs import KNOBS, Knob, Knobs
 from workers.knobs.allocator import allocator_conf
 from workers.knobs.optimizer import SMALLER_STATES
 from workers.setup import GENERATE, INFER
+from workers.trace import Trace
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 
@@ -63,21 +64,27 @@ class Lever:
     def label(self) -> str:
         return f"{self.name} {self.value}"
 
-    def why_pointless(self, *, mode: str, convolves: bool, optimizer: str) -> str:
-        """Why it need not be tried on a step; empty where it has to be.
-
-        Args:
-            optimizer: by its name; any other word for one of the workload's own.
-        """
-        if mode in (INFER, GENERATE) and KNOBS[self.name].of_training:
+    def why_pointless(self, trace: Trace) -> str:
+        """Why it need not be tried on the step of a trace; empty where it has to be."""
+        if trace.mode in (INFER, GENERATE) and KNOBS[self.name].of_training:
             return "inference has neither an optimizer nor gradients"
-        if self.name == "conv_algo" and not convolves:
+        if self.name == "conv_algo" and not trace.convolves:
             return "the step has no convolution"
-        if self.name == "optimizer" and optimizer not in SMALLER_STATES[self.value]:
+        if self.name == "loss" and not _has_loss_of_tokens(trace):
+            return "the step has no cross entropy of every token's logits"
+        if self.name == "optimizer" and trace.optimizer not in SMALLER_STATES[self.value]:
             return (
                 f"the step is not by {' or '.join(SMALLER_STATES[self.value])}, whose states it makes smaller"
             )
         return ""
+
+
+def _has_loss_of_tokens(trace: Trace) -> bool:
+    """Whether logarithms of shares are made of more rows than there are samples."""
+    return any(
+        each.operator == "aten._log_softmax" and len(each.shape) == 2 and each.shape[0] > trace.batch_size
+        for each in trace.allocations
+    )
 
 
 def levers(knobs: Knobs) -> tuple[Lever, ...]:

@@ -107,11 +107,11 @@ def what_if(
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
     base = predictor.estimate(knobs, card, batch_size)
-    tried, optimizer = levers(knobs), predictor.trace(knobs, base.batch_size).optimizer
+    tried, trace = levers(knobs), predictor.trace(knobs, base.batch_size)
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
-        reason = lever.why_pointless(mode=base.mode, convolves=base.convolves, optimizer=optimizer)
+        reason = lever.why_pointless(trace)
         results.append(
             LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
         )

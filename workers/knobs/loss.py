@@ -43,6 +43,7 @@ KNOB = Knob(
     values=LOSS_NAMES,
     examples=("full", "chunked", "chunked:8", "fused"),
     is_searchable=True,
+    levers=("chunked:8",),
     words={"full": "the model's own loss"},
     phrase="{} cross entropy",
     model_lines=_model_lines,

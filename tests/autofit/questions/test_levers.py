@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from autofit.questions.levers import Effect, Lever, gentleness, levers
 from workers import conv
 from workers.knobs import Knobs
@@ -52,23 +55,34 @@ def test_the_harshest_change_decides_and_then_the_number() -> None:
     assert places == sorted(set(places))
 
 
-def test_what_cannot_matter_to_a_step_says_why() -> None:
+def test_what_cannot_matter_to_a_step_says_why(make_trace: Any) -> None:
     native, fused = lever("--conv-algo native"), lever("--optimizer-impl fused")
-    assert (
-        native.why_pointless(mode="train", convolves=False, optimizer="sgd") == "the step has no convolution"
+    training, convolving = make_trace(4), make_trace(4, num_channels=64)
+    inference = dataclasses.replace(convolving, mode="infer")
+    assert native.why_pointless(training) == "the step has no convolution"
+    assert "neither an optimizer" in fused.why_pointless(inference)
+    assert not native.why_pointless(inference)
+    assert not fused.why_pointless(training)
+
+
+def test_a_loss_in_chunks_is_for_logits_of_more_rows_than_samples(make_trace: Any) -> None:
+    chunked = lever("--loss chunked:8")
+    of_tokens = make_trace(4, operator="aten._log_softmax")
+    assert not chunked.why_pointless(of_tokens)
+    assert "no cross entropy" in chunked.why_pointless(make_trace(4))
+    shapes = [dataclasses.replace(each, shape=(4, 1000)) for each in of_tokens.allocations]
+    assert "no cross entropy" in chunked.why_pointless(
+        dataclasses.replace(of_tokens, allocations=tuple(shapes))
     )
-    assert "neither an optimizer" in fused.why_pointless(mode="infer", convolves=True, optimizer="sgd")
-    assert not native.why_pointless(mode="infer", convolves=True, optimizer="sgd")
-    assert not fused.why_pointless(mode="train", convolves=False, optimizer="sgd")
 
 
-def test_states_are_made_smaller_of_the_same_optimizer_alone() -> None:
+def test_states_are_made_smaller_of_the_same_optimizer_alone(make_trace: Any) -> None:
     eight_bit = lever("--optimizer adamw8bit")
     assert eight_bit.effect is Effect.ROUNDS
-    asked = {"mode": "train", "convolves": False}
-    assert not any(eight_bit.why_pointless(optimizer=name, **asked) for name in ("adam", "adamw"))
-    assert "not by adam or adamw" in eight_bit.why_pointless(optimizer="sgd", **asked)
-    assert "not by adam or adamw" in eight_bit.why_pointless(optimizer="custom", **asked)
+    steps = {name: dataclasses.replace(make_trace(4), optimizer=name) for name in ("adam", "adamw", "custom")}
+    assert not any(eight_bit.why_pointless(steps[name]) for name in ("adam", "adamw"))
+    assert "not by adam or adamw" in eight_bit.why_pointless(make_trace(4))
+    assert "not by adam or adamw" in eight_bit.why_pointless(steps["custom"])
 
 
 def test_what_holds_more_than_any_other_value_saves_nothing() -> None:
