@@ -22,7 +22,7 @@ from workers.allocator import (
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
-BLOCKS = {ActionKind.ALLOC: 1, ActionKind.FREE: -1}
+BLOCKS = {ActionKind.ALLOC: 1, ActionKind.FREE_REQUESTED: -1}
 SEGMENTS = {
     ActionKind.SEGMENT_ALLOC: 1,
     ActionKind.SEGMENT_FREE: -1,
@@ -111,7 +111,7 @@ def test_blocks_lie_within_memory_that_is_mapped_and_never_overlap(
             covered = sum(max(0, min(end, stop) - max(first, start)) for start, stop in mapped)
             assert covered == action.num_bytes
             blocks[first] = action.num_bytes
-        elif action.kind is ActionKind.FREE:
+        elif action.kind is ActionKind.FREE_COMPLETED:
             assert blocks.pop(first) == action.num_bytes
 
 
@@ -121,7 +121,8 @@ def test_a_segment_is_told_of_before_the_block_that_it_was_made_for() -> None:
     assert [(action.kind, action.position, action.request) for action in history.actions] == [
         (ActionKind.SEGMENT_ALLOC, 0, None),
         (ActionKind.ALLOC, 0, 0),
-        (ActionKind.FREE, 1, 0),
+        (ActionKind.FREE_REQUESTED, 1, 0),
+        (ActionKind.FREE_COMPLETED, 1, 0),
         (ActionKind.ALLOC, 2, 1),
     ]
 
@@ -138,16 +139,16 @@ def test_freeing_what_is_not_allocated_is_refused() -> None:
 @pytest.mark.parametrize(
     ("expandable", "kinds"),
     [
-        (False, [ActionKind.SEGMENT_ALLOC, ActionKind.SEGMENT_FREE]),
-        (True, [ActionKind.SEGMENT_MAP, ActionKind.SEGMENT_UNMAP]),
+        (False, [ActionKind.SEGMENT_ALLOC, ActionKind.FREE_COMPLETED, ActionKind.SEGMENT_FREE]),
+        (True, [ActionKind.SEGMENT_MAP, ActionKind.FREE_COMPLETED, ActionKind.SEGMENT_UNMAP]),
     ],
 )
 def test_a_watcher_hears_of_memory_that_comes_and_goes(expandable: bool, kinds: list[ActionKind]) -> None:
-    heard: list[tuple[ActionKind, int, int]] = []
+    heard: list[tuple[ActionKind, int, int, int]] = []
     settings = AllocatorSettings(expandable_segments=expandable)
     allocator = CachingAllocator(settings, watcher=lambda *change: heard.append(change))
 
-    allocator.free(allocator.malloc(40 * MIB))
+    allocator.free(allocator.malloc(40 * MIB, stream=2))
     allocator.empty_cache()
 
-    assert heard == [(kind, 0, 40 * MIB) for kind in kinds]
+    assert heard == [(kind, 0, 40 * MIB, 2) for kind in kinds]

@@ -81,7 +81,7 @@ class Program:
         assert all(block.size >= num_bytes for block, num_bytes, _ in self.live)
         assert allocator.allocated_bytes == sum(block.size for block, _, _ in self.live)
         assert allocator.reserved_bytes == sum(segment.size for segment in segments)
-        assert allocator._pools.allocated_bytes == allocator.allocated_bytes, "a cached block is in no list"
+        assert allocator._pools.active_bytes == allocator.allocated_bytes, "a cached block is in no list"
         assert allocator.allocated_bytes <= allocator.reserved_bytes <= allocator.peak_reserved_bytes
         assert allocator.allocated_bytes <= allocator.peak_allocated_bytes <= allocator.peak_reserved_bytes
         if self.limit_bytes is not None:
