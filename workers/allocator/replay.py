@@ -89,10 +89,10 @@ def replay(
     pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
     # What no other stream uses comes back at its free, without a look at events.
     take, give = (pools.take_after_events, pools.free) if streams.uses else (pools.take, pools.give)
+    small, large = pools.pool(is_small=True), pools.pool(is_small=False)
     stop_bytes = sys.maxsize if stop_above_bytes is None else stop_above_bytes
     size_of = {num_bytes: settings.round_size(num_bytes) if num_bytes else 0 for num_bytes in set(sizes)}
     rounded = [size_of[num_bytes] for num_bytes in sizes]
-    pool_of = _pools_of(rounded, streams, pools)
     blocks: list[Block | None] = [None] * len(rounded)
     allocated_bytes = peak_bytes = peak_position = 0
     failed_position = None
@@ -105,11 +105,11 @@ def replay(
         for position, event in _numbered(events, streams, pools):
             if event >= 0:
                 size = rounded[event]
-                if event in unusual:
-                    block = special.take(event, size, pool_of[event])
+                if unusual and event in unusual:
+                    block = special.take(event, size)
                     rounded[event] = 0 if block is None else block.size
                 else:
-                    block = take(size, pool_of[event]) if size else None
+                    block = take(size, small if size <= SMALL_REQUEST_BYTES else large) if size else None
                 if block is not None:
                     blocks[event] = block
                     allocated_bytes += block.size
@@ -127,7 +127,7 @@ def replay(
                 elif rounded[~event]:
                     raise ValueError(f"event {position} frees request {~event}, which was not allocated")
                 if finding and ~event in finding:
-                    special.run_found(~event, pool_of[~event].stream)
+                    special.run_found(~event)
     except AllocatorOutOfMemory:
         failed_position = position
     return Replay(
@@ -140,15 +140,6 @@ def replay(
     )
 
 
-def _pools_of(rounded: Sequence[int], streams: Streams, pools: BlockPools) -> list[Pool]:
-    """The pool of each request, by its rounded size and its stream."""
-    small, large = pools.pool(is_small=True), pools.pool(is_small=False)
-    found = [small if size <= SMALL_REQUEST_BYTES else large for size in rounded]
-    for request, stream in streams.of_requests.items():
-        found[request] = pools.pool(is_small=rounded[request] <= SMALL_REQUEST_BYTES, stream=stream)
-    return found
-
-
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
     """The events with their positions; where the host waits, `pools` learn of it on the way."""
     if not streams.host_waits:
@@ -158,7 +149,7 @@ def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Ite
 
 
 class _SpecialRequests:
-    """Those that take the first size that can be had, of some that they try, or that other streams use.
+    """Those that try some sizes in turn, that are not on the default stream, or that other streams use.
 
     Attributes:
         numbers: which they are.
@@ -173,55 +164,62 @@ class _SpecialRequests:
         streams: Streams,
         take: Callable[[int, Pool], Block],
     ) -> None:
-        self.numbers = choices.keys() | streams.uses.keys()
+        self.numbers = choices.keys() | streams.of_requests.keys() | streams.uses.keys()
         self.finding = {number for number, choice in choices.items() if choice.found}
         self._pools = pools
         self._settings = settings
         self._choices = choices
-        self._uses = streams.uses
+        self._streams = streams
         self._take = take
         self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
-    def take(self, request: int, size: int, pool: Pool) -> Block | None:
-        """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
+    def take(self, request: int, size: int) -> Block | None:
+        """A block, or None where nothing is asked for; raises as the pools do if the last is refused.
+
+        Args:
+            size: rounded, of a request without a choice.
+        """
         choice = self._choices.get(request)
-        if choice is None:
-            block = self._take(size, pool) if size else None
-        else:
+        if choice is not None:
             if choice.found:
                 self._refuse(choice.asker, self._pools.obtainable_bytes() + 1)
-            block = self._first_of(choice.asker, choice.sizes, pool.stream)
+            block = self._first_of(request, choice.sizes)
+        else:
+            block = self._take(size, self._pool(request, size)) if size else None
         if block is not None:
-            for stream in self._uses.get(request, ()):
+            for stream in self._streams.uses.get(request, ()):
                 self._pools.record_stream(block, stream)
         return block
 
-    def run_found(self, request: int, stream: int) -> None:
+    def run_found(self, request: int) -> None:
         """Runs the plan that was found in the room of a choice.
 
         Its block counts for what is reserved. As an allocation it is left out, because it is no more than
         its room was, beside what a block may be larger than its request.
         """
         self._pools.release_cached()
-        choice = self._choices[request]
-        block = self._first_of(choice.asker, choice.found, stream)
+        block = self._first_of(request, self._choices[request].found)
         if block is not None:
             self._pools.give(block)
 
-    def _first_of(self, asker: int, sizes: Sequence[int], stream: int) -> Block | None:
+    def _first_of(self, request: int, sizes: Sequence[int]) -> Block | None:
+        asker = self._choices[request].asker
         refused_bytes = self._refused.get(asker, sys.maxsize)
         for asked_bytes in [size for size in sizes if size < refused_bytes] or sizes[-1:]:
             if not asked_bytes:
                 return None
             size = self._settings.round_size(asked_bytes)
             try:
-                pool = self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
-                return self._take(size, pool)
+                return self._take(size, self._pool(request, size))
             except AllocatorOutOfMemory:
                 self._refuse(asker, asked_bytes)
                 if asked_bytes == sizes[-1]:
                     raise
         return None
+
+    def _pool(self, request: int, size: int) -> Pool:
+        stream = self._streams.of_requests.get(request, 0)
+        return self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
 
     def _refuse(self, asker: int, size: int) -> None:
         self._refused[asker] = min(size, self._refused.get(asker, sys.maxsize))
