@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -23,6 +24,7 @@ from autofit.predict.estimate import (
     Interval,
     LargeTensor,
     PhasePeak,
+    PhasePeaks,
     Unknown,
     WorkspaceSpan,
 )
@@ -133,7 +135,6 @@ class PredictedCurve:
         most_bytes = (
             self._counted(self._at(batch_size, Level.HIGH)).high_bytes if self._at_most else peak.high_bytes
         )
-        phases = self._phases(on_card)
         return Estimate(
             workload=self._workload,
             batch_size=batch_size,
@@ -180,8 +181,7 @@ class PredictedCurve:
                 modules=on_card.largest_plan_modules(self._end_level(on_card)),
             ),
             notes=trace.notes,
-            phases=phases,
-            peak_phase=max(phases, key=lambda phase: phase.num_bytes).name if phases else "",
+            phases=PhasePeaks(functools.partial(self._phases, on_card)),
         )
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
