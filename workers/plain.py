@@ -7,7 +7,7 @@ import functools
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a k
         (only,) = (argument for argument in arguments if argument is not types.NoneType)
         make = _maker(only)
         return lambda value: None if value is None else make(value)
+    if origin is Sequence:
+        return _tuple_maker((*arguments, ...))
     if origin is tuple:
         return _tuple_maker(arguments)
     if kind is Any:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 from workers.documents import parse_json
@@ -324,7 +325,7 @@ class Repetition:
     times: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """The memory events of a workload's first steps at one batch size.
 
@@ -371,7 +372,7 @@ class Trace:
         """Whether the step has a convolution, so that algorithms for them matter."""
         return any(allocation.convolution is not None for allocation in self.allocations)
 
-    @property
+    @cached_property  # of all of its text, which takes longer than a replay
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 

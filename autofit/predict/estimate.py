@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from autofit.predict.confidence import Calibration
 from workers.knobs import Knobs
@@ -130,6 +132,43 @@ class PhasePeak:
     num_bytes: int
 
 
+class PhasePeaks(Sequence[PhasePeak]):
+    """The peaks of phases, worked out when first looked at: they cost a pass over all blocks of the step.
+
+    Args:
+        find: works them out.
+    """
+
+    def __init__(self, find: Callable[[], tuple[PhasePeak, ...]]) -> None:
+        self._find = find
+
+    @cached_property
+    def _found(self) -> tuple[PhasePeak, ...]:
+        return self._find()
+
+    @overload
+    def __getitem__(self, index: int) -> PhasePeak: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PhasePeak, ...]: ...
+    def __getitem__(self, index: int | slice) -> PhasePeak | tuple[PhasePeak, ...]:
+        return self._found[index]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __eq__(self, other: object) -> bool:
+        return self._found == (other._found if isinstance(other, PhasePeaks) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._found)
+
+    def __repr__(self) -> str:
+        return repr(self._found)
+
+    def __reduce__(self) -> tuple[type[tuple[PhasePeak, ...]], tuple[tuple[PhasePeak, ...]]]:
+        return tuple, (self._found,)  # a copy keeps no trace alive
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one configuration is predicted to need on the GPU. All sizes are in bytes.
@@ -163,7 +202,6 @@ class Estimate:
         unknowns: what the interval is made of, the source that may add most first.
         notes: what else to know of how it was made, in sentences.
         phases: what each phase takes, in their order; empty where the trace has none.
-        peak_phase: the one that holds the allocated peak; empty likewise.
     """
 
     workload: str
@@ -191,8 +229,12 @@ class Estimate:
     assumptions: tuple[AssumedSize, ...] = ()
     unknowns: tuple[Unknown, ...] = ()
     notes: tuple[str, ...] = ()
-    phases: tuple[PhasePeak, ...] = ()
-    peak_phase: str = ""
+    phases: Sequence[PhasePeak] = ()
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that holds the allocated peak; empty where the trace has none."""
+        return max(self.phases, key=lambda phase: phase.num_bytes).name if self.phases else ""
 
     @property
     def architecture(self) -> str | None:
@@ -209,6 +251,8 @@ class Estimate:
         return {
             "schema": ESTIMATE_SCHEMA,
             **dataclasses.asdict(self),
+            "phases": [dataclasses.asdict(phase) for phase in self.phases],
+            "peak_phase": self.peak_phase,
             "samples_per_step": self.samples_per_step,
         }
 

@@ -146,7 +146,7 @@ def which_cards(
     knobs = settings.configuration("a table of cards")
     asked = question.batch_size
     if asked is None:
-        asked = predictor.own_batch_size(knobs)
+        asked = predictor.traces.own_batch_size(knobs)
     batch_size = predictor.trace(knobs, asked).batch_size  # smaller where the whole data set is
     ordered = sorted(question.gpus, key=lambda gpu: (gpu.total_bytes, gpu.key))
     # The step may be unpredictable on AMD's cards alone: NVIDIA's come first.
@@ -156,7 +156,7 @@ def which_cards(
     curve = predictor.curve(knobs, any_card, risk=settings.risk)
     if not predictor.confirm(knobs, any_card, batch_size):
         curve = predictor.curve(knobs, any_card, risk=settings.risk)
-    max_batch = min(settings.max_batch, predictor.num_samples or settings.max_batch)
+    max_batch = min(settings.max_batch, predictor.traces.num_samples or settings.max_batch)
     kinds: dict[str, _Kind | _Unpredictable] = {}
     emit(Progress(stage="cards"))
     for name in architectures:

@@ -147,7 +147,7 @@ def run_observe(
             "a device peak includes the CUDA context, which the card decides: name it with --gpu"
         )
     knobs, card = settings.configuration("an observation"), settings.card
-    own = peak.batch_size or predictor.own_batch_size(knobs)
+    own = peak.batch_size or predictor.traces.own_batch_size(knobs)
     curve = predictor.curve_at(knobs, card, own)
     size = predictor.trace(knobs, own).batch_size
     before, spans = curve(size), curve.spans(size)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from autofit.errors import AutofitError, WorkloadFailedError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
+from autofit.predict.failures import UNPREDICTABLE
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
-from autofit.predict.predictor import UNPREDICTABLE, Predictor
+from autofit.predict.predictor import Predictor
 from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import CachedCurve, Curve, LineCurve
 from autofit.settings.goals import Risk
@@ -192,7 +193,7 @@ def _on_a_card(
             scan = largest_fitting_batch(prior, usable_bytes, sizes=sizes)
             answer = scan.largest_batch or space.min_batch
             answers.append((knobs, answer))
-            predictor.expect(knobs, [answer])
+            predictor.traces.expect(knobs, [answer])
     notes = _on_unguided(failures, space)
     if target.probe is None:
         notes = (*notes, *_confirm(predictor, target, space, curves, answers, risk=risk))
@@ -284,7 +285,7 @@ def _confirm(
         try:
             agreed.append(predictor.confirm(knobs, target.card, batch_size))
         except WorkloadFailedError as error:
-            if predictor.follows_script and error.kind == WorkloadFailedError.kind:
+            if predictor.traces.follows_script and error.kind == WorkloadFailedError.kind:
                 failures[batch_size] = error.message
                 continue
             raise

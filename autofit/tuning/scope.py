@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
-from autofit.predict.predictor import UNPREDICTABLE, Predictor
+from autofit.predict.failures import UNPREDICTABLE
+from autofit.predict.predictor import Predictor
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for
@@ -71,13 +72,13 @@ def search_space(
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
     combinations = list(_combinations(fixed, searched))
     for knobs in combinations:
-        predictor.expect(knobs, sizes[:1])
+        predictor.traces.expect(knobs, sizes[:1])
     if settings.maximize is not Maximized.SEQ_LEN:  # whose curves are of samples that are to be found yet
         # Nearly always the first size runs; on the CPU an algorithm has its own traces.
         predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
     min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
-    if settings.conv_algos is None and predictor.convolves is False:
+    if settings.conv_algos is None and predictor.traces.convolves is False:
         algos = algos[:1]  # they would change nothing
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -138,7 +139,7 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
 
 def as_the_script_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
     """The space with the convolutions that a script selects, up to its data set; and a sentence on that."""
-    own, num_samples = predictor.own_conv_algo, predictor.num_samples
+    own, num_samples = predictor.traces.own_conv_algo, predictor.traces.num_samples
     if own is not None:
         space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
     if num_samples is None or not space.min_batch <= num_samples < space.max_batch:

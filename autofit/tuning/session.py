@@ -222,7 +222,7 @@ def _search(
     """Predicts, tries and answers; with the answer come the files that the workload used."""
     predicted = _predict(settings, workload, measuring, emit, predictor)
     tried = _try(settings, predicted, measuring, emit)
-    return _answer(settings, predicted, tried, measuring, emit), predicted.predictor.sources
+    return _answer(settings, predicted, tried, measuring, emit), predicted.predictor.traces.sources
 
 
 def _predict(
@@ -244,7 +244,7 @@ def _predict(
         measuring.begin_to_connect()
     spec = _common_spec(settings, workload, target)
     predictor = predictor or _predictor(spec, target, emit)
-    with predictor.tracing_ahead():
+    with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)
         if settings.maximize is Maximized.SEQ_LEN:
@@ -417,7 +417,7 @@ def _kinds(
     emit: EventSink,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
     """How far each kind of batches gets, where the workload makes both; and why that is not known."""
-    if not predicted.predictor.has_batch_kinds:
+    if not predicted.predictor.traces.has_batch_kinds:
         return None, ()
     target, spec, space = predicted.target, predicted.spec, predicted.space
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from autofit.events import EventSink, Progress, TrialAbandoned, TrialFinished, TrialStarted, WorkersChanged
 from autofit.predict.curve import likely_bytes
-from autofit.predict.predictor import raise_if_failed
+from autofit.predict.failures import raise_if_failed
 from autofit.study.findings import Findings, comparison
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier

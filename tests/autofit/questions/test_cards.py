@@ -156,7 +156,7 @@ def test_a_change_that_the_step_fails_with_is_no_answer(predictor: Predictor, wo
 
 
 def test_the_risk_decides_what_fits(workload: Any, worker: Any) -> None:
-    from tests.autofit.predict.test_predictor import OFF
+    from tests.autofit.predict.test_curve import OFF
 
     predictor = Predictor(workload, worker, residuals=OFF, plans=FormulaPlans)
     verdicts = {risk: ask(predictor, "gtx-1650", batch_size=160, risk=risk).cards[0].verdict for risk in Risk}

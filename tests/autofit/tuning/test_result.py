@@ -154,6 +154,7 @@ def test_the_document_of_an_estimate_holds_what_its_contract_names(estimate: Est
     }
     assert {field.name for field in dataclasses.fields(estimate)} == document.keys() - {
         "schema",
+        "peak_phase",
         "samples_per_step",
     }
 

@@ -1,0 +1,38 @@
+"""The convolutions that were asked for, beside those that a workload has or selects itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autofit.errors import UsageError
+from workers import conv
+from workers.conv import Rewrite
+from workers.knobs import Knobs
+from workers.trace import Trace
+
+
+def require_applicable(knobs: Knobs, trace: Trace) -> None:
+    """Raises `UsageError` where the convolution algorithm works out none of a step's convolutions."""
+    rewrite = conv.find(knobs.conv_algo)
+    if not isinstance(rewrite, Rewrite) or trace.knobs.conv_algo == knobs.conv_algo:
+        return  # on the CPU the algorithm is in the trace, which could not be made without it
+    calls = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
+    reasons = [rewrite.leaves(call) for call in calls]
+    if None not in reasons:
+        raise UsageError(rewrite.applies_to_none(filter(None, reasons)))
+
+
+def with_own_conv_algo(knobs: Knobs, trace: Trace) -> Knobs:
+    """The knobs with the convolutions that a script selects itself, where it does."""
+    own = trace.versions.get("own_conv_algo", knobs.conv_algo)
+    return knobs if own == Knobs().conv_algo else dataclasses.replace(knobs, conv_algo=own)
+
+
+def require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
+    """Raises `UsageError` where a script chooses cuDNN's plans in another way than is asked for."""
+    own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
+    if own is not None and own not in (default, knobs.conv_algo) and knobs.conv_algo != default:
+        raise UsageError(
+            f"{trace.workload} sets PyTorch flags for {own} convolutions: leave out --conv-algo "
+            f"{knobs.conv_algo}, or remove them from the script"
+        )

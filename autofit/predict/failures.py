@@ -1,0 +1,45 @@
+"""What an outcome that says nothing about memory means for a command."""
+
+from __future__ import annotations
+
+from autofit.errors import (
+    DispatchError,
+    InapplicableError,
+    InfrastructureError,
+    MissingLibraryError,
+    UnknownModelError,
+    WorkloadFailedError,
+)
+from workers.protocol import TrialOutcome, Verdict
+
+# Kinds of failure that say nothing against the workload: it has to be measured.
+UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
+
+
+def raise_if_failed(outcome: TrialOutcome) -> None:
+    """Turns an outcome that says nothing about memory into the error that ends the command.
+
+    Raises:
+        WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).
+        DispatchError: the worker died (LOST) or hung (TIMEOUT).
+        InfrastructureError: the machine lacks what the trial needs, or the worker is another version.
+        InapplicableError: a knob that was asked for applies to nothing in the workload.
+        MissingLibraryError: a knob's value is of a library that is not installed.
+        UnknownModelError: the library that was named knows no such model.
+    """
+    if outcome.verdict.is_about_memory:
+        return
+    error = outcome.error
+    message = error.message if error is not None else f"the trial ended {outcome.verdict}"
+    if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
+        raise DispatchError(f"batch {outcome.batch_size}: {message}")
+    if error is not None and error.kind == "inapplicable":
+        raise InapplicableError(message)
+    if error is not None and error.kind == "unknown-model":
+        raise UnknownModelError(message)
+    if error is not None and error.kind == "missing-library":
+        raise MissingLibraryError(message)
+    if error is not None and error.kind in ("environment", "protocol"):
+        raise InfrastructureError(message)
+    kind = "workload" if error is None or error.kind == "user" else error.kind
+    raise WorkloadFailedError(message, kind=kind, traceback="" if error is None else error.traceback)

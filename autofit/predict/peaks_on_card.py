@@ -1,0 +1,277 @@
+"""Peaks and verdicts of one knob setting on one card, by batch size and risk."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Self
+
+from autofit.errors import UsageError
+from autofit.hardware.card import Card
+from autofit.predict.confidence import Residuals
+from autofit.predict.observations import Residual
+from autofit.predict.plan_sources import CardPlans
+from autofit.predict.unpredictable import why_unpredictable
+from autofit.predict.widening import Widening
+from autofit.search.curves import PeakMemory
+from autofit.settings.goals import Risk
+from workers.allocator import AllocatorSettings
+from workers.knobs import Knobs
+from workers.predict.curve.conditions import Conditions, Level
+from workers.predict.curve.peak_curve import StepCurve
+from workers.predict.curve.peak_estimate import PeakEstimate
+from workers.predict.curve.step_on_card import StepOnCard
+from workers.protocol import Verdict
+
+_LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
+# Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
+_LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
+_MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
+
+
+class PeaksOnCard:
+    """What the step of one knob setting reserves on one card at any batch size, and whether it fits.
+
+    `peak_reserved_bytes` and `verdict` are those of one level of the interval, the `risk`.
+
+    Args:
+        at_most: the same step with the largest sizes that values may give it, where its sizes depend on
+            some: the high end is that one's.
+        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+
+    Attributes:
+        risk: `safe` (the high end of the interval), `likely`, or `worst` (the largest workspace of every
+            convolution).
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        knobs: Knobs,
+        card: Card,
+        curve: StepCurve,
+        *,
+        residuals: Residuals,
+        plans: CardPlans,
+        on_grid: bool,
+        risk: Risk = Risk.SAFE,
+        at_most: StepCurve | None = None,
+        observed: Callable[[PeaksOnCard], tuple[Residual, ...]] | None = None,
+    ) -> None:
+        self.risk = risk
+        self._observed = observed
+        self._at_most = at_most
+        self._plans = plans
+        self._on_grid = on_grid
+        self._workload = workload
+        self._knobs = knobs
+        self._card = card
+        self._curve = curve
+        self._residuals = residuals
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            plans=(plans.source(card, on_grid=on_grid),),
+            elsewhere=plans.others(card),
+            allow_tf32=knobs.tf32_in_convolutions,
+            settings=AllocatorSettings.of_knob(knobs.allocator),
+            multiprocessors=card.multiprocessors,
+        )
+        self._widening = Widening(
+            residuals,
+            card.architectures,
+            observed=None if observed is None else functools.partial(observed, self),
+        )
+        self._peaks = {each: PeakMemory() for each in Risk}
+        self._steps: dict[tuple[StepCurve, int], StepOnCard] = {}
+
+    @property
+    def needs_traces(self) -> bool:
+        """True if the step allocates differently at every batch size, so that each size costs a trace."""
+        return self._curve.needs_traces
+
+    @property
+    def knobs(self) -> Knobs:
+        """The setting that it is of."""
+        return self._knobs
+
+    @property
+    def card(self) -> Card:
+        """The card that it is for."""
+        return self._card
+
+    def spans(self, batch_size: int) -> PeakEstimate:
+        """The peaks with what workspaces may add, which no errors of real runs widen yet."""
+        peak = self._widening.counted(self._at(batch_size))
+        if self._at_most is None:
+            return peak
+        most = self._widening.counted(self._at(batch_size, Level.HIGH))
+        return dataclasses.replace(
+            peak,
+            high_bytes=max(peak.high_bytes, most.high_bytes),
+            allocated_high_bytes=max(peak.allocated_high_bytes, most.allocated_high_bytes),
+        )
+
+    def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
+        """Why nothing is predicted of a size of the step on another card; None where `on` has its curve."""
+        return why_unpredictable(self._knobs, self._at(batch_size).step.trace, card)
+
+    def on(self, card: Card) -> Self:
+        """The same step on another card, one that it can be predicted on."""
+        return type(self)(
+            self._workload,
+            self._knobs,
+            card,
+            self._curve,
+            residuals=self._residuals,
+            plans=self._plans,
+            on_grid=self._on_grid,
+            risk=self.risk,
+            at_most=self._at_most,
+            observed=self._observed,
+        )
+
+    def at_risk(self, risk: Risk) -> Self:
+        """The same curve, asked for another level."""
+        other = copy.copy(self)
+        other.risk = risk
+        return other
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        """The peak at the curve's risk, worked out once; see `autofit.search.curves.Curve`."""
+        return self._peaks[self.risk].peak(
+            batch_size, stop_above_bytes, lambda: self._peak_reserved_bytes(batch_size, stop_above_bytes)
+        )
+
+    def _peak_reserved_bytes(self, batch_size: int, stop_above_bytes: int | None) -> int:
+        steps = self._decisive(batch_size, self._level)
+        if stop_above_bytes is not None:
+            least_bytes = self._known_of_lower_risks(steps[0])
+            if least_bytes > stop_above_bytes:
+                return least_bytes
+        highest_bytes = 0
+        for on_card in steps:
+            highest_bytes = max(highest_bytes, self._peak_of_step(on_card, stop_above_bytes))
+            if stop_above_bytes is not None and highest_bytes > stop_above_bytes:
+                break
+        return highest_bytes
+
+    def _peak_of_step(self, on_card: StepOnCard, stop_above_bytes: int | None) -> int:
+        if stop_above_bytes is not None:
+            stop_above_bytes = self._before_widening(on_card, stop_above_bytes)
+        reserved_bytes = on_card.reserved_bytes(
+            self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
+        )
+        if self.risk is Risk.LIKELY:
+            return reserved_bytes
+        return self._widening.calibration(on_card).high_end(
+            reserved_bytes + self._widening.on_top_bytes(on_card)
+        )
+
+    def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
+        """What peaks at lower risks were worked out to be, which bound this one's from below; 0 for none."""
+        lower = _LOWER_RISKS[self.risk]
+        if not lower:
+            return 0
+        if self._widening.calibration(on_card).high_share < 0:  # real runs took less than is likely
+            lower = lower[1:]
+        return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
+
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
+        steps = self._decisive(batch_size, self._level)
+        least_bytes = max(on_card.step.lower_bound_bytes for on_card in steps)
+        if self.risk is Risk.LIKELY:
+            return least_bytes
+        return self._widening.calibration(steps[0]).high_end(least_bytes)
+
+    def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
+        """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
+        verdict = Verdict.FITS
+        for on_card in self._decisive(batch_size, self._level):
+            of_step = self._verdict_of_step(on_card, budget_bytes)
+            if of_step is Verdict.OOM:
+                return of_step
+            verdict = verdict if of_step is Verdict.FITS else of_step
+        return verdict
+
+    def _verdict_of_step(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
+        if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
+            return Verdict.OOM  # whatever workspaces may add, which costs more to find out
+        return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
+
+    def largest_accepted(self, max_batch: int) -> int:
+        """The largest batch up to a cap that PyTorch's kernels take, whatever memory there is; 0 for none."""
+        if self.needs_traces:
+            return max_batch  # each size would cost a trace
+        sizes = range(1, max_batch + 1)
+        return bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)
+
+    def why_refused(self, batch_size: int) -> str | None:
+        """Why a size cannot be run, whatever memory there is; None where it can."""
+        refusal = self._at(batch_size).refusal()
+        return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
+
+    def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end fails under the budget, with all that the allocator can release."""
+        on_card = self._at(batch_size)
+        limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
+        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        return not any(on_card.runs_within(limit_bytes, level) for level in levels)
+
+    def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether it runs where everything but the workspaces is as large as the high end has it.
+
+        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        """
+        steps = self._decisive(batch_size, Level.HIGH)
+        limit_bytes = self._widening.calibration(steps[0]).within_high_end(budget_bytes)
+        return all(on_card.runs_within(limit_bytes, Level.LOW) for on_card in steps)
+
+    @property
+    def _level(self) -> Level:
+        return _LEVELS[self.risk]
+
+    def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
+        """The step at a size; of the high end with the largest sizes that values may give it."""
+        if batch_size < 1:
+            raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
+        is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
+        curve = self._at_most if is_high and self._at_most is not None else self._curve
+        step = self._steps.get((curve, batch_size))
+        if step is None:
+            if len(self._steps) >= _MOST_STEPS:
+                self._steps.clear()
+            step = self._steps[curve, batch_size] = curve.on_card(batch_size, self._conditions)
+        return step
+
+    def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
+        """The steps whose worst a peak and a verdict of a level are.
+
+        With the largest sizes, which come first, a step may reserve less than with those that were assumed:
+        the allocator places its blocks otherwise.
+        """
+        first, typical = self._at(batch_size, level), self._at(batch_size)
+        return (first,) if first is typical else (first, typical)
+
+    def _replayed_level(self, on_card: StepOnCard) -> Level:
+        """The level of the workspaces that a peak at the curve's risk is replayed with."""
+        return self._widening.end_level(on_card) if self.risk is Risk.SAFE else self._level
+
+    def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
+        """The largest replayed peak that is within a limit, with what may be added and widened."""
+        within_bytes = self._within(on_card, limit_bytes)
+        return (
+            within_bytes
+            if self.risk is Risk.LIKELY
+            else max(0, within_bytes - self._widening.on_top_bytes(on_card))
+        )
+
+    def _within(self, on_card: StepOnCard, limit_bytes: int) -> int:
+        """The largest peak that is within a limit when it is widened; what may be added counts in it."""
+        if self.risk is Risk.LIKELY:
+            return limit_bytes
+        return self._widening.calibration(on_card).within_high_end(limit_bytes)

@@ -1,0 +1,133 @@
+"""The curves of one workload's step, made of its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autofit.errors import WorkloadFailedError
+from autofit.predict.surfaces import Surfaces
+from autofit.predict.traces import Traces
+from workers.knobs import Knobs
+from workers.predict.curve.host_blocks import HostBlocks
+from workers.predict.curve.peak_curve import (
+    TRACED_BATCH_SIZES,
+    AccumulatedCurve,
+    PeakCurve,
+    SingleSampleCurve,
+    StepCurve,
+    TracedCurve,
+)
+from workers.predict.curve.step_lines import BatchDependentEventsError
+from workers.setup import Setup
+from workers.trace import Trace
+
+
+class StepCurves:
+    """Makes the curve of each knob setting once, of as few traces as do.
+
+    Args:
+        traces: of the workload.
+        setup: that they are made with.
+    """
+
+    def __init__(self, traces: Traces, setup: Setup) -> None:
+        self._traces = traces
+        self._setup = setup
+        self._curves: dict[Knobs, PeakCurve | SingleSampleCurve | TracedCurve] = {}
+        self._surfaces = Surfaces(traces.trace, traces.expect)
+
+    def expect(self, settings: Sequence[Knobs]) -> None:
+        """Says of which settings curves will be asked for; those of other sizes share traces."""
+        traced = [self._traces.setting(knobs, 1) for knobs in settings]
+        self._surfaces.want(traced)
+        for knobs in traced:
+            if not self._surfaces.is_wanted(knobs):
+                self._traces.expect(knobs, TRACED_BATCH_SIZES)
+
+    def size_multiple(self, knobs: Knobs) -> int:
+        """How far sizes of a sample lie apart that differ in nothing that is rounded."""
+        return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
+
+    def curve(self, knobs: Knobs) -> StepCurve:
+        """The curve of a setting's traces, made when it is first asked for."""
+        pieces = self._known_curve(self._traces.setting(knobs, 1))
+        if knobs.global_batch is None:
+            return pieces
+        whole = self._known_curve(self._traces.setting(knobs, knobs.global_batch))
+        if not (isinstance(pieces, PeakCurve) and isinstance(whole, PeakCurve)):
+            return self._traced_curve(knobs)
+        return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
+
+    def at_size(self, knobs: Knobs, is_single: bool) -> StepCurve:
+        """The curve at the size of a sample that knobs say, of batches of one sample or of several."""
+        traced = self._traces.setting(knobs, 1)
+        if not is_single and traced in self._curves:
+            return self._curves[traced]
+        batch_sizes = (1,) if is_single else TRACED_BATCH_SIZES
+        if not self._setup.allows_long and self._surfaces.is_too_long(traced, batch_sizes[0]):
+            self._traces.trace(traced, batch_sizes[0])  # which is refused
+        surface = self._surfaces.around(traced, batch_sizes)
+        if surface is not None:
+            assert traced.seq_len is not None
+            return surface.at(traced.seq_len)
+        return self.at_batch(traced, 1) if is_single else self._known_curve(traced)
+
+    def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:
+        """The curve that knows one batch size, from the trace there."""
+        return PeakCurve.through([self._traces.trace(knobs, batch_size)])
+
+    def host_blocks(self, knobs: Knobs) -> HostBlocks:
+        """The blocks of a step on the CPU."""
+        return HostBlocks(self._trace_curve(self._traces.setting(knobs, 1)))
+
+    def agrees(self, knobs: Knobs, batch_size: int) -> bool:
+        """Whether a trace at a size is what the curve says there."""
+        curve, trace = self._made(knobs, batch_size), self._traces.trace(knobs, batch_size)
+        if isinstance(curve, SingleSampleCurve):
+            curve = curve.piece(batch_size)
+        return isinstance(curve, TracedCurve) or curve.agrees_with(trace)
+
+    def replace(self, knobs: Knobs, batch_size: int) -> None:
+        """Puts traces in the place of a curve that differs from the one at a size.
+
+        At one sample a step may differ from all others: where the curve is right of two, it keeps them.
+        """
+        traced, curve = self._traces.setting(knobs, batch_size), self._made(knobs, batch_size)
+        trace = self._traces.trace(knobs, batch_size)
+        if isinstance(curve, SingleSampleCurve):
+            curve = curve.piece(batch_size)
+        assert isinstance(curve, PeakCurve)
+        is_single = trace.batch_size == batch_size == 1 and curve.agrees_with(self._traces.trace(knobs, 2))
+        self._curves[traced] = (
+            SingleSampleCurve(PeakCurve.through([trace]), curve) if is_single else self._traced_curve(traced)
+        )
+
+    def _made(self, knobs: Knobs, batch_size: int) -> PeakCurve | SingleSampleCurve | TracedCurve:
+        return self._curves[self._traces.setting(knobs, batch_size)]
+
+    def _known_curve(self, traced: Knobs) -> PeakCurve | SingleSampleCurve | TracedCurve:
+        if traced not in self._curves:
+            self._curves[traced] = self._trace_curve(traced)
+        return self._curves[traced]
+
+    def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
+        if (curve := self._surfaces.curve(knobs)) is not None:
+            return curve
+        self._traces.expect(knobs, TRACED_BATCH_SIZES)
+        traces = [self._traces.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
+        try:
+            return PeakCurve.through(traces)
+        except BatchDependentEventsError:
+            return self._traced_curve(knobs)
+
+    def _traced_curve(self, knobs: Knobs) -> TracedCurve:
+        def trace_at(batch_size: int) -> Trace:
+            trace = self._traces.trace(knobs, batch_size)
+            if trace.batch_size != batch_size:
+                raise WorkloadFailedError(
+                    f"batch {batch_size} is more than the {trace.batch_size} samples of the whole data set: "
+                    f"ask for at most those (--max-batch {trace.batch_size})"
+                )
+            return trace
+
+        return TracedCurve(trace_at)

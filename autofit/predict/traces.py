@@ -1,0 +1,234 @@
+"""The traces of one workload: from a worker, made once each, and kept by their digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from autofit import paths
+from autofit.dispatch.base import Runner
+from autofit.errors import DispatchError, UsageError, WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE
+from autofit.predict.ahead import TracesAhead
+from autofit.predict.conv_choice import require_its_conv_algo
+from autofit.predict.failures import raise_if_failed
+from workers.knobs import Knobs
+from workers.predict.curve.peak_curve import traced_knobs
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
+from workers.setup import ALONE, Setup
+from workers.trace import Trace
+
+
+class Traces:
+    """Asks for traces of one workload, and tells what they say of it.
+
+    Knob settings that differ in the convolution policy alone share their traces: the policy
+    decides workspaces, and those are added when a trace is replayed.
+
+    Args:
+        workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: see
+            `autofit.predict.predictor.Predictor`.
+
+    Attributes:
+        sources: the user's files that the workload used, path → digest; None as long as no worker
+            has said so.
+    """
+
+    def __init__(
+        self,
+        workload: WorkloadRef,
+        run: Runner,
+        *,
+        setup: Setup = ALONE,
+        emit: EventSink = ignore,
+        for_host: bool = False,
+        num_threads: int | None = None,
+        with_tensors: bool = False,
+        with_calls: bool = False,
+    ) -> None:
+        self._workload = workload
+        self._run = run
+        self._setup = setup
+        self._emit = emit
+        self._for_host = for_host
+        self._num_threads = num_threads
+        self._with_tensors = with_tensors
+        self._with_calls = with_calls
+        self._traces: dict[tuple[Knobs, int], Trace] = {}
+        self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
+        self._ahead: TracesAhead | None = None
+        self.sources: dict[str, str] | None = None
+
+    @property
+    def follows_script(self) -> bool:
+        """Whether the workload is a training script, which may end itself."""
+        return self._workload.script is not None
+
+    def setting(self, knobs: Knobs, batch_size: int) -> Knobs:
+        """The setting whose traces do at a batch size; one sample is accumulated wherever any size is.
+
+        Raises:
+            UsageError: the batch size does not divide the global batch.
+        """
+        try:
+            num_passes = knobs.num_passes(batch_size)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return traced_knobs(knobs, num_passes=num_passes, for_host=self._for_host)
+
+    def trace(self, knobs: Knobs, batch_size: int) -> Trace:
+        """The trace at a batch size, from a worker and, where that can be written, into the state directory.
+
+        Raises:
+            UsageError: there is no such batch size or mode.
+            WorkloadFailedError: the workload cannot be traced.
+        """
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        script = self._workload.script
+        if script is not None:
+            why = script.why_not(knobs, self._setup)
+            if why is not None:
+                raise UsageError(why)
+        key = (self.setting(knobs, batch_size), batch_size)
+        if key in self._untraceable:
+            raise self._untraceable[key]
+        if key not in self._traces:
+            spec = self._spec(*key)
+            is_own = script is not None and script.keeps_batch
+            stage = "tracing the script's own batch" if is_own else f"tracing batch {batch_size}"
+            self._emit(Progress(stage=stage))
+            outcome = (self._ahead and self._ahead.take(key)) or self._run(spec)
+            if outcome.verdict not in (Verdict.LOST, Verdict.TIMEOUT):
+                self.sources = {**(self.sources or {}), **outcome.sources}
+            try:
+                raise_if_failed(outcome)
+            except WorkloadFailedError as error:
+                self._untraceable[key] = error
+                raise
+            text = outcome.trace_json or ""
+            try:
+                self._traces[key] = Trace.from_json(text)
+            except ValueError as error:
+                raise DispatchError(
+                    f"the trace of batch {batch_size} cannot be read ({error}): install the same autofit "
+                    "wherever trials run"
+                ) from error
+            _keep(text)
+        require_its_conv_algo(knobs, self._traces[key])
+        return self._traces[key]
+
+    def known(self, knobs: Knobs, batch_size: int) -> Trace | None:
+        """The trace at a batch size if there is one already."""
+        return self._traces.get((self.setting(knobs, batch_size), batch_size))
+
+    def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
+        """The trial that makes a trace; raises `UsageError` where there is no such trial."""
+        try:
+            return TrialSpec(
+                workload=self._workload,
+                batch_size=batch_size,
+                probe=Probe.PREDICT,
+                knobs=traced,
+                setup=self._setup,
+                architecture=HOST_ARCHITECTURE if self._for_host else DEFAULT_ARCHITECTURE,
+                num_threads=self._num_threads,
+                with_tensors=self._with_tensors,
+                with_calls=self._with_calls,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @contextmanager
+    def tracing_ahead(self) -> Iterator[None]:
+        """In the block, traces that are expected are made while others are being worked on."""
+        with TracesAhead(self._run) as ahead:
+            self._ahead = ahead
+            try:
+                yield
+            finally:
+                self._ahead = None
+
+    def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
+        """Says which traces will be asked for next; outside `tracing_ahead`, and of a script, in vain."""
+        if self._ahead is None or self.follows_script or knobs.global_batch is not None:
+            return
+        for batch_size in batch_sizes:
+            with suppress(UsageError):  # whoever asks for the trace is told
+                key = self.setting(knobs, batch_size), batch_size
+                if key not in self._traces:
+                    self._ahead.ask(key, self._spec(*key))
+
+    def own_batch_size(self, knobs: Knobs) -> int:
+        """The batch size that a script has of itself, which one trace shows.
+
+        Raises:
+            UsageError: the workload is no script.
+            WorkloadFailedError: it cannot be traced.
+        """
+        script = self._workload.script
+        if script is None:
+            raise UsageError("a model has no batch size of its own: give --batch-size")
+        own = dataclasses.replace(self._workload, script=dataclasses.replace(script, keeps_batch=True))
+        traces = self._like(own, self._setup)
+        trace = traces.trace(knobs, 1)
+        self.sources = traces.sources
+        self._traces[self.setting(knobs, trace.batch_size), trace.batch_size] = trace
+        return trace.batch_size
+
+    def selecting_all(self) -> Traces:
+        """Those of the same step where masks select all that they may."""
+        return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
+
+    def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
+        return Traces(
+            workload,
+            self._run,
+            setup=setup,
+            emit=self._emit,
+            for_host=self._for_host,
+            num_threads=self._num_threads,
+            with_tensors=self._with_tensors,
+            with_calls=self._with_calls,
+        )
+
+    @property
+    def first(self) -> Trace:
+        """The first of the traces; there has to be one."""
+        return next(iter(self._traces.values()))
+
+    @property
+    def has_batch_kinds(self) -> bool:
+        """Whether what was traced so far makes typical batches and others for the worst case."""
+        return any(trace.batch_kind is not None for trace in self._traces.values())
+
+    @property
+    def convolves(self) -> bool | None:
+        """Whether any of the steps traced so far has a convolution; None where there is no trace."""
+        return any(trace.convolves for trace in self._traces.values()) if self._traces else None
+
+    @property
+    def num_samples(self) -> int | None:
+        """How many samples the data set of a script has; None where it does not say."""
+        said = [trace.versions.get("num_samples") for trace in self._traces.values()]
+        return next((int(number) for number in said if number is not None), None)
+
+    @property
+    def own_conv_algo(self) -> str | None:
+        """The convolutions that a script selects itself; None where it leaves them as they are."""
+        said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
+        return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
+
+
+def _keep(trace_json: str) -> None:
+    """Keeps a trace by its digest, which is that of its text: a trace has but one."""
+    text = trace_json.encode()
+    paths.keep(
+        paths.traces_dir,
+        f"{hashlib.sha256(text).hexdigest()}.json.gz",
+        lambda: gzip.compress(text, compresslevel=1, mtime=0),
+    )
