@@ -17,7 +17,7 @@ from torch import nn
 from workers.apply import adapter, torchao_weights
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
-from workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchaos
+from workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao
 from workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.
@@ -34,7 +34,7 @@ def import_library(base: str) -> None:
         MissingLibraryError: it is not installed here.
     """
     quantization = QUANTIZATIONS[base]
-    if isinstance(quantization, Torchaos):
+    if isinstance(quantization, Torchao):
         torchao_weights.config_of(quantization.config, base)
     else:
         library(base)
@@ -67,7 +67,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
         return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
     quantization = QUANTIZATIONS[knobs.base]
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
-    if isinstance(quantization, Torchaos):
+    if isinstance(quantization, Torchao):
         config = torchao_weights.config_of(quantization.config, knobs.base)
         model = model.to(dtype=compute_type)  # which products take
         torchao_weights.mark((layer for _, layer in _layers(model, knobs.base)), config)

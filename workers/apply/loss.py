@@ -22,7 +22,7 @@ from workers.knobs.loss import split_loss
 from workers.workload.libraries.importing import imported
 
 _IGNORED = -100  # label of a position that counts for nothing, in transformers and PyTorch alike
-_LIGERS = "liger_kernel.transformers.model.loss_utils"
+_LIGER_LOSS = "liger_kernel.transformers.model.loss_utils"
 _SOFTCAP = "final_logit_softcapping"
 
 # Hidden states, the head, labels, a softcap of the logits or None, and what else a model tells its loss.
@@ -142,7 +142,7 @@ def _chunked(number: int | None) -> _Loss:
 
 def _fused(_number: int | None) -> _Loss:
     """Liger's function for causal language models, as its patches of transformers' models call it."""
-    made: Any = imported(_LIGERS, "fused", "a loss", distribution="liger-kernel")
+    made: Any = imported(_LIGER_LOSS, "fused", "a loss", distribution="liger-kernel")
 
     def loss(
         hidden: Tensor, head: nn.Linear, labels: Tensor, *, softcap: float | None, **told: Any

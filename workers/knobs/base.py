@@ -11,7 +11,7 @@ FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as PyTorc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torchaos:
+class Torchao:
     """How torchao keeps a linear layer's weights: by `torchao.quantize_` and a configuration's defaults.
 
     Attributes:
@@ -52,7 +52,7 @@ def _four_bits(kind: str, *, doubly: bool) -> Bitsandbytes:
 
 # `dq` quantizes the scales of the blocks too (Dettmers et al., 2023: QLoRA); 6.0 is the threshold of
 # outliers that LLM.int8() and transformers' BitsAndBytesConfig take.
-QUANTIZATIONS: dict[str, Bitsandbytes | Torchaos] = {
+QUANTIZATIONS: dict[str, Bitsandbytes | Torchao] = {
     "nf4": _four_bits("nf4", doubly=False),
     "nf4-dq": _four_bits("nf4", doubly=True),
     "fp4": _four_bits("fp4", doubly=False),
@@ -63,9 +63,9 @@ QUANTIZATIONS: dict[str, Bitsandbytes | Torchaos] = {
         has_compute_type=False,
         mark="is_loaded_in_8bit",
     ),
-    "int8-torchao": Torchaos(config="torchao.quantization.Int8WeightOnlyConfig"),
-    "fp8-torchao": Torchaos(config="torchao.quantization.Float8WeightOnlyConfig"),
-    "nf4-torchao": Torchaos(config="torchao.prototype._nf4tensor_api.NF4WeightOnlyConfig"),
+    "int8-torchao": Torchao(config="torchao.quantization.Int8WeightOnlyConfig"),
+    "fp8-torchao": Torchao(config="torchao.quantization.Float8WeightOnlyConfig"),
+    "nf4-torchao": Torchao(config="torchao.prototype._nf4tensor_api.NF4WeightOnlyConfig"),
 }
 BASES = (*FLOATS, *QUANTIZATIONS)
 
