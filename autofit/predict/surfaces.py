@@ -34,7 +34,7 @@ class Surfaces:
         self._expect = expect
         self._wanted: dict[Knobs, set[int]] = {}
         self._samples: dict[Knobs, SampleSize] = {}
-        self._made: dict[tuple[Knobs, int, tuple[int, ...]], PeakSurface | None] = {}
+        self._made: dict[tuple[Knobs, int, tuple[int, ...], tuple[int, ...]], PeakSurface | None] = {}
 
     def want(self, settings: Iterable[Knobs]) -> None:
         """Says which traced settings there are: several sizes of one make a surface."""
@@ -91,7 +91,7 @@ class Surfaces:
         self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...]
     ) -> PeakSurface | None:
         assert knobs.seq_len is not None
-        key = _of_any_size(knobs), knobs.seq_len % multiple, batch_sizes
+        key = _of_any_size(knobs), knobs.seq_len % multiple, batch_sizes, sizes
         if key not in self._made:
             degrees = [degree for degree in _DEGREES if len(sizes) > degree]
             found = (self._through(knobs, multiple, batch_sizes, sizes, degree) for degree in degrees)
