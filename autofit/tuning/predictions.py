@@ -17,7 +17,8 @@ from autofit.predict.predictor import Predictor, local_predictor
 from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target, resolve_target
 from autofit.settings.tune_settings import TuneSettings
-from autofit.tuning.curves import CurveSet, curves_of
+from autofit.tuning.curves import CurveSet, curves_of, expect_curves
+from autofit.tuning.frontier import Cap
 from autofit.tuning.longest import at_their_longest
 from autofit.tuning.scope import (
     as_the_script_has_it,
@@ -51,7 +52,7 @@ class Predicted:
     predictor: Predictor
     space: SearchSpace
     curves: CurveSet
-    caps: dict[Knobs, str]
+    caps: dict[Knobs, Cap]
     notes: tuple[str, ...]
 
 
@@ -95,7 +96,7 @@ def predict(
                 risk=settings.risk,
             )
             left_out = (*on_sizes, *left_out)
-        predictor.expect_curves(space.settings)
+        expect_curves(predictor, space)
         if target.probe is not Probe.CPU:
             predictor.prepare(space.settings[0], target.card, space.min_batch)
         curves, notes = curves_of(
