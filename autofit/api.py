@@ -57,42 +57,25 @@ def tune(
     return run(settings, reference, emit=on_event or ignore)
 
 
-def estimate(
-    workload: Workload | Script | str,
-    *,
-    batch_size: int | None = None,
-    gpu: str | None = None,
-    mode: str | None = None,
-    worst_case: bool = False,
-    parallel: str = "ddp:1",
-    assume: str = "nonzero=0.5",
-    **knobs: Any,
-) -> Estimate:
+def estimate(workload: Workload | Script | str, *, batch_size: int | None = None, **options: Any) -> Estimate:
     """Predicts the peak memory of one configuration, from one trace at that size.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         batch_size: samples a batch; of a script, None for its own.
-        gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all of
-            NVIDIA's architectures there.
-        mode: `train` or `infer`, instead of the workload's own.
-        worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-        parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
-        assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
-        knobs: the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
+        options: those of `autofit estimate`, with `_` for `-`: `gpu` (a card of the catalogue; without it an
+            sm_80 card is likely, and the interval spans all of NVIDIA's architectures there), `mode` (`train`
+            or `infer`, instead of the workload's own), `worst_case` (with the worst batches, of a workload
+            whose `make_batch` takes a `kind`), `parallel` (`"ddp:N"` for one of N ranks of
+            `DistributedDataParallel`, `batch_size` being one rank's), `assume` (`"nonzero=SHARE"`, how much
+            of a tensor a mask selects whose values nobody has), `allow_long` (samples may be longer than the
+            model was made for), …, and the knobs, the fields of `workers.knobs.Knobs`: `conv_algo`,
+            `precision`, `optimizer`, …
 
     Raises:
-        UsageError: a card, a knob or such a batch size does not exist.
+        UsageError: an option is wrong, or a card, a knob or such a batch size does not exist.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    options = {
-        "gpu": gpu,
-        "mode": mode,
-        "worst_case": worst_case,
-        "parallel": parallel,
-        "assume": assume,
-        **knobs,
-    }
     settings, predictor = _prediction(workload, options, "an estimate")
     return predictor.estimate(settings.configuration("an estimate"), settings.card, batch_size)
 
@@ -163,57 +146,23 @@ def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
     return kv_cache(refer(model), KvQuestion(gpu=find_gpu(gpu), **options))
 
 
-def peak_curve(
-    workload: Workload | Script | str,
-    *,
-    gpu: str | None = None,
-    mode: str | None = None,
-    worst_case: bool = False,
-    parallel: str = "ddp:1",
-    assume: str = "nonzero=0.5",
-    **knobs: Any,
-) -> PredictedCurve:
+def peak_curve(workload: Workload | Script | str, **options: Any) -> PredictedCurve:
     """Predicts peak memory as a function of the batch size: `curve(batch_size)` is an `Estimate`.
 
-    The curve costs three traces; after that a batch size costs milliseconds. Arguments and errors
-    are those of `estimate`.
+    The curve costs three traces; after that a batch size costs milliseconds. Options and errors are those of
+    `estimate`.
     """
-    options = {
-        "gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, "assume": assume, **knobs
-    }  # fmt: skip
     settings, predictor = _prediction(workload, options, "a curve")
     return predictor.curve(settings.configuration("a curve"), settings.card)
 
 
-def peak_surface(
-    workload: Workload | str,
-    *,
-    gpu: str | None = None,
-    mode: str | None = None,
-    worst_case: bool = False,
-    parallel: str = "ddp:1",
-    assume: str = "nonzero=0.5",
-    allow_long: bool = False,
-    **knobs: Any,
-) -> PredictedSurface:
+def peak_surface(workload: Workload | str, **options: Any) -> PredictedSurface:
     """Predicts peak memory by batch size and size of a sample: `surface(batch_size, size)` is an `Estimate`.
 
     The surface costs five traces, and three more for batches of one sample; after that a point costs
     milliseconds. A size is the number of tokens of a text, the side of an image, or what the workload's
-    `make_batch` takes as `size`. Arguments and errors are those of `estimate`.
-
-    Args:
-        allow_long: whether samples may be longer than the model was made for.
+    `make_batch` takes as `size`. Options and errors are those of `estimate`.
     """
-    options = {
-        "gpu": gpu,
-        "mode": mode,
-        "worst_case": worst_case,
-        "parallel": parallel,
-        "assume": assume,
-        "allow_long": allow_long,
-        **knobs,
-    }
     settings, predictor = _prediction(workload, options, "a surface")
     return predictor.surface(settings.configuration("a surface"), settings.card)
 

@@ -6,7 +6,7 @@ import bisect
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from autofit.errors import UsageError
@@ -203,12 +203,11 @@ class PeaksOnCard:
             return Verdict.OOM  # whatever workspaces may add, which costs more to find out
         return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
 
-    def largest_accepted(self, max_batch: int) -> int:
-        """The largest batch up to a cap that PyTorch's kernels take, whatever memory there is; 0 for none."""
+    def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Those of some batch sizes, ascending, that PyTorch's kernels take, whatever memory there is."""
         if self.needs_traces:
-            return max_batch  # each size would cost a trace
-        sizes = range(1, max_batch + 1)
-        return bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)
+            return sizes  # each would cost a trace
+        return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
 
     def why_refused(self, batch_size: int) -> str | None:
         """Why a size cannot be run, whatever memory there is; None where it can."""

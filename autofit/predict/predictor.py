@@ -33,7 +33,7 @@ from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, Setup
-from workers.trace import Trace
+from workers.trace import SampleSize, Trace
 
 _SAME_PEAK = 0.002  # of it, by which two count as one
 _SAME_WORKLOAD = 0.02  # by which a prediction may have moved since a peak was observed
@@ -103,15 +103,20 @@ class Predictor:
         """Says of which settings curves will be asked for; those of other sizes share traces."""
         self._steps.expect(settings)
 
-    def curve(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedCurve:
+    def curve(
+        self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE, only_batch: int | None = None
+    ) -> PredictedCurve:
         """The curve of a knob setting on a card; the first of its kind costs three traces.
 
         Args:
             risk: the level that the curve's peaks, verdicts and outcomes are of.
+            only_batch: the one batch size that the curve has to know, which costs one trace; None for all.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
+        if only_batch is not None:
+            return self._on_card(knobs, card, risk, lambda steps: steps.at_batch(knobs, only_batch))
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
 
     def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
@@ -123,9 +128,11 @@ class Predictor:
         if knobs.global_batch is not None:
             raise UsageError("--global-batch depends on the batch size: give --grad-accumulation instead")
 
-        def curve_at(size: int, is_single: bool) -> PredictedCurve:
+        def curve_at(size: int, only_batch: int | None, is_checked: bool) -> PredictedCurve:
             sized = dataclasses.replace(knobs, seq_len=size)
-            return self._on_card(sized, card, risk, lambda steps: steps.at_size(sized, is_single))
+            return self._on_card(
+                sized, card, risk, lambda steps: steps.at_size(sized, only_batch, is_checked=is_checked)
+            )
 
         return PredictedSurface(curve_at)
 
@@ -139,6 +146,10 @@ class Predictor:
         require_applicable(knobs, trace)
         require_predictable(knobs, trace, card)
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
+
+    def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
+        """What a trace tells of the sizes of samples; None where they have but one."""
+        return self._steps.sample(knobs, batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
         """How far sizes of a sample lie apart that differ in nothing that is rounded."""
@@ -222,6 +233,10 @@ class Predictor:
         require_predictable(knobs, trace, card)
         curve = PeakCurve.through([trace])
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
+
+    def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
+        """Says that peaks at one batch size will be asked for by the size of a sample."""
+        self._steps.expect_sizes(knobs, batch_size)
 
     def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
         """Asks for the plans of a size that was traced, while others are: the tables are loaded then."""

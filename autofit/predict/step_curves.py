@@ -19,7 +19,7 @@ from workers.predict.curve.peak_curve import (
 )
 from workers.predict.curve.step_lines import BatchDependentEventsError
 from workers.setup import Setup
-from workers.trace import Trace
+from workers.trace import SampleSize, Trace
 
 
 class StepCurves:
@@ -44,6 +44,10 @@ class StepCurves:
             if not self._surfaces.is_wanted(knobs):
                 self._traces.expect(knobs, TRACED_BATCH_SIZES)
 
+    def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
+        """What a trace tells of the sizes of samples; None where they have but one."""
+        return self._surfaces.sample_if_sized(self._traces.setting(knobs, batch_size), batch_size)
+
     def size_multiple(self, knobs: Knobs) -> int:
         """How far sizes of a sample lie apart that differ in nothing that is rounded."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
@@ -58,19 +62,28 @@ class StepCurves:
             return self._traced_curve(knobs)
         return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
 
-    def at_size(self, knobs: Knobs, is_single: bool) -> StepCurve:
-        """The curve at the size of a sample that knobs say, of batches of one sample or of several."""
-        traced = self._traces.setting(knobs, 1)
-        if not is_single and traced in self._curves:
+    def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
+        """Says that `at_size` will be asked for sizes of a sample at one batch size."""
+        self._surfaces.expect(self._traces.setting(knobs, batch_size), batch_size)
+
+    def at_size(self, knobs: Knobs, only_batch: int | None, *, is_checked: bool = True) -> StepCurve:
+        """The curve at the size of a sample that knobs say.
+
+        Args:
+            only_batch: the batch size that it has to know; None for all but one sample, which may differ.
+            is_checked: whether one trace more than decides it has to agree with it.
+        """
+        traced = self._traces.setting(knobs, only_batch or 1)
+        if only_batch is None and traced in self._curves:
             return self._curves[traced]
-        batch_sizes = (1,) if is_single else TRACED_BATCH_SIZES
+        batch_sizes = TRACED_BATCH_SIZES if only_batch is None else (only_batch,)
         if not self._setup.allows_long and self._surfaces.is_too_long(traced, batch_sizes[0]):
             self._traces.trace(traced, batch_sizes[0])  # which is refused
-        surface = self._surfaces.around(traced, batch_sizes)
+        surface = self._surfaces.around(traced, batch_sizes, is_checked=is_checked)
         if surface is not None:
             assert traced.seq_len is not None
             return surface.at(traced.seq_len)
-        return self.at_batch(traced, 1) if is_single else self._known_curve(traced)
+        return self._known_curve(traced) if only_batch is None else self.at_batch(traced, only_batch)
 
     def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:
         """The curve that knows one batch size, from the trace there."""

@@ -20,12 +20,13 @@ class PredictedSurface:
     After those a point costs milliseconds.
 
     Args:
-        curve_at: from a size, and whether batches are of one sample, the curve there.
+        curve_at: from a size, the curve there: of the batch size that is given, else of all but one sample;
+            and whether a trace more than decides the surface has to agree with it.
     """
 
-    def __init__(self, curve_at: Callable[[int, bool], PredictedCurve]) -> None:
+    def __init__(self, curve_at: Callable[[int, int | None, bool], PredictedCurve]) -> None:
         self._curve_at = curve_at
-        self._curves: dict[tuple[int, bool], PredictedCurve] = {}
+        self._curves: dict[tuple[int, int | None, bool], PredictedCurve] = {}
 
     def __call__(self, batch_size: int, size: int) -> Estimate:
         """Predicts one point.
@@ -44,28 +45,36 @@ class PredictedSurface:
 
     def curve(self, size: int, batch_size: int) -> PredictedCurve:
         """The curve at a size of a sample that knows a batch size."""
+        return self._curve(size, 1 if batch_size == 1 else None, is_checked=True)
+
+    def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> Curve:
+        """The peaks at one batch size, by the size of a sample in place of the batch's.
+
+        Args:
+            is_checked: whether one trace more than decides the peaks has to agree with them; without it
+                whoever asks should look at a trace of the size that they choose.
+        """
+        return _AlongSizes(lambda size: self._curve(size, batch_size, is_checked=is_checked), batch_size)
+
+    def _curve(self, size: int, only_batch: int | None, *, is_checked: bool) -> PredictedCurve:
         if size < 1:
             raise UsageError(f"the size of a sample must be a whole number, 1 or more; got {size}")
-        key = size, batch_size == 1
+        key = size, only_batch, is_checked
         if key not in self._curves:
             self._curves[key] = self._curve_at(*key)
         return self._curves[key]
 
-    def along_sizes(self, batch_size: int) -> Curve:
-        """The peaks at one batch size, by the size of a sample in place of the batch's."""
-        return _AlongSizes(self, batch_size)
-
 
 class _AlongSizes:
-    def __init__(self, surface: PredictedSurface, batch_size: int) -> None:
-        self._surface = surface
+    def __init__(self, curve_at: Callable[[int], PredictedCurve], batch_size: int) -> None:
+        self._curve_at = curve_at
         self._batch_size = batch_size
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        curve = self._surface.curve(batch_size, self._batch_size)
+        curve = self._curve_at(batch_size)
         if curve.why_refused(self._batch_size) is not None:
             return NEVER_FITS
         return curve.peak_reserved_bytes(self._batch_size, stop_above_bytes=stop_above_bytes)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._surface.curve(batch_size, self._batch_size).lower_bound_bytes(self._batch_size)
+        return self._curve_at(batch_size).lower_bound_bytes(self._batch_size)

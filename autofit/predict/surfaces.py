@@ -13,6 +13,7 @@ from workers.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
 _DEGREES = (1, 2)  # of texts, and of images
+USUAL_SIZES = (128, 256)  # where a surface of texts is traced, whose sizes are usually multiples of 64
 _MULTIPLES = (2, 4, 6, 8)  # where a surface is traced of which one size alone is asked for
 _SHORT_MULTIPLES = (1, 2, 3, 4)  # of a model that was made for no longer samples
 
@@ -31,10 +32,10 @@ class Surfaces:
         expect: Callable[[Knobs, Sequence[int]], None],
     ) -> None:
         self._trace = trace
-        self._expect = expect
+        self._say_expected = expect
         self._wanted: dict[Knobs, set[int]] = {}
-        self._samples: dict[Knobs, SampleSize] = {}
-        self._made: dict[tuple[Knobs, int, tuple[int, ...]], PeakSurface | None] = {}
+        self._samples: dict[Knobs, SampleSize | None] = {}
+        self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by what they are traced at
 
     def want(self, settings: Iterable[Knobs]) -> None:
         """Says which traced settings there are: several sizes of one make a surface."""
@@ -46,6 +47,11 @@ class Surfaces:
     def is_wanted(self, knobs: Knobs) -> bool:
         """Whether a traced setting is one of several that differ in the size of a sample alone."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
+
+    def expect(self, knobs: Knobs, batch_size: int) -> None:
+        """Says that sizes at one batch size will be asked for, before anything is known of them."""
+        for size in USUAL_SIZES:
+            self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
         """The curve of a traced setting, where others of its sizes are wanted and their steps are alike."""
@@ -59,19 +65,22 @@ class Surfaces:
         surface = self._surface(knobs, multiple, TRACED_BATCH_SIZES, tuple(sizes))
         return None if surface is None else surface.at(own)
 
-    def around(self, knobs: Knobs, batch_sizes: tuple[int, ...]) -> PeakSurface | None:
+    def around(
+        self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
+    ) -> PeakSurface | None:
         """The surface of all sizes that leave the remainder of a traced setting's own; None for none.
 
         Args:
             batch_sizes: three; or one, at which alone the surface is known.
+            is_checked: whether one trace more than decides it has to agree with it.
         """
         sample = self.sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
         multiple, remainder = sample.multiple, knobs.seq_len % sample.multiple
-        is_short = sample.longest is not None and sample.longest < multiple * (_MULTIPLES[-1] + 1)
+        is_short = sample.longest is not None and sample.longest < multiple * _MULTIPLES[-1] + remainder
         places = _SHORT_MULTIPLES if is_short else _MULTIPLES
         sizes = tuple(multiple * place + remainder for place in places)
-        return self._surface(knobs, multiple, batch_sizes, sizes)
+        return self._surface(knobs, multiple, batch_sizes, sizes, is_checked=is_checked)
 
     def is_too_long(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether a traced setting's samples are longer than the model was made for."""
@@ -80,31 +89,43 @@ class Surfaces:
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
         """What is known of the sizes, from the first trace that is asked for it."""
+        sample = self.sample_if_sized(knobs, batch_size)
+        assert sample is not None, "a workload without sizes refuses to be traced at one"
+        return sample
+
+    def sample_if_sized(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
+        """The same; None where samples have one size."""
         key = _of_any_size(knobs)
         if key not in self._samples:
-            sample = self._trace(knobs, batch_size).sample
-            assert sample is not None, "a workload without sizes refuses to be traced at one"
-            self._samples[key] = sample
+            self._samples[key] = self._trace(knobs, batch_size).sample
         return self._samples[key]
 
     def _surface(
-        self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...]
+        self,
+        knobs: Knobs,
+        multiple: int,
+        batch_sizes: tuple[int, ...],
+        sizes: tuple[int, ...],
+        *,
+        is_checked: bool = True,
     ) -> PeakSurface | None:
-        assert knobs.seq_len is not None
-        key = _of_any_size(knobs), knobs.seq_len % multiple, batch_sizes
+        grids = [_grid(batch_sizes, sizes, degree) for degree in _DEGREES if len(sizes) > degree]
+        checks = [_check(batch_sizes, sizes, degree) for degree in _DEGREES] if is_checked else [()] * 2
+        key = _of_any_size(knobs), multiple, tuple(grids), tuple(checks)
         if key not in self._made:
-            degrees = [degree for degree in _DEGREES if len(sizes) > degree]
-            found = (self._through(knobs, multiple, batch_sizes, sizes, degree) for degree in degrees)
+            found = (
+                self._through(knobs, multiple, tuple(dict.fromkeys((*grid, *check))), degree)
+                for grid, check, degree in zip(grids, checks, _DEGREES, strict=False)
+            )
             self._made[key] = next((surface for surface in found if surface is not None), None)
         return self._made[key]
 
     def _through(
-        self, knobs: Knobs, multiple: int, batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int
+        self, knobs: Knobs, multiple: int, points: Sequence[Point], degree: int
     ) -> PeakSurface | None:
-        points = _points(batch_sizes, sizes, degree)
         settings = {size: dataclasses.replace(knobs, seq_len=size) for _, size in points}
         for batch_size, size in points:
-            self._expect(settings[size], [batch_size])
+            self._say_expected(settings[size], [batch_size])
         traces = {point: self._trace(settings[point[1]], point[0]) for point in points}
         try:
             return PeakSurface(traces, multiple=multiple, degree=degree)
@@ -116,8 +137,12 @@ def _of_any_size(knobs: Knobs) -> Knobs:
     return dataclasses.replace(knobs, seq_len=None)
 
 
-def _points(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> list[Point]:
-    """Those that decide a form, and beyond them one that checks it."""
-    grid = [(batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2]]
-    checked = sizes[-1] if len(sizes) <= degree + 1 or len(batch_sizes) > 1 else sizes[degree + 1]
-    return list(dict.fromkeys((*grid, (batch_sizes[-1], checked))))
+def _grid(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
+    """The points that decide a form."""
+    return tuple((batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2])
+
+
+def _check(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
+    """One beyond them that checks it."""
+    is_last = len(sizes) <= degree + 1 or len(batch_sizes) > 1
+    return ((batch_sizes[-1], sizes[-1] if is_last else sizes[degree + 1]),)

@@ -234,7 +234,7 @@ class _Kind:
         self._curve = curve
         self._batch_size = batch_size
         self._reason = curve.why_refused(batch_size) or ""
-        self._sizes = sizes[: bisect.bisect_right(sizes, curve.largest_accepted(sizes[-1]))]
+        self._sizes = curve.accepted(sizes)
         self._estimate: Estimate = curve(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:

@@ -179,13 +179,16 @@ def _on_a_card(
     curves, failures = CurveSet(), []
     answers: list[tuple[Knobs, int]] = []
     for knobs in space.settings:
+        only_batch = _only_batch(space, knobs)
         try:
-            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk, only_batch=only_batch))
         except AutofitError as error:
             if target.probe is None or error.kind not in UNPREDICTABLE:
                 raise
             failures.append(error)
             continue
+        if only_batch is not None:
+            continue  # the trace is at that size
         if target.probe is None and (prior := curves.prior(knobs)) is not None:
             usable_bytes, sizes = target.budget.usable_bytes, space.sizes(knobs)
             # What is too large by its likely peak, which takes the fewest replays, is so at every risk.
@@ -204,6 +207,16 @@ def _on_a_card(
     return curves, (
         f"{_DIFFERS}, so each size tried was traced; sizes beyond the first that fails were not tried",
     )
+
+
+def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
+    """Says of which settings curves will be asked for; of one batch size the trace is there."""
+    predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
+
+
+def _only_batch(space: SearchSpace, knobs: Knobs) -> int | None:
+    """The one batch size that a setting is capped to; None where there are several."""
+    return space.min_batch if space.caps.get(knobs) == space.min_batch else None
 
 
 _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
@@ -291,7 +304,8 @@ def _confirm(
             raise
     if not all(agreed):
         for knobs in space.settings:
-            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk))
+            only_batch = _only_batch(space, knobs)
+            curves.add(knobs, predictor.curve(knobs, target.card, risk=risk, only_batch=only_batch))
     return tuple(
         f"at batch size {batch_size} the script fails, and not for want of memory: {message}"
         for batch_size, message in failures.items()

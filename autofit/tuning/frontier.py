@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
@@ -25,6 +25,18 @@ _PREDICTED = {
     Risk.LIKELY: "likely to reserve",
     Risk.WORST: "predicted to reserve, at worst,",
 }
+
+
+class Cap(NamedTuple):
+    """Why no larger batches of a setting are of interest.
+
+    Attributes:
+        why: in words.
+        is_refused: whether the next larger one is known not to run, whatever memory there is.
+    """
+
+    why: str
+    is_refused: bool
 
 
 class Frontier:
@@ -53,7 +65,7 @@ class Frontier:
         objective: Objective = Objective.BATCH,
         verified: Mapping[Configuration, int] | None = None,
         stopped_by: str | None = None,
-        caps: Mapping[Knobs, str] | None = None,
+        caps: Mapping[Knobs, Cap] | None = None,
     ) -> None:
         self._boundaries = boundaries
         self._outcomes = known
@@ -152,7 +164,10 @@ class Frontier:
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
         """The next size of a setting that reached its cap, where it is known that it cannot be run."""
         boundary = self._boundaries[knobs]
-        if knobs not in self._caps or not boundary.is_settled or boundary.largest_fitting is None:
+        cap = self._caps.get(knobs)
+        if cap is None or not cap.is_refused:
+            return None
+        if not boundary.is_settled or boundary.largest_fitting is None:
             return None
         return boundary.largest_fitting + 1
 
@@ -213,7 +228,8 @@ class Frontier:
     def _why_not_larger(self, knobs: Knobs, fails: TrialOutcome | None) -> str:
         boundary = self._boundaries[knobs]
         if boundary.is_settled:
-            at_the_cap = self._caps.get(knobs) or _cap(knobs, boundary)
+            cap = self._caps.get(knobs)
+            at_the_cap = _cap(knobs, boundary) if cap is None else cap.why
             return at_the_cap if fails is None else self._reason(fails)
         low = boundary.largest_fitting
         what = f"stopped by {self.stopped_by} before the boundary was known: "

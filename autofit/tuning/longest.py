@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from autofit.errors import UsageError
+from autofit.errors import UsageError, WorkloadFailedError
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
 from autofit.predict.surface import NEVER_FITS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
 
 _MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
+_NUM_OF_A_SURFACE = 8  # multiples among which are those that a surface is traced at
 _NUM_BEYOND = 8  # sizes that are looked at, as peaks do not rise with every one
 _SAME_PEAK = 0.002  # of it, by which two count as one
 
@@ -46,19 +47,22 @@ def at_their_longest(
         UsageError: the workload makes samples of one size.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    found, notes = {}, []
+    found, notes, capped = dict[Knobs, Knobs](), list[str](), list[Knobs]()
     for knobs, name in setting_names(space.settings, convolves=False).items():  # of what differs alone
         search = _Search(predictor, knobs, target.card, batch_size, risk=risk, name=name)
         sample = _sample(predictor, knobs, batch_size)
         limit = None if allows_long else sample.longest
-        longest, note = search.longest(_sizes(sample.multiple, limit), target.budget.usable_bytes, limit)
+        longest, note = search.longest(sample.multiple, limit, target.budget.usable_bytes)
         found[knobs] = dataclasses.replace(knobs, seq_len=longest)
         notes.append(note)
+        if target.probe is None and longest != limit:  # memory ends it, of which larger batches take more
+            capped.append(found[knobs])
     sizes_found = tuple(dict.fromkeys(knobs.seq_len for knobs in found.values()))
     widened = dataclasses.replace(
         space,
         choices={**space.choices, "seq_len": sizes_found},
         left_out=frozenset(),
+        caps=dict.fromkeys(capped, batch_size),
         min_batch=batch_size,
         max_batch=max(batch_size, space.max_batch),
     )
@@ -67,7 +71,7 @@ def at_their_longest(
 
 
 def _sample(predictor: Predictor, knobs: Knobs, batch_size: int) -> SampleSize:
-    sample = predictor.trace(knobs, batch_size).sample
+    sample = predictor.sample(knobs, batch_size)
     if sample is None:
         raise UsageError(
             "--maximize seq-len: the workload makes samples of one size; let its make_batch take a keyword "
@@ -76,10 +80,10 @@ def _sample(predictor: Predictor, knobs: Knobs, batch_size: int) -> SampleSize:
     return sample
 
 
-def _sizes(multiple: int, limit: int | None) -> tuple[int, ...]:
+def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
     """The sizes of interest, ascending: multiples of what nothing but them is rounded to."""
     most = multiple * _MOST_MULTIPLES if limit is None else limit
-    return tuple(range(multiple, most + 1, multiple)) or (most,)
+    return tuple(range(multiple, most + 1, multiple))
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
@@ -111,54 +115,85 @@ class _Search:
         self._batch_size = batch_size
         self._risk = risk
         self._surface = predictor.surface(knobs, card, risk=risk)
+        self._failures: dict[int, WorkloadFailedError] = {}  # what the workload fails with, by size
 
-    def longest(self, sizes: tuple[int, ...], budget_bytes: int, limit: int | None) -> tuple[int, str]:
-        """The largest of some sizes that fits, the smallest where none does; and why none larger does.
+    def longest(self, multiple: int, limit: int | None, budget_bytes: int) -> tuple[int, str]:
+        """The largest size that fits, the smallest where none does; and why no larger one is the answer.
+
+        Sizes are multiples, and the limit itself.
 
         Args:
             limit: what the model was made for, where that ends the sizes; else None.
+
+        Raises:
+            WorkloadFailedError: the workload fails at every size.
         """
-        curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size))
-        longest = _largest(curve, budget_bytes, sizes)
-        if not self._is_so(longest or sizes[0]):  # from some size on the step is another
-            curve = CachedCurve(_TracedSizes(self))
+        multiples = _multiples(multiple, limit)
+        sizes = multiples if limit is None else tuple(sorted({*multiples, limit}))
+        # The trace at the answer checks the surface, too; where it differs, more is traced before that.
+        for is_checked in (False, True) if len(multiples) >= _NUM_OF_A_SURFACE else ():
+            curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size, is_checked=is_checked))
+            longest = _largest(curve, budget_bytes, multiples)
+            if (
+                longest == multiples[-1]
+                and limit is not None
+                and self._peak_or(limit, 2 * budget_bytes) <= budget_bytes
+            ):
+                return limit, self._said(limit, f"the model was made for {limit}")
+            if self._is_so(longest or sizes[0], curve):
+                break
+        else:  # from some size on the step is another
+            curve = CachedCurve(_TracedSizes(lambda size: self._peak_or(size, 2 * budget_bytes)))
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
         if longest is None:
+            if (error := self._failures.get(sizes[0])) is not None:
+                raise error
             return sizes[0], f"not even {in_words('seq_len', sizes[0])} fits {self._at}"
-        what = f"{in_words('seq_len', longest)} is the longest {self._at}"
         failing = next((size for size in sizes if size > longest), None)
         if failing is None:
             why = "longer ones are not looked at" if limit is None else f"the model was made for {limit}"
-            return longest, f"{what}: {why}"
-        needed_bytes = curve.peak_reserved_bytes(failing)
+        elif failing in multiples:
+            why = self._why_not(failing, curve.peak_reserved_bytes(failing), budget_bytes)
+        else:  # the limit, which was traced
+            why = self._why_not(failing, self._peak_or(failing, NEVER_FITS), budget_bytes)
+        return longest, self._said(longest, why)
+
+    def _said(self, longest: int, why: str) -> str:
+        return f"{in_words('seq_len', longest)} is the longest {self._at}: {why}"
+
+    def _why_not(self, size: int, needed_bytes: int, budget_bytes: int) -> str:
+        """Why a size is not the answer."""
+        if (error := self._failures.get(size)) is not None:
+            return f"with {size} the workload fails: {error.message}"
         if needed_bytes == NEVER_FITS:
-            return longest, f"{what}: {failing} is more than PyTorch's kernels take"
+            return f"{size} is more than PyTorch's kernels take"
         needed, over = format_bytes(needed_bytes), format_bytes(needed_bytes - budget_bytes)
-        return (
-            longest,
-            f"{what}: {failing} is predicted to reserve {needed}, {over} over the budget",
-        )
+        return f"{size} is predicted to reserve {needed}, {over} over the budget"
 
-    def peak_bytes(self, size: int) -> int:
-        """The peak at a size, from a trace there."""
+    def _peak_or(self, size: int, beyond_bytes: int) -> int:
+        """The peak at a size, from a trace there; of one that the workload fails at, what is beyond any."""
         knobs = dataclasses.replace(self._knobs, seq_len=size)
-        curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
-        return curve.peak_reserved_bytes(self._batch_size)
+        try:
+            curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
+            return curve.peak_reserved_bytes(self._batch_size)
+        except WorkloadFailedError as error:
+            self._failures[size] = error
+            return beyond_bytes
 
-    def _is_so(self, size: int) -> bool:
-        """Whether a trace at a size has the peak that the surface has there."""
-        expected = self._surface.curve(size, self._batch_size).peak_reserved_bytes(self._batch_size)
-        return math.isclose(self.peak_bytes(size), expected, rel_tol=_SAME_PEAK)
+    def _is_so(self, size: int, curve: Curve) -> bool:
+        """Whether a trace at a size has the peak that a curve has there."""
+        peak_bytes = curve.peak_reserved_bytes(size)
+        return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)
 
 
 class _TracedSizes:
     """Peaks at one batch size by the size of a sample, a trace for each."""
 
-    def __init__(self, search: _Search) -> None:
-        self._search = search
+    def __init__(self, peak_bytes: Callable[[int], int]) -> None:
+        self._peak_bytes = peak_bytes
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
-        return self._search.peak_bytes(batch_size)
+        return self._peak_bytes(batch_size)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._search.peak_bytes(batch_size)
+        return self._peak_bytes(batch_size)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
 from autofit.predict.failures import UNPREDICTABLE
 from autofit.predict.predictor import Predictor
+from autofit.predict.surfaces import USUAL_SIZES
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for
@@ -19,6 +20,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
 from autofit.settings.words import in_words
 from autofit.tuning.curves import CurveSet
+from autofit.tuning.frontier import Cap
 from workers import conv
 from workers.conv import ConvPolicy
 from workers.knobs import Knobs
@@ -70,13 +72,15 @@ def search_space(
 
     fixed, searched = settings.sized_knobs, dict(settings.searched)
     sizes = sizes_for(fixed, min_batch=1, max_batch=settings.max_batch)
-    combinations = list(_combinations(fixed, searched))
-    for knobs in combinations:
-        predictor.traces.expect(knobs, sizes[:1])
-    if settings.maximize is not Maximized.SEQ_LEN:  # whose curves are of samples that are to be found yet
+    if settings.maximize is Maximized.SEQ_LEN:
+        combinations, min_batch, failing = _first_looks(predictor, fixed, searched, settings.batch_size or 1)
+    else:
+        combinations = list(_combinations(fixed, searched))
+        for knobs in combinations:
+            predictor.traces.expect(knobs, sizes[:1])
         # Nearly always the first size runs; on the CPU an algorithm has its own traces.
         predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
-    min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
+        min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
     if settings.conv_algos is None and predictor.traces.convolves is False:
         algos = algos[:1]  # they would change nothing
@@ -87,9 +91,9 @@ def search_space(
     kept = tuple(name for name in algos if name not in inapplicable)
     space = SearchSpace(
         choices={"conv_algo": kept, **searched},
-        fixed=fixed,
+        fixed=dataclasses.replace(fixed, seq_len=runs.seq_len),
         min_batch=min_batch,
-        max_batch=sizes[-1],
+        max_batch=max(min_batch, sizes[-1]),
         left_out=frozenset(dataclasses.replace(knobs, conv_algo=name) for knobs in failing for name in kept),
     )
     notes = [f"left out: {reason.rpartition(':')[0]}" for reason in inapplicable.values()]
@@ -104,6 +108,27 @@ def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) 
     for values in itertools.product(*searched.values()):
         changed: dict[str, Any] = dict(zip(searched, values, strict=True))
         yield dataclasses.replace(fixed, **changed)
+
+
+def _first_looks(
+    predictor: Predictor, fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]], batch_size: int
+) -> tuple[list[Knobs], int, dict[Knobs, AutofitError]]:
+    """The settings at sizes of a sample that surfaces begin at; at their own where they all fail there.
+
+    Returns:
+        Them, the batch size, and what fails with it.
+
+    Raises:
+        WorkloadFailedError: the workload fails with all of the settings.
+    """
+    usual = list(_combinations(dataclasses.replace(fixed, seq_len=USUAL_SIZES[0]), searched))
+    for knobs in usual:
+        predictor.expect_sizes(knobs, batch_size)
+    try:
+        return usual, *_smallest_batch(predictor, usual, [batch_size])
+    except (WorkloadFailedError, InapplicableError):  # as of a model that was made for one size
+        own = list(_combinations(fixed, searched))
+        return own, *_smallest_batch(predictor, own, [batch_size])
 
 
 def _smallest_batch(
@@ -148,21 +173,26 @@ def as_the_script_has_it(space: SearchSpace, predictor: Predictor) -> tuple[Sear
     return dataclasses.replace(space, max_batch=num_samples), (note,)
 
 
-def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, str]]:
+def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, Cap]]:
     """The space without the sizes that PyTorch cannot run whatever memory there is; and why, by setting.
 
     Raises:
         WorkloadFailedError: not even the smallest size of any setting can be run.
     """
-    caps = {
-        knobs: largest
-        for knobs, curve in curves.by_knobs.items()
-        if (largest := curve.largest_accepted(space.max_batch)) < space.max_batch
+    caps = dict(space.caps)
+    reasons = {
+        knobs: Cap(f"at batch {cap} the samples are the longest that fit", is_refused=False)
+        for knobs, cap in caps.items()
     }
-    reasons = {knobs: str(curves.of(knobs).why_refused(cap + 1)) for knobs, cap in caps.items()}
+    for knobs, curve in curves.by_knobs.items():
+        sizes = space.sizes(knobs)
+        accepted = curve.accepted(sizes)
+        if len(accepted) < len(sizes):
+            caps[knobs] = accepted[-1] if accepted else space.min_batch - 1
+            reasons[knobs] = Cap(str(curve.why_refused(sizes[len(accepted)])), is_refused=True)
     beyond = frozenset(knobs for knobs, cap in caps.items() if cap < space.min_batch)
     if beyond and not set(space.settings) - beyond:
-        raise WorkloadFailedError(reasons[space.settings[0]])
+        raise WorkloadFailedError(reasons[space.settings[0]].why)
     return dataclasses.replace(space, caps=caps, left_out=space.left_out | beyond), reasons
 
 

@@ -22,7 +22,7 @@ from autofit.predict.curve import likely_bytes
 from autofit.predict.failures import raise_if_failed
 from autofit.study.findings import Findings, comparison
 from autofit.tuning.curves import CurveSet
-from autofit.tuning.frontier import Frontier
+from autofit.tuning.frontier import Cap, Frontier
 from autofit.tuning.trials import Trials
 from workers.knobs import Knobs
 from workers.process.outcomes import answering
@@ -80,7 +80,7 @@ class Tuner:
         trials: Trials,
         emit: EventSink,
         limits: Limits = Limits(),
-        caps: Mapping[Knobs, str] | None = None,
+        caps: Mapping[Knobs, Cap] | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -146,12 +146,14 @@ class SizedWorker(FakeWorker):
     Attributes:
         shape_of: of the activations, from batch size and size of a sample; an element is a byte.
         longest: that the model was made for.
+        fails_above: the size beyond which it fails.
     """
 
     def __init__(self, *, longest: int | None = None, own_size: int = 512) -> None:
         super().__init__()
         self.longest = longest
         self.own_size = own_size
+        self.fails_above: int | None = None
         self.shape_of: Callable[[int, int], tuple[int, ...]] = lambda batch, size: (batch, size, 4096)
 
     def __call__(self, spec: TrialSpec) -> TrialOutcome:
@@ -165,6 +167,9 @@ class SizedWorker(FakeWorker):
             return dataclasses.replace(trace, allocations=(*trace.allocations[:-1], last), sample=sample)
 
         self.trace_at = trace_at
+        fails = self.fails_above is not None and size > self.fails_above
+        error = TrialError(kind="user", message="ValueError: too long", traceback="line 1")
+        self.failure = (Verdict.FAILED, error) if fails else None
         return super().__call__(spec)
 
     @property

@@ -97,3 +97,12 @@ def test_sizes_beyond_what_the_model_was_made_for_are_left_to_the_workload_to_re
     predictor = Predictor(workload, worker, setup=Setup(allows_long=allows_long), residuals=exact)
     predictor.surface(KNOBS, card)(4, 4096)
     assert ((4, 4096) in worker.points) is not allows_long
+
+
+def test_sizes_whose_steps_differ_leave_others_their_surface(sized, predictor, card):
+    sized.shape_of = lambda batch, size: (batch, size, 4096 if size <= 4096 else 8192)
+    for sizes in [(512, 1024, 8192), (512, 1024, 2048)]:
+        predictor.expect_curves([at(KNOBS, size) for size in sizes])
+        before = len(sized.points)
+        predictor.curve(at(KNOBS, sizes[-1]), card)
+    assert sized.points[before:] == [(10, 2048)]  # the others are known

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autofit.errors import UsageError
+from autofit.errors import UsageError, WorkloadFailedError
 from autofit.hardware.budget import Budget
 from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
@@ -22,7 +22,8 @@ SPACE = SearchSpace(choices={"conv_algo": ("cudnn",)})
 @pytest.fixture
 def longest(make_sized_worker, workload, exact, card):
     def find(budget_mib: int, *, batch_size: int = 1, allows_long: bool = False, **changed):
-        worker = make_sized_worker(longest=changed.pop("longest", None))
+        said = {name: changed.pop(name) for name in ("longest", "own_size") if name in changed}
+        worker = make_sized_worker(**said)
         vars(worker).update(changed)
         budget = Budget(device_total_bytes=budget_mib * MIB, context_bytes=0, other_bytes=0, margin_bytes=0)
         target = Target(card=card, budget=budget, device=Device(kind="cuda", name=card.name), probe=None)
@@ -60,6 +61,50 @@ def test_a_model_is_not_given_more_than_it_was_made_for(longest):
     found, _, notes, _ = longest(100_000, longest=2048)
     assert found == 2048
     assert notes == ("seq-len 2048 is the longest at batch 1: the model was made for 2048",)
+
+
+def test_it_ends_at_the_very_limit_of_the_model(longest):
+    found, space, notes, _ = longest(100_000, longest=1000)
+    assert found == 1000
+    assert notes == ("seq-len 1000 is the longest at batch 1: the model was made for 1000",)
+    assert not space.caps  # larger batches may fit
+
+
+def test_where_memory_ends_it_before_that_limit_the_limit_is_what_fails(
+    longest, make_sized_worker, workload, exact, card
+):
+    knobs = dataclasses.replace(SPACE.fixed, seq_len=960)
+    at_960 = Predictor(workload, make_sized_worker(), residuals=exact).estimate(knobs, card, 16)
+    found, space, notes, _ = longest(at_960.peak_reserved_bytes // MIB, batch_size=16, longest=1000)
+    assert found == 960
+    assert notes[0].startswith("seq-len 960 is the longest at batch 16: 1000 is predicted to reserve ")
+    assert set(space.caps.values()) == {16}
+
+
+@pytest.mark.parametrize("longest_size", [77, 300])
+def test_of_a_model_for_short_samples_the_sizes_are_traced(longest, longest_size):
+    found, _, _, worker = longest(100_000, longest=longest_size)
+    assert found == longest_size
+    assert all(size <= longest_size for _, size in worker.points if size is not None)
+
+
+def test_it_costs_two_traces_and_the_one_that_confirms_the_answer(longest):
+    found, space, _, worker = longest(600, own_size=128)
+    assert set(worker.points) - {(1, None)} == {(1, 128), (1, 256), (1, found)}
+    assert set(space.caps.values()) == {1}
+
+
+def test_a_size_that_the_workload_fails_at_is_no_answer_and_is_told(longest):
+    found, _, notes, _ = longest(100_000, fails_above=4100)
+    assert found == 4096
+    assert notes == (
+        "seq-len 4096 is the longest at batch 1: with 4160 the workload fails: ValueError: too long",
+    )
+
+
+def test_a_workload_that_fails_at_every_size_has_no_answer(longest):
+    with pytest.raises(WorkloadFailedError, match="too long"):
+        longest(600, fails_above=8, own_size=8)
 
 
 def test_unless_that_is_allowed(longest):

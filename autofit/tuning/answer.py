@@ -1,0 +1,195 @@
+"""What a search answers once nothing is left to try."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autofit.errors import AutofitError
+from autofit.events import EventSink
+from autofit.hardware import gpus
+from autofit.identity import versions
+from autofit.predict.estimate import Estimate
+from autofit.questions.advice import Advice, Adviser
+from autofit.questions.late_failure import LengthsAnswer, of_lengths
+from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
+from autofit.tuning.curves import CurveSet, curves_of
+from autofit.tuning.predictions import Predicted, predictor_for
+from autofit.tuning.result import BatchKinds, Best, CardAnswer, Recommended, TuneResult
+from autofit.tuning.trials import Measuring
+from workers.knobs import Knobs
+from workers.protocol import TrialOutcome
+
+if TYPE_CHECKING:
+    from autofit.search.pruning import PrunedSetting
+    from autofit.search.space import SearchSpace
+    from autofit.tuning.frontier import Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What the study holds once nothing is left to try.
+
+    Attributes:
+        study: its name.
+    """
+
+    frontier: Frontier
+    recommended: Recommended | None
+    trials: tuple[TrialOutcome, ...]
+    pruned: tuple[PrunedSetting, ...]
+    study: str
+    fingerprint: str
+
+
+def answer(
+    settings: TuneSettings, predicted: Predicted, tried: Tried, measuring: Measuring, emit: EventSink
+) -> TuneResult:
+    """The result of a search, from what was tried."""
+    target, space, curves, frontier = predicted.target, predicted.space, predicted.curves, tried.frontier
+    best = frontier.best()
+    kinds, not_compared = _kinds(settings, predicted, frontier, measuring, emit)
+    return TuneResult(
+        workload=predicted.spec.workload.name,
+        budget=target.budget,
+        device=next((trial.device for trial in reversed(tried.trials) if trial.was_run), target.device),
+        best=best,
+        recommended=tried.recommended,
+        frontier=with_risks(
+            frontier.entries(),
+            curves.by_knobs,
+            budget_bytes=target.budget.usable_bytes,
+            sizes=space.sizes,
+            emit=emit,
+        ),
+        pruned=tried.pruned,
+        trials=tried.trials,
+        study=tried.study,
+        architectures=target.card.architectures,
+        fingerprint=tried.fingerprint,
+        versions=versions(),
+        estimate=_estimate(curves, space, best),
+        cards=_cards(settings, space, curves, best, emit),
+        lengths=_lengths(settings, predicted, best),
+        batch_kinds=kinds,
+        num_ranks=settings.setup.num_ranks,
+        conv_plan=None
+        if best is None
+        else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
+        advice=_advice(settings, predicted, frontier, emit),
+        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings)),
+        risk=settings.risk,
+        objective=settings.objective,
+        knee=frontier.knee(),
+        stopped_by=frontier.stopped_by,
+        wall_seconds=time.monotonic() - predicted.started,
+        answered_seconds=time.time(),
+    )
+
+
+def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) -> LengthsAnswer | None:
+    """What the lengths of the data mean for the batches of the best setting."""
+    lengths = settings.capped_lengths
+    if lengths is None:
+        return None
+    knobs = predicted.space.settings[0] if best is None else best.knobs
+    surface = predicted.predictor.surface(knobs, predicted.target.card, risk=settings.risk)
+    return of_lengths(
+        lengths,
+        surface,
+        largest_batch=None if best is None else best.batch_size,
+        max_batch=settings.max_batch,
+        batching=settings.batching,
+        budget_bytes=predicted.target.budget.usable_bytes,
+    )
+
+
+def _advice(
+    settings: TuneSettings, predicted: Predicted, frontier: Frontier, emit: EventSink
+) -> Advice | None:
+    """What would make the smallest size fit, where none is predicted to; a script's settings are its own."""
+    target, space = predicted.target, predicted.space
+    nothing_fits = frontier.best() is None and frontier.stopped_by is None
+    if not nothing_fits or settings.script is not None or target.probe is not None:
+        return None
+    try:
+        return Adviser(
+            predicted.predictor,
+            space.settings[0],
+            space.min_batch,
+            risk=settings.risk,
+            fixed=settings.fixed_knobs,
+            emit=emit,
+        ).on(target.card, target.budget.usable_bytes)
+    except AutofitError:  # what cannot be predicted has no advice either; its trials say why
+        return None
+
+
+def _kinds(
+    settings: TuneSettings,
+    predicted: Predicted,
+    frontier: Frontier,
+    measuring: Measuring,
+    emit: EventSink,
+) -> tuple[BatchKinds | None, tuple[str, ...]]:
+    """How far each kind of batches gets, where the workload makes both; and why that is not known."""
+    if not predicted.predictor.traces.has_batch_kinds:
+        return None, ()
+    target, spec, space = predicted.target, predicted.spec, predicted.space
+
+    def predict_other_kind(knobs: Knobs) -> CurveSet:
+        other = dataclasses.replace(spec, setup=spec.setup.with_other_batches())
+        alone = dataclasses.replace(space, choices={}, fixed=knobs)
+        predicts = predictor_for(other, target, emit)
+        return curves_of(
+            alone, target, predicts, other, measuring.submit, risk=settings.risk, address=settings.address
+        )[0]
+
+    return compare_kinds(
+        frontier,
+        predicted.curves,
+        predict_other_kind,
+        space=space,
+        tuned_kind=spec.setup.batch_kind,
+        budget_bytes=target.budget.usable_bytes,
+    )
+
+
+def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
+    if not settings.setup.parallel:
+        return ()
+    return (
+        f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
+        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. Nothing "
+        "was measured, as a trial here would run one rank alone",
+    )
+
+
+def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
+    """The prediction of the answer, or of the smallest size where nothing fits."""
+    knobs, batch_size = (
+        (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
+    )
+    curve = curves.by_knobs.get(knobs)
+    return None if curve is None else curve(batch_size)
+
+
+def _cards(
+    settings: TuneSettings, space: SearchSpace, curves: CurveSet, best: Best | None, emit: EventSink
+) -> tuple[CardAnswer, ...]:
+    """The best setting's batch on the cards that `--gpu-mem` may mean."""
+    curve = None if best is None else curves.by_knobs.get(best.knobs)
+    if settings.gpu_mem_bytes is None or best is None or curve is None or curve.needs_traces:
+        return ()
+    return card_answers(
+        curve,
+        gpus.gpus_sold_as(settings.gpu_mem_bytes),
+        margin=settings.margin,
+        reserve_bytes=settings.reserve_bytes,
+        num_ranks=settings.setup.num_ranks,
+        sizes=space.sizes(best.knobs),
+        emit=emit,
+    )

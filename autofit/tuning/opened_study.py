@@ -1,0 +1,86 @@
+"""The study of a search: what decides its outcomes, and what it is for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from autofit.identity import versions
+from autofit.predict.confidence import shipped_residuals
+from autofit.search.agenda import Goal
+from autofit.settings.target import Target, gpu_label
+from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.curves import CurveSet
+from autofit.tuning.predictions import Predicted
+from autofit.tuning.scope import (
+    pruning_of,
+)
+from workers.protocol import Probe, TrialSpec
+from workers.setup import LIKELY_SHARE
+
+if TYPE_CHECKING:
+    from autofit.study.study import TuningStudy
+
+
+# A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
+_SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
+
+
+def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
+    """The study that holds the trials of a search; see `TuningStudy.open`."""
+    from autofit.study.study import TuningStudy
+
+    spec, target, space, curves = predicted.spec, predicted.target, predicted.space, predicted.curves
+    return TuningStudy.open(
+        space,
+        budget_bytes=target.budget.usable_bytes,
+        settings=_identity(settings, spec, target, curves, predicted.predictor.observations.digest),
+        label=f"{spec.workload.name}-{target.device.name}",
+        name=settings.study,
+        storage=settings.storage,
+        wait_seconds=settings.storage_wait_seconds,
+        fresh=settings.fresh,
+        curves=curves.guess,
+        seed=0,
+        goal=_goal(settings, spec),
+        workload=spec.workload.name,
+        gpu=gpu_label(settings, target.device),
+        pruning=pruning_of(settings, target, space, curves),
+    )
+
+
+def _identity(
+    settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet, observations: str
+) -> dict[str, Any]:
+    """What beside space and budget decides the outcomes of a study.
+
+    The trace stands for the code that the workload's own file imports.
+    """
+    share = settings.setup.nonzero_share
+    return {
+        **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
+        **({"observations_sha256": observations} if observations else {}),
+        "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
+        "trace_sha256": curves.trace_digest,
+        "mode": settings.setup.mode,
+        "worst_case": settings.setup.is_worst_case,
+        "num_ranks": settings.setup.num_ranks,
+        "risk": settings.risk,
+        "residuals_sha256": shipped_residuals().digest,
+        "probe": spec.probe,
+        "card": target.card.name,
+        "architectures": target.card.architectures,
+        "num_threads": spec.num_threads,
+        "versions": versions(),
+    }
+
+
+def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:
+    soak_steps = settings.soak_steps
+    if soak_steps is None:
+        soak_steps = _SOAK_STEPS.get(spec.probe, 0)
+    return Goal(
+        objective=settings.objective,
+        num_steps=spec.num_steps,
+        soak_steps=0 if spec.probe is Probe.PREDICT else soak_steps,
+    )

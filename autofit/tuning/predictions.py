@@ -1,0 +1,161 @@
+"""What a search knows before anything is tried: target, predictions, space, curves."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import workers
+from autofit.errors import UsageError
+from autofit.events import EventSink
+from autofit.hardware import gpus
+from autofit.predict import plan_sources
+from autofit.predict.predictor import Predictor, local_predictor
+from autofit.settings.goals import Maximized, Objective
+from autofit.settings.target import Target, resolve_target
+from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.curves import CurveSet, curves_of, expect_curves
+from autofit.tuning.frontier import Cap
+from autofit.tuning.longest import at_their_longest
+from autofit.tuning.scope import (
+    as_the_script_has_it,
+    capped,
+    conv_algos,
+    search_space,
+)
+from autofit.tuning.trials import Measuring
+from workers.knobs import Knobs
+from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.run import start_predictor
+
+if TYPE_CHECKING:
+    from autofit.search.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What a search is of, and what is known before anything is tried.
+
+    Attributes:
+        started: when the search began, monotonic.
+        spec: what all its trials have in common.
+        caps: why no larger batch than those of the space can be run, by setting.
+        notes: what was left out, and what should be known of the curves.
+    """
+
+    started: float
+    target: Target
+    spec: TrialSpec
+    predictor: Predictor
+    space: SearchSpace
+    curves: CurveSet
+    caps: dict[Knobs, Cap]
+    notes: tuple[str, ...]
+
+
+def predict(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    measuring: Measuring,
+    emit: EventSink,
+    predictor: Predictor | None,
+) -> Predicted:
+    """Finds the target, what is searched there, and the curves of that.
+
+    Args:
+        predictor: knows the workload already, if one does.
+
+    Raises:
+        AutofitError: what is asked for is not there, or the workload fails.
+    """
+    started = time.monotonic()
+    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
+    _require_measurement(settings, target)
+    of_script = workload.script is not None
+    algos = conv_algos(settings, target, of_script=of_script)
+    if not of_script:  # which gets processes of its own
+        with suppress(OSError):  # the first prediction says it in words
+            start_predictor(for_host=target.probe is Probe.CPU, several=True)
+    if target.probe is not None:
+        measuring.begin_to_connect()
+    spec = common_spec(settings, workload, target)
+    predictor = predictor or predictor_for(spec, target, emit)
+    with predictor.traces.tracing_ahead():
+        space, left_out = search_space(settings, algos, predictor)
+        space, notes_on_script = as_the_script_has_it(space, predictor)
+        if settings.maximize is Maximized.SEQ_LEN:
+            space, on_sizes = at_their_longest(
+                space,
+                target,
+                predictor,
+                batch_size=settings.batch_size or 1,
+                allows_long=settings.setup.allows_long,
+                risk=settings.risk,
+            )
+            left_out = (*on_sizes, *left_out)
+        expect_curves(predictor, space)
+        if target.probe is not Probe.CPU:
+            predictor.prepare(space.settings[0], target.card, space.min_batch)
+        curves, notes = curves_of(
+            space, target, predictor, spec, measuring.submit, risk=settings.risk, address=settings.address
+        )
+    space, caps = capped(space, curves)
+    return Predicted(
+        started=started,
+        target=target,
+        spec=spec,
+        predictor=predictor,
+        space=space,
+        curves=curves,
+        caps=caps,
+        notes=(*left_out, *notes_on_script, *notes),
+    )
+
+
+def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
+    """The predictor for the target; what PyTorch's release changes of a CPU step only guides the search."""
+    if target.probe is Probe.CPU:
+        return Predictor(
+            spec.workload,
+            workers.run,
+            setup=spec.setup,
+            emit=emit,
+            for_host=True,
+            num_threads=spec.num_threads,
+        )
+    plan_sources.prepare(target.card.architecture)
+    return local_predictor(spec.workload, setup=spec.setup, emit=emit)
+
+
+def _require_measurement(settings: TuneSettings, target: Target) -> None:
+    """Throughput is measured or not known: a prediction has no times."""
+    if settings.objective is Objective.THROUGHPUT and target.probe is None:
+        raise UsageError(
+            "--objective throughput needs measured steps, but there is no GPU to measure on: leave it out, "
+            "name a cluster with --address, or measure the CPU with --device cpu"
+        )
+
+
+def _num_threads(settings: TuneSettings, target: Target) -> int | None:
+    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study."""
+    if target.probe is not Probe.CPU:
+        return None
+    return settings.num_threads or len(os.sched_getaffinity(0))
+
+
+def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
+    """What all trials of a search have in common."""
+    return TrialSpec(
+        workload=workload,
+        batch_size=1,
+        probe=target.probe or Probe.PREDICT,
+        setup=settings.setup,
+        budget_bytes=target.budget.usable_bytes,
+        architecture=target.card.architecture,
+        num_threads=_num_threads(settings, target),
+        deadline_seconds=settings.deadline_seconds,
+        is_own_budget=target.is_own_budget,
+    )
