@@ -10,16 +10,14 @@ and values, and so does the graph. Adapters go to the layers that are peft's def
 with the rest. Checkpointing is transformers' own, not reentrant, asked for once the adapter is there: nothing
 wants the gradients of the inputs. All linear layers but the head are quantized, with scales in float32. The
 first notebook ran in January of 2024, the second in March: with transformers 4.36 and 4.38.0, by what
-their models keep (see `old_transformers`), and bitsandbytes before 0.43, whose `MatMul4Bit` keeps
-its input for as long as the graph lives, though backward does not want it.
+their models keep (see `old_transformers`), with PyTorch 2.1 and 2.2, by what their means keep (see
+`old_pytorch`), and bitsandbytes before 0.43, whose `MatMul4Bit` keeps its input for as long as the graph
+lives, though backward does not want it.
 
 Not traced: rows of HQQ's quantization (`qlora-training` of the second notebook).
 
 Known to be off:
 - The first length of a kind found one workspace of products (8.5 MB) less than later ones in the notebook.
-- After forward of training in the first notebook, without checkpointing: 49 tensors of float32 of the
-  hidden size more than are saved here, one for each norm, in the runs of that day. The second notebook has
-  not got them, nor do 4.36.2, 4.37.2 and today's PyTorch save them; the PyTorch of that day is not known.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from typing import Any
 
 import torch
 
+from tests.bench.language.old_pytorch import keep_inputs_of_means
 from tests.bench.language.old_transformers import Of438, Until437
 from tests.bench.language.runs import Run, Table
 from workers.knobs import Knobs
@@ -62,6 +61,7 @@ _QUANTITIES = {
     "after backward": "allocated after backward",
 }
 _RELEASES = {"00-profile_lora_qlora": Until437, "00-profile_lora_qlora_hqq": Of438}
+_WITH_PYTORCH_2_1 = ("00-profile_lora_qlora",)
 _NOT_TRACED = ("00-profile_lora_qlora_hqq", "qlora-training")
 
 
@@ -93,7 +93,12 @@ def _run(notebook: str, method: str, length: str, measured: dict[str, int]) -> R
 
 
 def _workload(notebook: str, length: int, kind: str) -> Workload:
-    profiled = _Profiled(_RELEASES[notebook](), length, checkpointed=kind == "gc-training")
+    profiled = _Profiled(
+        _RELEASES[notebook](),
+        length,
+        checkpointed=kind == "gc-training",
+        keeps_inputs_of_means=notebook in _WITH_PYTORCH_2_1,
+    )
     return Workload(
         build_model=profiled.build_model,
         make_batch=profiled.make_batch,
@@ -110,10 +115,13 @@ class _Profiled:
     length leaves: the workspaces of products.
     """
 
-    def __init__(self, release: Until437 | Of438, length: int, *, checkpointed: bool) -> None:
+    def __init__(
+        self, release: Until437 | Of438, length: int, *, checkpointed: bool, keeps_inputs_of_means: bool
+    ) -> None:
         self._release = release
         self._length = length
         self._checkpointed = checkpointed
+        self._keeps_inputs_of_means = keeps_inputs_of_means
         self._llama: Any = None
         self._output: Any = None
         self._is_prepared = False
@@ -121,6 +129,8 @@ class _Profiled:
     def build_model(self) -> torch.nn.Module:
         transformers: Any = imported("transformers", _NAME)
         self._llama = self._release.build(transformers.LlamaConfig(**_CONFIG))
+        if self._keeps_inputs_of_means:
+            keep_inputs_of_means(self._llama, of="LlamaRMSNorm")
         made: torch.nn.Module = self._llama
         return made
 

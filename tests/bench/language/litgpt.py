@@ -9,9 +9,8 @@ a script reads is made up: weights of the right shapes, which take no space on t
 word, and texts. The tutorial says how long its longest text is, and its scripts begin with it; all texts of
 the config hub are cut at its 512 tokens.
 
-The tutorial names commit 8641822. Its rows of Llama 2 hold what RMSNorm keeps since it computes in float32,
-which came a week later (6178c7cc), so they ran what the table came with, 0cc02afa. Rows of other models are
-the same in both.
+The tutorial names commit 8641822 and PyTorch 2.1.0, whose means keep their input (see `old_pytorch`). Its
+rows of adapters came three months later: of that commit's code, and nothing that a mean kept.
 
 `--library FOLDER` is made so, in a clone of litgpt:
 
@@ -35,6 +34,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ import torch
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
 from tests.bench.language.old_bitsandbytes import without_its_library
+from tests.bench.language.old_pytorch import kept_inputs_of_means
 from tests.bench.language.runs import ScriptRun, Table
 from workers.scripts.reference import Script
 from workers.workload.libraries.importing import imported
@@ -63,10 +64,11 @@ _CHECKPOINTS = {
     "Falcon 40 B": "falcon-40b",
 }
 # Quantized adapters came later than the rest of the tutorial, with the rows of all adapters.
-_TUTORIAL_COMMIT, _ADAPTERS_COMMIT = "0cc02afa", "0f021f3a"
+_TUTORIAL_COMMIT, _ADAPTERS_COMMIT = "8641822", "0f021f3a"
 # The commits that first had a configuration's row in the hub's table, with their command.
 _HUB_COMMITS = {"5895df10": ("finetune", "{}"), "f247be87": ("finetune_{}",), "2b195c7f": ("finetune_{}",)}
 _HUB_METHODS = {"qlora": "lora"}  # others are called as their scripts are
+_FOR_GOOD = ExitStack()  # is never left, as each script has a process of its own
 _OF_ALL_DATA = ("mask_prompt", "prompt_style", "ignore_index", "seed", "num_workers")
 _CUT_LENGTH = 700  # words of the hub's texts, more than any of its configurations lets in
 
@@ -130,6 +132,8 @@ def _generating(checkpoint: str, quantize: tuple[str, ...], folder: Path) -> Scr
 def _finetuning(
     folder: Path, *, commit: str, method: str, checkpoint: str, longest: int, quantize: tuple[str, ...]
 ) -> Script:
+    if commit == _TUTORIAL_COMMIT:
+        _FOR_GOOD.enter_context(kept_inputs_of_means())
     usual = [_text(_USUAL_LENGTH)] * _NUM_TEXTS
     # The longest is the last one: a second batch of a traced script was seen to be the first text again.
     torch.save([*usual, _text(longest)], folder / "train.pt")

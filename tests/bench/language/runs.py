@@ -112,11 +112,12 @@ class Run(Traced):
 
     def trace_of(self, workload: Workload) -> Trace:
         """Traces a workload as this run's."""
-        from workers.predict.fake import dynamo
+        from workers.predict.fake import dynamo, of_transformers
         from workers.predict.kernels import triton
         from workers.predict.probe import trace_workload
 
         dynamo.install()
+        of_transformers.install()
         triton.install()
         reference = WorkloadRef(kind="import", target=self.name)
         spec = TrialSpec(
