@@ -2,8 +2,9 @@
 
 Reads tables of others' measurements (`--tables`, default `../shared/groundtruth` beside the project), traces
 each run at its own batch, and prints the errors by table and quantity as Markdown, those of single runs with
-`--rows`. Names every run that could not be traced; such a run counts as infinitely wrong. Wants transformers
-and peft beside the project; with `--library`, what ran: 38 of peft's 39 rows ran its commit d787f51b.
+`--rows`, and those of others on the same runs with `--beside`. Names every run that could not be traced; such
+a run counts as infinitely wrong. Wants transformers and peft beside the project; with `--library`, what ran:
+38 of peft's 39 rows ran its commit d787f51b.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
@@ -61,27 +63,48 @@ class Answer:
     Attributes:
         predicted: bytes, by quantity.
         safe: the high ends of those that have one, likewise.
+        others: bytes that others say, by quantity, by who says so.
         fits: whether it is predicted to run on its card.
     """
 
     predicted: dict[str, int] = field(default_factory=dict)
     safe: dict[str, int] = field(default_factory=dict)
+    others: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     fits: bool = True
     failure: str = ""
 
 
 def predict(run: Measured) -> Answer:
     """Predicts a run, in this process."""
+    return _answered(_predicted, run)
+
+
+def predict_beside(run: Measured) -> Answer:
+    """Says what others predict of a run, in this process."""
+    return _answered(_said_by_others, run)
+
+
+def _answered(answer: Callable[[Any], Answer], run: Measured) -> Answer:
     try:
-        if isinstance(run, UntracedRun):
-            return _without_tracing(run)
-        if isinstance(run, Run) and run.lengths is not None:
-            return _over_texts(run)
-        assert isinstance(run, Traced)
-        return _of_one_trace(run)
+        return answer(run)
     except Exception as error:  # noqa: BLE001 - the process boundary
         first_line = str(error).strip().partition("\n")[0]
         return Answer(failure=f"{type(error).__name__}: {first_line}"[:200])
+
+
+def _predicted(run: Measured) -> Answer:
+    if isinstance(run, UntracedRun):
+        return _without_tracing(run)
+    if isinstance(run, Run) and run.lengths is not None:
+        return _over_texts(run)
+    assert isinstance(run, Traced)
+    return _of_one_trace(run)
+
+
+def _said_by_others(run: Traced) -> Answer:
+    from tests.bench.language.beside import said_by_others
+
+    return Answer(others=said_by_others(run))
 
 
 def _of_one_trace(run: Traced) -> Answer:
@@ -159,6 +182,11 @@ def main() -> int:
     parser.add_argument("--table", action="append", choices=TABLES, help="one of them; default: all")
     parser.add_argument("--group", action="append", help="a method or a model by which a table is split")
     parser.add_argument("--rows", action="store_true", help="every run too")
+    parser.add_argument(
+        "--beside",
+        action="store_true",
+        help="what PyTorch's MemTracker, accelerate and a rule of thumb say too; traces each run once more",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument(
         "--library", action="append", default=[], help="a folder to import from first: src of peft, as it ran"
@@ -188,6 +216,7 @@ def main() -> int:
             max_tasks_per_child=1 if table.of_scripts else None,
         ) as pool:
             answers = list(pool.map(predict, runs))
+            beside = list(pool.map(predict_beside, runs)) if options.beside else [Answer()] * len(runs)
         for quantity, (median, ninth) in table.asked.items():
             errors = errors_of(runs, answers, quantity)
             if errors:
@@ -199,12 +228,13 @@ def main() -> int:
                     if quantity in answer.safe
                 ]:
                     print(safety_line(safe))
-                for rule in dict.fromkeys(
-                    rule for run in runs if quantity in run.measured for rule in run.others
-                ):
-                    by_rule = [
-                        Answer(predicted=dict.fromkeys(run.measured, run.others[rule])) for run in runs
-                    ]
+                said = [
+                    {rule: dict.fromkeys(run.measured, num_bytes) for rule, num_bytes in run.others.items()}
+                    | dict(others.others)
+                    for run, others in zip(runs, beside, strict=True)
+                ]
+                for rule in dict.fromkeys(rule for by_rule in said for rule in by_rule):
+                    by_rule = [Answer(predicted=dict(each.get(rule, {}))) for each in said]
                     errors = errors_of(runs, by_rule, quantity)
                     found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
                     print(f"| | {rule} | {len(errors)} | {found} | |")
