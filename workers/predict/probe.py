@@ -22,7 +22,7 @@ from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers, streams
+from workers.predict.fake import dynamo, fake_device, fake_gpu, of_quanto, of_transformers, streams
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.fake.ranks import group
 from workers.predict.host.fake_cpu import FakeCpuMode
@@ -107,6 +107,7 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
 def _begin_program() -> None:
     REGISTRY.begin_program()
     of_transformers.install()
+    of_quanto.install()
     asking.install()
     asking.begin_program()
     triton.install()
@@ -205,7 +206,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         )
         with recorder.following(model):
             if workload.mode == GENERATE:
-                generation = TracedGeneration(recorder, spec.knobs.new_tokens)
+                generation = TracedGeneration(recorder, spec.knobs.new_tokens, spec.knobs.cache)
                 with generation.followed(model):
                     step.run(1)
             else:

@@ -62,6 +62,13 @@ class Generate:
             raise InapplicableError(
                 f"--cache {self.knobs.cache} needs a library that is not installed: {error}"
             ) from error
+        except ValueError as error:
+            if not more:
+                raise
+            # As of a model with sliding windows, or with an encoder, whose cache is of another kind.
+            raise InapplicableError(
+                f"{self.name} cannot generate with --cache {self.knobs.cache}: {error}"
+            ) from error
         return made
 
 

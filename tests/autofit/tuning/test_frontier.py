@@ -17,7 +17,7 @@ from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import decisive
 from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import with_risks
-from autofit.tuning.frontier import Frontier
+from autofit.tuning.frontier import Cap, Frontier
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
@@ -56,6 +56,7 @@ def frontier_of(
     max_batch: int = 300,
     curves: dict[Knobs, PredictedCurve] | None = None,
     stopped_by: str | None = None,
+    caps: dict[Knobs, Cap] | None = None,
 ) -> Frontier:
     """The frontier of a study that holds these outcomes."""
     boundaries = {
@@ -71,6 +72,7 @@ def frontier_of(
         curves=curves or {},
         budget_bytes=BUDGET_BYTES,
         stopped_by=stopped_by,
+        caps=caps,
     )
 
 
@@ -99,6 +101,14 @@ def test_the_next_larger_size_is_known_to_fail_whatever_the_peaks_do(seed: int) 
     assert outcomes[entry.largest_batch].verdict is FITS
     assert outcomes[entry.first_failing_batch].verdict is OOM
     assert f"batch {entry.first_failing_batch} ran with" in entry.reason
+
+
+@pytest.mark.parametrize(("is_refused", "failing"), [(True, 9), (False, None)])
+def test_a_cap_of_a_setting_gives_its_own_reason(is_refused: bool, failing: int | None) -> None:
+    caps = {CUDNN: Cap("no larger one is of interest", is_refused=is_refused)}
+    (entry,) = frontier_of(measured(8, FITS, 260), max_batch=8, caps=caps).entries()
+    assert (entry.largest_batch, entry.first_failing_batch) == (8, failing)
+    assert entry.reason == "no larger one is of interest"
 
 
 def test_a_cap_that_fits_has_no_failing_size_and_says_so() -> None:

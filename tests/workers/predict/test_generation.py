@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import json
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
 from workers.predict.curve.unrolled import unrolled
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
 from workers.run import run
 from workers.setup import Setup
 from workers.trace import Trace
@@ -25,6 +27,10 @@ from workers.workload.workload import parse_reference, resolve, with_overrides
 
 pytest.importorskip("transformers")
 
+needs_quanto = pytest.mark.skipif(
+    not {*packages_distributions().get("optimum", ())} & {"optimum-quanto"},
+    reason="needs optimum-quanto: pip install -c constraints.txt optimum-quanto",
+)
 GENERATE = Setup(mode="generate")
 PROMPT, BATCH_SIZE = 24, 2
 CPU = torch.device("cpu")
@@ -41,11 +47,33 @@ TINY = {
 }
 
 
+_SLIDING = {**TINY, "sliding_window": 32, "head_dim": 16}
+OTHERS = {
+    "mistral": {**_SLIDING, "model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+    "gemma2": {**_SLIDING, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]},
+    "t5": {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_model": 64,
+        "d_kv": 16,
+        "d_ff": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": 128,
+        "is_encoder_decoder": True,
+    },
+}
+
+
+def configured(folder: Path, config: dict[str, object]) -> WorkloadRef:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return parse_reference(f"hf:{path}")
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    config = tmp_path_factory.mktemp("tiny") / "config.json"
-    config.write_text(json.dumps(TINY))
-    return parse_reference(f"hf:{config}")
+    return configured(tmp_path_factory.mktemp("tiny"), TINY)
 
 
 def knobs_of(**values: object) -> Knobs:
@@ -103,9 +131,41 @@ def peak_on_cpu(reference, knobs) -> int:
 
 @pytest.mark.parametrize("changes", [{}, {"cache": "static"}, {"num_beams": 3}])
 def test_the_peak_of_all_passes_is_that_of_a_real_generation(reference, changes):
-    knobs = knobs_of(**changes)
-    real = peak_on_cpu(reference, knobs)
-    assert abs(predicted_peak(reference, knobs) / real - 1) < 0.02, (predicted_peak(reference, knobs), real)
+    is_that_of_a_real_generation(reference, knobs_of(**changes))
+
+
+@needs_quanto
+@pytest.mark.parametrize("new_tokens", [40, 140])  # before and after it is quantized anew
+def test_a_quantized_cache_is_packed(reference, new_tokens):
+    is_that_of_a_real_generation(reference, knobs_of(cache="quantized", new_tokens=new_tokens))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_is_that_of_sliding_windows_and_of_an_encoder_beside(name, cache, tmp_path):
+    is_that_of_a_real_generation(configured(tmp_path, OTHERS[name]), knobs_of(cache=cache))
+
+
+def is_that_of_a_real_generation(reference, knobs) -> None:
+    predicted, real = predicted_peak(reference, knobs), peak_on_cpu(reference, knobs)
+    assert abs(predicted / real - 1) < 0.02, (predicted, real)
+
+
+@needs_quanto
+@pytest.mark.parametrize("name", ["mistral", "t5"])
+def test_a_cache_that_transformers_refuses_to_a_model_is_told(name, tmp_path):
+    outcome = run(spec_of(configured(tmp_path, OTHERS[name]), knobs_of(cache="quantized")))
+    assert outcome.error is not None
+    assert outcome.error.kind == "inapplicable"
+    assert "cannot generate with --cache quantized: " in outcome.error.message
+
+
+def test_a_quantized_cache_is_followed_for_so_many_tokens(reference):
+    setup = Setup(mode="generate", allows_long=True)
+    spec = dataclasses.replace(spec_of(reference, knobs_of(cache="quantized", new_tokens=500)), setup=setup)
+    outcome = run(spec)
+    assert outcome.error is not None
+    assert "ask for at most so many --new-tokens" in outcome.error.message
 
 
 def test_passes_beyond_the_traced_ones_are_those_that_a_longer_trace_has(reference, tmp_path):

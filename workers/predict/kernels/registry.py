@@ -66,6 +66,7 @@ _LIBRARIES = {
     "bitsandbytes": "workers.predict.kernels.bitsandbytes",
     "flash_attn": "workers.predict.kernels.flash_attn2",
     "flash_attn_3": "workers.predict.kernels.flash_attn3",
+    "quanto": "workers.predict.kernels.quanto",
     "xformers_flash": "workers.predict.kernels.xformers",
     "xformers_flash3": "workers.predict.kernels.xformers",
 }

@@ -4,6 +4,9 @@ A pass is one call of the model: the first takes the prompt, each other the toke
 From pass to pass the cache alone grows, so what a pass takes is a line in its number: the passes from the
 third on are held against each other, and those that follow are left to the replay (`Repetition`).
 
+A quantized cache is not so: the last tokens are kept as they are, and every so many all are quantized anew.
+Once that happens, each pass is followed.
+
 `generate` asks after each pass whether all texts have ended, which is a value that a trace does not have: no
 text ends, and the last pass that is followed ends the generation.
 """
@@ -22,6 +25,8 @@ from workers.predict.recording.recorder import Recorder
 from workers.trace import Repetition, Trace
 
 NUM_TRACED_PASSES = 6
+_QUANTIZED_ANEW = 128  # tokens: `residual_length` of QuantizedLayer, cache_utils.py of transformers 5
+_MOST_FOLLOWED = 256  # passes, each of which takes some hundredths of a second a layer
 _DECODE = "step 1 decode"
 
 
@@ -35,12 +40,24 @@ class TracedGeneration:
     Args:
         recorder: of their events.
         new_tokens: that are to be generated, each by a pass.
+        cache: see `workers.knobs.cache`.
+
+    Raises:
+        UnsupportedError: too many passes would have to be followed.
     """
 
-    def __init__(self, recorder: Recorder, new_tokens: int | None) -> None:
+    def __init__(self, recorder: Recorder, new_tokens: int | None, cache: str) -> None:
         assert new_tokens is not None
         self._recorder = recorder
         self._new_tokens = new_tokens
+        self._num_followed = NUM_TRACED_PASSES
+        if cache == "quantized" and new_tokens > _QUANTIZED_ANEW:
+            if new_tokens > _MOST_FOLLOWED:
+                raise UnsupportedError(
+                    f"a quantized cache is quantized anew after every {_QUANTIZED_ANEW} tokens, and is "
+                    f"followed for {_MOST_FOLLOWED}: ask for at most so many --new-tokens, or another --cache"
+                )
+            self._num_followed = new_tokens
         self._starts: list[tuple[int, int]] = []  # of each pass, among events and allocations
 
     @contextmanager
@@ -59,7 +76,7 @@ class TracedGeneration:
 
     def _begin_pass(self, _model: nn.Module, _inputs: Any) -> None:
         recorder = self._recorder
-        is_over = len(self._starts) == min(self._new_tokens, NUM_TRACED_PASSES)
+        is_over = len(self._starts) == min(self._new_tokens, self._num_followed)
         if self._starts or is_over:
             recorder.mark(_DECODE)
         self._starts.append((recorder.position, len(recorder.allocations)))
@@ -73,10 +90,10 @@ class TracedGeneration:
         Raises:
             UnsupportedError: passes differ in more than their sizes.
         """
-        times = self._new_tokens - NUM_TRACED_PASSES
+        times = self._new_tokens - self._num_followed
         if times <= 0:
             return trace
-        if len(self._starts) <= NUM_TRACED_PASSES:
+        if len(self._starts) <= self._num_followed:
             raise UnsupportedError(
                 f"the model was called {len(self._starts)} times for {self._new_tokens} tokens, and not once "
                 f"for each: ask for at most {NUM_TRACED_PASSES} --new-tokens"
