@@ -180,6 +180,12 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
             {},
             "--parallel tp:3 does not divide the model's 8 attention heads: use tp:2, tp:4",
         ),
+        (
+            "llama",
+            "tp:2",
+            {"optimizer": "adamw"},
+            "--parallel tp:2 leaves model.layers.0.input_layernorm.weight",
+        ),
         ("llama", "tp:8", {}, "--parallel tp:8 does not divide the model's 4 heads of keys and values"),
         (
             "llama",
