@@ -63,14 +63,17 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         batch_size: samples a batch; of a script, None for its own.
-        options: those of `autofit estimate`, with `_` for `-`: `gpu` (a card of the catalogue; without it an
-            sm_80 card is likely, and the interval spans all of NVIDIA's architectures there), `mode` (`train`
-            or `infer`, instead of the workload's own), `worst_case` (with the worst batches, of a workload
-            whose `make_batch` takes a `kind`), `parallel` (`"ddp:N"` for one of N ranks of
-            `DistributedDataParallel`, `batch_size` being one rank's), `assume` (`"nonzero=SHARE"`, how much
-            of a tensor a mask selects whose values nobody has), `allow_long` (samples may be longer than the
-            model was made for), …, and the knobs, the fields of `workers.knobs.Knobs`: `conv_algo`,
-            `precision`, `optimizer`, …
+        options: those of `autofit estimate`, with `_` for `-`, and the knobs, the fields of
+            `workers.knobs.Knobs` (`conv_algo`, `precision`, `optimizer`, …). Among them are
+            gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all of
+                NVIDIA's architectures there.
+            mode: `train`, `infer` or `generate`, instead of the workload's own.
+            worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
+            parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N` or `fsdp:N,tp:M` for one of so many ranks,
+                `batch_size` being one rank's.
+            rank: which of them.
+            assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
+            allow_long: samples may be longer than the model was made for.
 
     Raises:
         UsageError: an option is wrong, or a card, a knob or such a batch size does not exist.

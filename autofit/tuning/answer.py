@@ -76,6 +76,7 @@ def answer(
         lengths=_lengths(settings, predicted, best),
         batch_kinds=kinds,
         num_ranks=settings.setup.num_ranks,
+        parallel=str(settings.setup.parallel) if settings.setup.parallel else "",
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
@@ -159,12 +160,18 @@ def _kinds(
 
 
 def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
-    if not settings.setup.parallel:
+    parallel = settings.setup.parallel
+    if not parallel:
         return ()
+    defaults = (
+        f"{parallel}, with PyTorch's defaults"
+        if parallel.shards
+        else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
+        "memory of its buckets"
+    )
     return (
-        f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
-        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. Nothing "
-        "was measured, as a trial here would run one rank alone",
+        f"one of {parallel.num_ranks} ranks is predicted, {defaults}. Nothing was measured, as a trial here "
+        "would run one rank alone",
     )
 
 

@@ -56,8 +56,9 @@ def _identity(
 
     The trace stands for the code that the workload's own file imports.
     """
-    share = settings.setup.nonzero_share
+    share, parallel = settings.setup.nonzero_share, settings.setup.parallel
     return {
+        **({"parallel": str(parallel), "rank": settings.setup.rank} if parallel.shards else {}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         **({"observations_sha256": observations} if observations else {}),
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
