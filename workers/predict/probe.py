@@ -40,6 +40,7 @@ from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
 from workers.predict.recording.tensor_list import TensorList
 from workers.predict.values.decisions import Decisions, begin
+from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from workers.setup import DDP, GENERATE
@@ -83,7 +84,9 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     _begin_program()
     if spec.workload.kind == "library":
         dynamo.install()  # torchvision, and so transformers, else import the compiler
-    return _outcome(trace_workload(resolve(spec.workload), spec), spec)
+    with importing():
+        workload = resolve(spec.workload)
+    return _outcome(trace_workload(workload, spec), spec)
 
 
 def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
@@ -156,7 +159,8 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
     _install(spec)
-    setting.import_libraries(spec.knobs)
+    with importing():
+        setting.import_libraries(spec.knobs)
     device_kind = "cpu" if spec.is_for_host else "cuda"
     algorithm = setting.algorithm_on(spec.knobs, device_kind)
     log = CallLog() if spec.with_calls else None
@@ -288,7 +292,8 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
 def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
     """The model under its knobs, on the device."""
     shards = spec.setup.parallel.shards
-    with fake_device.parameters_diverted(mode):
+    # Most of it is what libraries import by the way, none of which is garbage.
+    with without_collections(), fake_device.parameters_diverted(mode):
         model = setting.converted_model(workload.build_model(), spec.knobs)
         if not shards or spec.is_for_host:
             fake_device.move_to_device(mode, model, then=quantize)
