@@ -53,6 +53,7 @@ _OF = (
 )
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _OF}
 _NINTH = 0.9
+_HAVE_HIGH_ENDS = frozenset({"reserved peak", "reserved after long steps"})  # of what a card must hold
 _remembered: dict[str, list[Trace]] = {}
 
 
@@ -108,11 +109,19 @@ def _said_by_others(run: Traced) -> Answer:
 
 
 def _of_one_trace(run: Traced) -> Answer:
+    from autofit.predict.confidence import classify, shipped_residuals
     from tests.bench.language.runs import QUANTITIES, Seen
 
-    seen = Seen(run.trace(), run.architecture)
+    trace = run.trace()
+    seen = Seen(trace, run.architecture)
+    predicted = {name: QUANTITIES[name](seen) for name in run.measured}
     return Answer(
-        predicted={name: QUANTITIES[name](seen) for name in run.measured}, fits=seen.fits(run.usable_bytes)
+        predicted=predicted,
+        safe={
+            name: shipped_residuals().of(classify(trace), run.architecture).high_end(predicted[name])
+            for name in _HAVE_HIGH_ENDS.intersection(predicted)
+        },
+        fits=seen.fits(run.usable_bytes),
     )
 
 

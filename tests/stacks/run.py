@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 from autofit import paths  # noqa: E402
 
 _MOST_APART = 0.01
-_KNOBS = (
-    "--seq-len 512 --base bf16 --precision amp-bf16 --checkpointing blocks --clip-grad-norm 1 "
+_LORA = (
+    "--base bf16 --precision amp-bf16 --checkpointing blocks --clip-grad-norm 1 "
     "--adapter lora:r=16,targets=q_proj,v_proj"
 )
 # An open range of torch would bring the newest build for CUDA, gigabytes larger.
@@ -90,20 +90,21 @@ def _of_torchtune(kind: str, **others: str) -> Script:
 
 
 _TEXT_TO_IMAGE = ("--pretrained_model_name_or_path=stable-diffusion", "--train_data_dir=captioned")
-# TRL's losses are computed in chunks, or of log probabilities: no knob says so.
+# Losses of TRL are made of log probabilities, by a head of its own: a workload brings that. The other scripts
+# have models or samples that no knob makes.
 STACKS = {
     "trainer": Stack(
         ("transformers", "peft", "accelerate"),
         (
-            Script("trainer_lora.py", knobs=_KNOBS, batch_size=8),
+            Script("trainer_lora.py", knobs=f"--seq-len 512 {_LORA}", batch_size=8),
             Script("trainer_evaluates.py", phases=("evaluation", "checkpoint"), peak_phase="evaluation"),
         ),
     ),
     "trl": Stack(
         ("trl", "peft"),
         (
-            Script("trl_sft.py"),
-            Script("trl_dpo.py"),
+            Script("trl_sft.py", knobs=_LORA, model=f"{HERE / 'trl_model.py'}:sft"),
+            Script("trl_dpo.py", knobs=_LORA, model=f"{HERE / 'trl_model.py'}:dpo"),
             Script("trl_reward.py"),
             Script("trl_grpo.py", phases=("generation",)),
         ),
