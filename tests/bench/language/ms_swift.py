@@ -3,7 +3,7 @@
 Source: modelscope/ms-swift, `docs/source_en/LLM/Benchmark.md` at cdb169b7, Apache-2.0;
 `scripts/benchmark/test_memory_time/run_single.py` at 97e4d198, and `scripts/benchmark/config/tuner.json` at
 c23b853c for the table of tuners. PyTorch 2.1.1, transformers 4.36, FlashAttention 2.3.4; the peak is
-`max_memory_reserved()` at the end.
+`max_memory_reserved()` at the end. Means kept their input then (see `old_pytorch`).
 
 What ran, by the source of those releases:
 - Trainer in bfloat16: weights in bfloat16, the model under autocast, its outputs handed out in float32 by
@@ -40,6 +40,7 @@ from torch import nn
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
+from tests.bench.language.old_pytorch import keep_inputs_of_means
 from tests.bench.language.runs import Run, Table, UnlikeLengths
 from tests.bench.language.unlike_lengths import TRACED_LENGTHS, Texts
 from workers.errors import UnsupportedError
@@ -281,6 +282,7 @@ def _build(name: str, *, attends_by_flash: bool, checkpointed: bool, method: str
     for module in made.modules():
         if type(module).__name__ == "QWenModel":
             module.get_head_mask = _no_head_mask
+    keep_inputs_of_means(made, of="RMSNorm")
     made.enable_input_require_grads()
     if checkpointed:
         made.gradient_checkpointing_enable()
