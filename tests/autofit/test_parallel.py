@@ -1,4 +1,4 @@
-"""`--parallel ddp:N`: the answer is one rank's, with its buckets and NCCL's memory."""
+"""`--parallel`: the answer is one rank's, with its buckets or shards and NCCL's memory."""
 
 from __future__ import annotations
 
