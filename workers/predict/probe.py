@@ -240,7 +240,14 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
-        notes=(*decisions.notes, *mode.notes, *asking.notes(), *triton.notes(), *_left_out(workload)),
+        notes=(
+            *sharding.notes(model, spec.setup.parallel, spec.knobs.precision),
+            *decisions.notes,
+            *mode.notes,
+            *asking.notes(),
+            *triton.notes(),
+            *_left_out(workload),
+        ),
     )
     return trace if generation is None else generation.completed(trace)
 
