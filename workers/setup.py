@@ -63,6 +63,10 @@ class Parallel:
         """Whether there is more than one rank."""
         return bool(self.degrees)
 
+    def __str__(self) -> str:
+        """As `parse` reads it; `ddp:1` for a process by itself."""
+        return ",".join(f"{kind}:{degree}" for kind, degree in self.degrees) or f"{DDP}:1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -72,7 +76,7 @@ class Setup:
         mode: `train`, `infer`, `generate`, or None for the workload's own.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
-        parallel: with more than one rank, one of them is predicted.
+        parallel: with more than one rank, one of them is predicted, or all are measured together.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.

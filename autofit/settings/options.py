@@ -249,8 +249,8 @@ _VARIED = (
         name="parallel",
         field=_SETUP + "parallel",
         read=lambda value: Parallel.parse(str(value)),
-        help=f"Predict one of N ranks of {PARALLEL_KINDS['ddp']}, with its buckets and NCCL. The batch "
-        "size is that of one rank.",
+        help=f"Train on N ranks of {PARALLEL_KINDS['ddp']}: one is predicted, with its buckets and NCCL; "
+        "where trials are measured, all run together on one machine. The batch size is that of one rank.",
         metavar="ddp:N",
     ),
     Option(

@@ -132,8 +132,6 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.parallel:
-            self._require_prediction()
         if self.knobs.global_batch is not None and self.setup.parallel:
             raise UsageError(
                 "--global-batch counts the samples of one process and cannot be combined with --parallel: "
@@ -202,19 +200,6 @@ class TuneSettings:
             else "--global-batch" if self.knobs.global_batch is not None
             else None
         )  # fmt: skip
-
-    def _require_prediction(self) -> None:
-        """Refuses what measures, since a trial runs one rank, without its peers."""
-        wants = (
-            "--device cpu" if self.device == "cpu"
-            else "--probe measure" if self.probe == "measure"
-            else "--objective throughput" if self.objective is Objective.THROUGHPUT
-            else None
-        )  # fmt: skip
-        if wants is not None:
-            raise UsageError(
-                f"--parallel is predicted only and cannot be combined with {wants}: drop one of them"
-            )
 
     @property
     def may_compile(self) -> bool:

@@ -361,7 +361,7 @@ def _answer(
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
         advice=_advice(settings, predicted, frontier, emit),
-        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings)),
+        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings, target)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -531,10 +531,14 @@ def _identity(
 
 
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
-    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study."""
+    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study.
+
+    Ranks share the cores.
+    """
     if target.probe is not Probe.CPU:
         return None
-    return settings.num_threads or len(os.sched_getaffinity(0))
+    num_ranks = settings.setup.num_ranks
+    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
 def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
@@ -551,13 +555,19 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
     )
 
 
-def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
-    if not settings.setup.parallel:
+def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
+    parallel = settings.setup.parallel
+    if not parallel:
         return ()
+    if target.probe is not None:
+        return (
+            f"each trial ran {parallel.num_ranks} ranks together on one machine; a size is that of the rank "
+            "with the largest peak",
+        )
     return (
-        f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
-        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. Nothing "
-        "was measured, as a trial here would run one rank alone",
+        f"one of {parallel.num_ranks} ranks is predicted, with the defaults of "
+        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. "
+        "--probe measure runs all ranks, where a machine has a GPU for each",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from workers.apply import process_state, setting
+from workers.apply import process_state, ranks, setting
 from workers.apply.compiling import what_was_compiled
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
@@ -147,13 +147,18 @@ class Trial:
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)
-        self._model = setting.placed_model(model, spec.knobs, device).train(training)
+        model = setting.placed_model(model, spec.knobs, device).train(training)
         if rewriting is not None:
-            rewriting.follow(self._model)
+            rewriting.follow(model)
+        self._model = model
+        if spec.setup.parallel:
+            rank = ranks.join(spec, device)
+            self._model = ranks.wrapped(model, spec, training=training)
+            seed(spec.seed + rank)  # each has batches of its own
         self._optimizer: Optimizers | None = None
         if training:
             make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
-            self._optimizer = make(workload, self._model, spec.knobs.optimizer_impl)
+            self._optimizer = make(workload, model, spec.knobs.optimizer_impl)
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.

@@ -46,7 +46,7 @@ def script_lines(
 
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
-        num_ranks: the processes that train together, one on each GPU.
+        num_ranks: the processes that train together, on CUDA one on each GPU.
     """
     yield from _lines_of("allocator", knobs)  # before PyTorch is imported
     yield from _conv_lines(knobs, device_kind)
@@ -67,7 +67,8 @@ def script_lines(
     if knobs.compile:
         yield "model = torch.compile(model)  # once it is on its device"
     if num_ranks > 1:
-        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {num_ranks} ranks"
+        where = "on its GPU, of" if device_kind == "cuda" else "one of"
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {where} {num_ranks} ranks"
     if training:
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":
