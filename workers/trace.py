@@ -25,6 +25,7 @@ _MOST_CHARACTERS = 4096  # of a name or a line, as of a path
 _MOST_LINES = 4_000_000  # of all stacks together
 _MOST_MARKS = 10_000
 _MOST_DIMENSIONS = 64  # of a tensor, as in PyTorch
+_MOST_STREAMS = 256  # PyTorch has 32 of each priority on a device, beside the default one
 FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
 
 
@@ -137,6 +138,10 @@ class Allocation:
             `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
         counted_shape: of the tensor that the operator counts in 32 bits, where that is not the one that it
             returns (`workers.predict.recording.counted`); empty for most.
+        stream: the CUDA stream that was current, which the allocator keeps the block for; 0 is the default
+            one, the others are numbered by the recorder.
+        stream_uses: the other streams that `Tensor.record_stream` named while it lived. After its free the
+            block is handed out again only when each has done what it was given until then.
     """
 
     num_bytes: int
@@ -153,6 +158,8 @@ class Allocation:
     stack: tuple[str, ...] = ()
     name: str = ""
     counted_shape: tuple[int, ...] = ()
+    stream: int = 0
+    stream_uses: tuple[int, ...] = ()
 
 
 class Role(StrEnum):
@@ -281,6 +288,25 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostWait:
+    """The host waited until a stream had done what it was given.
+
+    Only what waits for `Allocation.stream_uses` depends on it. `Tensor.item`, `Stream.synchronize` and
+    `torch.cuda.synchronize` wait for all of it, `Event.synchronize` for what came before the event. Where
+    the stream itself had waited for others, their work is done too: each has a wait of its own.
+
+    Attributes:
+        position: so many events come before it.
+        stream: None for all of them.
+        up_to: what was issued before this many events is done; at most `position`.
+    """
+
+    position: int
+    stream: int | None
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
     """Passes that follow the end of a trace's events and do as its last one did.
 
@@ -317,6 +343,7 @@ class Trace:
         sample: of a workload that makes samples of any size, theirs.
         notes: what else its reader has to know of how it was made, in sentences.
         repetition: of a generation, the passes that were not traced, one for each further token.
+        host_waits: in the order of their positions.
     """
 
     workload: str
@@ -337,6 +364,7 @@ class Trace:
     sample: SampleSize | None = None
     notes: tuple[str, ...] = ()
     repetition: Repetition | None = None
+    host_waits: tuple[HostWait, ...] = ()
 
     @property
     def convolves(self) -> bool:
@@ -372,6 +400,11 @@ class Trace:
         stacked = [stacks.index(a.stack) for a in self.allocations]
         named = [(number, strings.index(a.name)) for number, a in enumerate(self.allocations) if a.name]
         counted = [(number, a.counted_shape) for number, a in enumerate(self.allocations) if a.counted_shape]
+        streams = [
+            (number, a.stream, a.stream_uses)
+            for number, a in enumerate(self.allocations)
+            if a.stream or a.stream_uses
+        ]
         calls = [
             [
                 c.position,
@@ -398,42 +431,37 @@ class Trace:
             "events": self.events,
             "marks": [[m.position, m.name] for m in self.marks],
         }
-        if self.batch_kind is not None:
-            document["batch_kind"] = self.batch_kind
-        if self.num_ranks > 1:
-            document["num_ranks"] = self.num_ranks
-        if self.tensors:
-            document["tensors"] = [dataclasses.asdict(tensor) for tensor in self.tensors]
-        if self.layers:
-            document["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
-        if any(stacked):
-            document |= {"stacks": stacks.rows, "stacked": stacked}
-        if named:
-            document["named"] = named
-        if counted:
-            document["counted"] = counted
-        if calls:
-            document["calls"] = calls
-        if self.assumptions:
-            document["assumptions"] = [dataclasses.asdict(each) for each in self.assumptions]
-        if self.sample is not None:
-            document["sample"] = dataclasses.asdict(self.sample)
-        if self.notes:
-            document["notes"] = self.notes
-        if self.repetition is not None:
-            document["repetition"] = dataclasses.asdict(self.repetition)
-        return document
+        written_if_any: dict[str, Any] = {
+            "batch_kind": self.batch_kind,
+            "num_ranks": self.num_ranks if self.num_ranks > 1 else None,
+            "tensors": list(map(dataclasses.asdict, self.tensors)),
+            "layers": list(map(dataclasses.asdict, self.layers)),
+            "stacks": stacks.rows,
+            "stacked": stacked if any(stacked) else None,
+            "named": named,
+            "counted": counted,
+            "streams": streams,
+            "host_waits": [[w.position, w.stream, w.up_to] for w in self.host_waits],
+            "calls": calls,
+            "assumptions": list(map(dataclasses.asdict, self.assumptions)),
+            "sample": None if self.sample is None else dataclasses.asdict(self.sample),
+            "notes": self.notes,
+            "repetition": None if self.repetition is None else dataclasses.asdict(self.repetition),
+        }
+        return document | {name: value for name, value in written_if_any.items() if value}
 
     def until(self, mark: str) -> Self:
         """The same up to the last mark of that name, if there is one; what is alive there is never freed."""
         named = (each.position for each in self.marks if each.name == mark)
         position = max(named, default=len(self.events))
         marks = tuple(each for each in self.marks if each.position <= position)
+        waits = tuple(each for each in self.host_waits if each.position <= position)
         cut = self.repetition is not None and position < len(self.events)
         return dataclasses.replace(
             self,
             events=self.events[:position],
             marks=marks,
+            host_waits=waits,
             repetition=None if cut else self.repetition,
         )
 
@@ -471,16 +499,23 @@ class Trace:
             allocations[number] = dataclasses.replace(allocations[number], name=strings[name])
         for number, shape in data.get("counted", ()):
             allocations[number] = dataclasses.replace(allocations[number], counted_shape=_shape(shape))
+        for number, stream, uses in data.get("streams", ()):
+            own, *others = map(_stream, (stream, *uses))
+            allocations[number] = dataclasses.replace(
+                allocations[number], stream=own, stream_uses=tuple(others)
+            )
         marks = [{"position": position, "name": name} for position, name in data["marks"]]
         if len(marks) > _MOST_MARKS:
             raise ValueError(f"it has more than {_MOST_MARKS} marks")
-        read = {"allocations": (), "calls": (), "events": (), "marks": marks, "versions": data["versions"]}
+        rows_elsewhere = dict.fromkeys(("allocations", "calls", "events", "host_waits"), ())
+        read = {**rows_elsewhere, "marks": marks, "versions": data["versions"]}
         return dataclasses.replace(
             from_plain(cls, {**data, **read}),
             knobs=Knobs(**data["knobs"]),  # of another version's knobs the meaning is not known
             allocations=tuple(allocations),
             events=_integers(data["events"]),
             calls=tuple(_call(row, strings) for row in data.get("calls", ())),
+            host_waits=tuple(map(_host_wait, data.get("host_waits", ()))),
         )
 
 
@@ -538,6 +573,21 @@ def _shape(values: Iterable[Any]) -> tuple[int, ...]:
     if len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
     return shape
+
+
+def _stream(number: Any) -> int:
+    (stream,) = _integers([number])
+    if not 0 <= stream < _MOST_STREAMS:
+        raise ValueError(f"a stream is not numbered from 0 to {_MOST_STREAMS - 1}")
+    return stream
+
+
+def _host_wait(row: list[Any]) -> HostWait:
+    position, stream, up_to = row
+    position, up_to = _integers((position, up_to))
+    if not 0 <= up_to <= position:
+        raise ValueError("a host waits for what comes after its wait")
+    return HostWait(position=position, stream=None if stream is None else _stream(stream), up_to=up_to)
 
 
 def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[Any]:

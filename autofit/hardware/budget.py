@@ -16,7 +16,7 @@ from typing import NamedTuple
 from autofit.errors import BudgetError
 from autofit.hardware.context import ContextInterval, context_interval
 from autofit.hardware.gpus import Gpu
-from autofit.hardware.nccl import communicator_interval
+from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
 from workers.architecture import Architecture, Vendor
 
@@ -141,7 +141,7 @@ def assumed_context(
     said = _assumption(names.context, context, name)
     if num_ranks == 1:
         return context, (said,)
-    nccl = communicator_interval(num_ranks)
+    nccl = communicators_interval((num_ranks,), architecture)
     whole = ContextInterval(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,

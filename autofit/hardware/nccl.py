@@ -1,17 +1,33 @@
-"""The card memory that NCCL holds outside PyTorch's allocator, for a rank that reduces gradients.
+"""The card memory that NCCL holds outside PyTorch's allocator, for a rank that trains with others.
 
-A communicator has channels; each channel a buffer for each of its connections in each protocol:
-4 MiB (`NCCL_BUFFSIZE`) for Simple, and what makes some 10 MiB with those of LL and LL128 (allocations of
-10,485,760 bytes in https://github.com/NVIDIA/nccl/issues/1685). How many channels there are follows from
-the links between the cards, which no prediction knows: two to four over PCIe, 24 over the NVLinks of an
-A100. Rings and trees have a few connections each, however many ranks there are
-(https://github.com/NVIDIA/nccl/issues/986). RCCL, NCCL on AMD's cards, is the same code; 627 to 652 MiB a
-communicator were seen on LUMI's MI250X cards, whatever the number of ranks. Not measured by us.
+Every process group that runs a collective has a communicator with memory of its own, unless it is split
+from another and shares that one's (`split_share`, an option that is off:
+https://github.com/pytorch/pytorch/pull/130877). One took 1.6 GB where three and more took 6
+(https://github.com/NVIDIA/nccl/issues/864). A communicator has
+
+- channels, two to four over PCIe, 24 over the NVLinks of an A100: it follows from the links between the
+  cards, which no prediction knows;
+- for each channel and each neighbour in its ring and tree 12 MiB, in pages of 2 MiB: buffers of 4 MiB for the
+  protocol Simple (`NCCL_BUFFSIZE`), 4.7 for LL128 and 0.5 for LL (`p2pSendSetup` and `p2pRecvSetup` of
+  src/transport/p2p.cc; 10,485,760 and 2,097,152 bytes in https://github.com/NVIDIA/nccl/issues/1685).
+  Neighbours are few, however many ranks there are (https://github.com/NVIDIA/nccl/issues/986);
+- where switches add up (NVLink SHARP: NVSwitch from Hopper on), once a collective goes that way,
+  2 × channels × 8 chunks for each card of the NVLink domain (`ncclNvlsBufferSetup` of
+  src/transport/nvls.cc, 2.27 to 2.30).
+
+Not counted, as nothing is known of it before it runs: what all-to-all and point-to-point connect beside
+that (3.3 GB on eight H100s, issue 1685), buffers that a program registers, symmetric memory and NVSHMEM.
+RCCL, NCCL on AMD's cards, is the same code; 627 to 652 MiB a communicator were seen on LUMI's MI250X cards,
+whatever the number of ranks. Not measured by us.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from autofit.hardware.context import ContextInterval
+from workers.architecture import Architecture, Vendor
 
 _MIB = 1024**2
 
@@ -22,13 +38,54 @@ _LIKELY_OF_TWO_MIB, _LIKELY_MIB = 544, 688
 # "about 1.6GB" for the first communicator: https://github.com/NVIDIA/nccl/issues/864
 _HIGH_MIB = 1638
 
+# For each card of the NVLink domain, of which there are so many at most. On Hopper 16 channels with chunks of
+# 128 KiB; on Blackwell 24 in one domain, which holds up to 32 (`NCCL_MAX_NVLS_ARITY`), and between servers of
+# eight cards chunks of 256 KiB.
+_NVLS_OF_HOPPER = ((32, 8),)
+_NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
-def communicator_interval(num_ranks: int) -> ContextInterval:
-    """What NCCL's memory comes to on each of so many ranks, 2 or more, with one communicator."""
+
+def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
+    """What NCCL's memory comes to on each of so many ranks, 2 or more, with one communicator.
+
+    Args:
+        architecture: of the cards; None where it is not known, which counts nothing for NVLink SHARP.
+    """
     likely = _LIKELY_OF_TWO_MIB if num_ranks == 2 else _LIKELY_MIB
     return ContextInterval(
         low_bytes=_LOW_MIB * _MIB,
         likely_bytes=likely * _MIB,
-        high_bytes=_HIGH_MIB * _MIB,
+        high_bytes=(_HIGH_MIB + _nvls_mib(num_ranks, architecture)) * _MIB,
         basis="as others saw it, the likely on A100s with NVLink; the links of the cards decide",
     )
+
+
+def communicators_interval(degrees: Sequence[int], architecture: str | None = None) -> ContextInterval:
+    """The same for the communicators of a mesh of ranks, one for each dimension.
+
+    A dimension that all ranks are in has the default process group's (`_init_one_process_group` of
+    torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
+    have two. Of several dimensions, the low end has all share the memory of one, and the high end one more,
+    the default group's, which has its own as soon as it is used, as for a barrier.
+
+    Args:
+        degrees: how many ranks each dimension has, 2 or more.
+        architecture: as for one communicator.
+    """
+    parts = [communicator_interval(degree, architecture) for degree in degrees]
+    spare = [communicator_interval(math.prod(degrees), architecture)] if len(parts) > 1 else []
+    return ContextInterval(
+        low_bytes=max(part.low_bytes for part in parts),
+        likely_bytes=sum(part.likely_bytes for part in parts),
+        high_bytes=sum(part.high_bytes for part in (*parts, *spare)),
+        basis=parts[0].basis if len(parts) == 1 else f"{len(parts)} communicators, each {parts[0].basis}",
+    )
+
+
+def _nvls_mib(num_ranks: int, architecture: str | None) -> int:
+    """The most that NVLink SHARP may take, which only cards that are sold with NVSwitch have."""
+    card = None if architecture is None else Architecture.of(architecture)
+    if card is None or card.vendor is not Vendor.NVIDIA or not 90 <= card.capability < 120:
+        return 0
+    forms = _NVLS_OF_HOPPER if card.capability < 100 else _NVLS_OF_BLACKWELL
+    return max(mib * min(num_ranks, most_cards) for mib, most_cards in forms)

@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable
 
-from workers.allocator import AllocatorSettings, live_peak_bytes, replay
+from workers.allocator import AllocatorSettings, Streams, lags, live_peak_bytes, replay
 
 MIB = 1 << 20
 NUM_ROUNDS = 15
@@ -104,6 +104,8 @@ def main() -> None:
     stream = training_stream()
     events, sizes = stream.events, stream.sizes
     reserved_bytes = replay(events, sizes).peak_reserved_bytes
+    of_requests = dict.fromkeys(range(0, len(sizes), 3), 1)
+    used = Streams(of_requests=of_requests, uses=dict.fromkeys(of_requests, (0,)))
     runs: dict[str, Callable[[], object]] = {
         "baseline: sum of live bytes": lambda: sum_live_bytes(events, sizes),
         "live_peak_bytes": lambda: live_peak_bytes(events, sizes),
@@ -111,6 +113,11 @@ def main() -> None:
         "replay, expandable segments": lambda: replay(
             events, sizes, settings=AllocatorSettings(expandable_segments=True)
         ),
+        "replay, a third on another stream": lambda: replay(
+            events, sizes, streams=Streams(of_requests=of_requests)
+        ),
+        "the same, used by the first": lambda: replay(events, sizes, streams=used),
+        "the same, on a device that lags": lambda: replay(events, sizes, streams=used, clock=lags),
     }
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -15,6 +15,7 @@ from workers.trace import (
     Category,
     Convolution,
     ConvPass,
+    HostWait,
     ListedLayer,
     Mark,
     Scratch,
@@ -64,8 +65,10 @@ TRACE = Trace(
         Allocation(num_bytes=7, category=Category.WORKSPACE, correction="cublas"),
         Allocation(num_bytes=4, category=Category.OTHER, span_bytes=(3, 8)),
         Allocation(num_bytes=4, category=Category.ACTIVATION, counted_shape=(4, 3, 8, 9)),
+        Allocation(num_bytes=8, category=Category.OTHER, stream=2, stream_uses=(0, 1)),
     ),
     events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
+    host_waits=(HostWait(position=5, stream=2, up_to=3), HostWait(position=6, stream=None, up_to=6)),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
     versions={"torch": "2.13.0"},
     layers=(
@@ -122,6 +125,7 @@ def test_the_encoding_is_the_same_every_time_and_so_is_the_digest():
         {"marks": ()},
         {"calls": ()},
         {"layers": ()},
+        {"host_waits": ()},
         {
             "allocations": (
                 dataclasses.replace(TRACE.allocations[0], module="layers.1"),
@@ -162,6 +166,12 @@ def test_what_is_no_document_is_refused(text):
         {"knobs": {"colour": "red"}},
         {"marks": [[1]]},
         {"events": 7},
+        {"streams": [[0, -1, []]]},
+        {"streams": [[0, 1, [True]]]},
+        {"streams": [[99, 1, []]]},
+        {"host_waits": [[1, 0]]},
+        {"host_waits": [[1, 0, 2]]},
+        {"host_waits": [[1, "0", 1]]},
     ],
 )
 def test_a_malformed_trace_is_refused(damage):
@@ -174,3 +184,15 @@ def test_a_trace_that_lacks_a_part_is_refused(field):
     incomplete = {key: value for key, value in document().items() if key != field}
     with pytest.raises(ValueError, match=f"malformed.*{field}"):
         Trace.from_json(json.dumps(incomplete))
+
+
+def test_a_trace_on_the_default_stream_alone_says_nothing_of_streams():
+    alone = dataclasses.replace(TRACE, allocations=TRACE.allocations[:-1], host_waits=())
+    written = json.loads(alone.to_json())
+    assert "streams" not in written
+    assert "host_waits" not in written
+
+
+def test_a_trace_that_is_cut_keeps_the_waits_up_to_there():
+    marked = dataclasses.replace(TRACE, marks=(Mark(position=5, name="step 1 output"),))
+    assert marked.until("step 1 output").host_waits == TRACE.host_waits[:1]

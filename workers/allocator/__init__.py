@@ -1,17 +1,21 @@
 """A model of PyTorch's CUDA caching allocator, in Python alone.
 
 `settings` says what PYTORCH_ALLOC_CONF may change, `pools` holds the rules, `expandable` those of
-segments that grow, `addresses` where segments lie; `caching` is the allocator with its statistics,
-`replay` runs a stream of events through it, fast, and `history` tells all that it does on the way.
+segments that grow, `pending` those of blocks that other streams use, `addresses` where segments lie;
+`streams` is what requests have to do with streams, `caching` the allocator with its statistics, `replay`
+runs events through it, fast, and `history` tells all that it does on the way.
 """
 
 from workers.allocator.caching import CachingAllocator, Segment, SegmentBlock
 from workers.allocator.history import Action, History, given_blocks, record_history
+from workers.allocator.pending import EventClock, StreamEvent, keeps_up, lags
 from workers.allocator.pools import ActionKind, AllocatorOutOfMemory, Block
 from workers.allocator.replay import Choice, Choices, Replay, live_peak_bytes, peak_of_blocks, replay
 from workers.allocator.settings import AllocatorSettings
+from workers.allocator.streams import ONE_STREAM, Streams
 
 __all__ = [
+    "ONE_STREAM",
     "Action",
     "ActionKind",
     "AllocatorOutOfMemory",
@@ -20,11 +24,16 @@ __all__ = [
     "CachingAllocator",
     "Choice",
     "Choices",
+    "EventClock",
     "History",
     "Replay",
     "Segment",
     "SegmentBlock",
+    "StreamEvent",
+    "Streams",
     "given_blocks",
+    "keeps_up",
+    "lags",
     "live_peak_bytes",
     "peak_of_blocks",
     "record_history",

@@ -6,17 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workers.allocator.expandable import ExpandableBlockPools
-from workers.allocator.pools import ALLOCATED, UNMAPPED, Block, BlockPools, SegmentWatcher
+from workers.allocator.pending import EventClock, PendingFrees, keeps_up
+from workers.allocator.pools import ALLOCATED, PENDING, UNMAPPED, Block, BlockPools, Watcher
 from workers.allocator.settings import DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBlock:
-    """A block of a snapshot; `offset` is its distance in bytes from the segment's start."""
+    """A block of a snapshot.
+
+    Attributes:
+        offset: its distance in bytes from the segment's start.
+        is_pending: it was freed and waits for other streams.
+    """
 
     offset: int
     size: int
     is_allocated: bool
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +42,28 @@ class Segment:
     blocks: tuple[SegmentBlock, ...]
 
 
-def make_pools(settings: AllocatorSettings, *, limit_bytes: int | None) -> BlockPools:
+def make_pools(
+    settings: AllocatorSettings, *, limit_bytes: int | None, clock: EventClock = keeps_up
+) -> BlockPools:
     """The pools for these settings; `limit_bytes` bounds what they reserve."""
     kind = ExpandableBlockPools if settings.expandable_segments else BlockPools
-    return kind(settings, limit_bytes=limit_bytes)
+    pools = kind(settings, limit_bytes=limit_bytes)
+    pools.pending.clock = clock
+    return pools
 
 
 class CachingAllocator:
     """A model of PyTorch's CUDA caching allocator on one device.
 
     `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
-    device's memory: at it, cached memory is released before a request fails. `watcher` is told of
-    every change of the segments.
+    device's memory: at it, cached memory is released before a request fails. `clock` says when the events of
+    blocks that other streams use are over. `watcher` is told of every change of the segments and of every
+    block that comes back.
 
     Attributes:
         allocated_bytes, peak_allocated_bytes: sum of the blocks handed out, which is what
-            `torch.cuda.memory_allocated` and `max_memory_allocated` report.
+            `torch.cuda.memory_allocated` and `max_memory_allocated` report; a block that was freed does not
+            count, even where it waits for other streams.
     """
 
     def __init__(
@@ -58,12 +71,13 @@ class CachingAllocator:
         settings: AllocatorSettings = DEFAULT_SETTINGS,
         *,
         limit_bytes: int | None = None,
-        watcher: SegmentWatcher | None = None,
+        clock: EventClock = keeps_up,
+        watcher: Watcher | None = None,
     ) -> None:
         self.settings = settings
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
-        self._pools = make_pools(settings, limit_bytes=limit_bytes)
+        self._pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
         self._pools.watcher = watcher
 
     @property
@@ -74,6 +88,11 @@ class CachingAllocator:
     @property
     def peak_reserved_bytes(self) -> int:
         return self._pools.peak_reserved_bytes
+
+    @property
+    def active_bytes(self) -> int:
+        """Sum of the blocks that are allocated or wait for other streams, as PyTorch's statistics call it."""
+        return self._pools.active_bytes
 
     @property
     def num_alloc_retries(self) -> int:
@@ -95,19 +114,35 @@ class CachingAllocator:
             raise ValueError(f"a request of {num_bytes} bytes makes no block: skip it")
         size = self.settings.round_size(num_bytes)
         pool = self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
-        block = self._pools.take(size, pool)
+        block = self._pools.take_after_events(size, pool)
         self.allocated_bytes += block.size
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
     def free(self, block: Block) -> None:
-        """Frees an allocation; raises `ValueError` if it was freed before."""
+        """Frees an allocation; raises `ValueError` if it was freed before.
+
+        It can be handed out again once the streams that were recorded for it are done.
+        """
         size = block.size  # merging changes it
-        self._pools.give(block)
+        self._pools.free(block)
         self.allocated_bytes -= size
 
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Notes that a stream uses an allocation, as `Tensor.record_stream` does."""
+        self._pools.record_stream(block, stream)
+
+    @property
+    def pending(self) -> PendingFrees[Block]:
+        """What waits for other streams; the host's waits are told to it."""
+        return self._pools.pending
+
     def empty_cache(self) -> int:
-        """Releases what is cached, as `torch.cuda.empty_cache` does; returns the bytes."""
+        """Waits for all streams and releases what is cached, as `torch.cuda.empty_cache` does.
+
+        Returns:
+            The bytes of it.
+        """
         return self._pools.release_cached()
 
     def segments(self) -> tuple[Segment, ...]:
@@ -139,7 +174,10 @@ def _segment(blocks: list[Block]) -> Segment:
         pool="small" if first.pool.is_small else "large",
         blocks=tuple(
             SegmentBlock(
-                offset=block.address - first.address, size=block.size, is_allocated=block.state == ALLOCATED
+                offset=block.address - first.address,
+                size=block.size,
+                is_allocated=block.state == ALLOCATED,
+                is_pending=block.state == PENDING,
             )
             for block in blocks
         ),

@@ -63,7 +63,7 @@ class ExpandableBlockPools(BlockPools):
             start = previous if previous is not None and previous.state == CACHED else unmapped
             room_bytes = 0
             block: Block | None = start
-            while block is not None and block.state != ALLOCATED and room_bytes < size:
+            while block is not None and block.state in (CACHED, UNMAPPED) and room_bytes < size:
                 room_bytes += block.size
                 block = block.next
             if room_bytes >= size:
@@ -91,7 +91,7 @@ class ExpandableBlockPools(BlockPools):
             rest = cut_block(block, mapped_bytes)
             rest.state = UNMAPPED
             insort(block.pool.unmapped, (rest.address, rest))
-        self._count_gained(ActionKind.SEGMENT_MAP, block.address, mapped_bytes)
+        self._count_gained(ActionKind.SEGMENT_MAP, block.address, mapped_bytes, block.pool)
         previous = block.prev
         joins_previous = previous is not None and previous.state == CACHED
         block.state = ALLOCATED
@@ -118,7 +118,7 @@ class ExpandableBlockPools(BlockPools):
         if block.size > end - start:
             rest = cut_block(block, end - start)
             insort(pool.cached, (rest.size, rest.address, rest))
-        self._count_lost(ActionKind.SEGMENT_UNMAP, block.address, block.size)
+        self._count_lost(ActionKind.SEGMENT_UNMAP, block.address, block.size, pool)
         block.state = UNMAPPED
         previous, following = block.prev, block.next
         if previous is not None and previous.state == UNMAPPED:

@@ -1,8 +1,8 @@
 """The rules by which PyTorch's CUDA caching allocator hands out, splits, merges and releases blocks.
 
 Modelled on `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11–2.15, for one device, without private
-pools (CUDA graphs) and without `record_stream`. This is the one implementation of the rules:
-`CachingAllocator` adds statistics to it, `replay` a loop.
+pools (CUDA graphs). This is the one implementation of the rules: `CachingAllocator` adds statistics to it,
+`replay` a loop.
 
 A segment is one piece of device memory, and its blocks tile it:
 
@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from workers.allocator.addresses import AddressSpace
+from workers.allocator.pending import PendingFrees, keeps_up
 from workers.allocator.settings import (
     BLOCK_BYTES,
     SMALL_REQUEST_BYTES,
@@ -32,26 +33,26 @@ from workers.allocator.settings import (
 CACHED = 0
 ALLOCATED = 1
 UNMAPPED = 2  # address space without memory: expandable segments only
+PENDING = 3  # freed, but other streams may still be using it
 
 _UNBOUNDED = sys.maxsize
 
 
 class ActionKind(StrEnum):
-    """What the allocator does, by the names that PyTorch's memory snapshots have for it.
-
-    A free is one action here: PyTorch's second one waits for other streams, and there are none.
-    """
+    """What the allocator does, by the names that PyTorch's memory snapshots have for it."""
 
     ALLOC = "alloc"
-    FREE = "free_completed"
+    FREE_REQUESTED = "free_requested"
+    FREE_COMPLETED = "free_completed"
     SEGMENT_ALLOC = "segment_alloc"
     SEGMENT_FREE = "segment_free"
     SEGMENT_MAP = "segment_map"
     SEGMENT_UNMAP = "segment_unmap"
 
 
-# Is told of every change of the segments: its kind, first address and bytes.
-SegmentWatcher = Callable[[ActionKind, int, int], None]
+# Is told of every change of the segments and of every block that comes back: kind, first address, bytes,
+# and the stream of the pool.
+Watcher = Callable[[ActionKind, int, int, int], None]
 
 
 class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rather than a mistake)
@@ -80,7 +81,7 @@ class Block:
     """A stretch of a segment, and the handle of an allocation; valid until it is freed.
 
     Attributes:
-        state: `ALLOCATED`, `CACHED` or `UNMAPPED`.
+        state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
         prev, next: the neighbours in the segment.
         cached_at: the count of searches when the block was freed last. Garbage collection takes
             the age of whole segments from it; the rest of a split, which has none, is no such.
@@ -157,8 +158,8 @@ class BlockPools:
         num_alloc_retries: how often all that was cached had to be released for a request; the
             failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
         num_ooms: how many requests failed.
-        watcher: is told of the segments, where somebody wants to know; blocks, which come and go
-            a thousand times as often, are told of by who drives the pools.
+        pending: what waits for other streams.
+        watcher: is told of the segments and of blocks that `free` takes back, where somebody wants to know.
     """
 
     is_expandable = False
@@ -174,7 +175,8 @@ class BlockPools:
         self.peak_reserved_bytes = 0
         self.num_alloc_retries = 0
         self.num_ooms = 0
-        self.watcher: SegmentWatcher | None = None
+        self.pending = PendingFrees[Block](keeps_up)
+        self.watcher: Watcher | None = None
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._max_split_bytes = settings.max_split_size_bytes or _UNBOUNDED
         self._rounding_bytes = settings.non_split_rounding_bytes
@@ -182,8 +184,8 @@ class BlockPools:
         self._collects_garbage = limit_bytes is not None and settings.garbage_collection_threshold is not None
 
     @property
-    def allocated_bytes(self) -> int:
-        """Sum of the blocks handed out (counted afresh: not for loops)."""
+    def active_bytes(self) -> int:
+        """Sum of the blocks handed out or pending (counted afresh: not for loops)."""
         cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
         return self.reserved_bytes - cached
 
@@ -262,8 +264,42 @@ class BlockPools:
         block.cached_at = self._num_large_searches
         insort(cached, (block.size, block.address, block))
 
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Notes that a stream uses a block, which means nothing on the block's own (`recordStream`)."""
+        if block.state != ALLOCATED:
+            raise ValueError(f"the block at address {block.address} is not allocated: no stream can use it")
+        if stream != block.pool.stream:
+            self.pending.use(block, stream)
+
+    def take_after_events(self, size: int, pool: Pool) -> Block:
+        """Does as `take`, after blocks came back whose events are over, as each of PyTorch's requests."""
+        self._take_back(self.pending.over())
+        return self.take(size, pool)
+
+    def free(self, block: Block) -> None:
+        """Does as `give`, as soon as the streams that were recorded for the block are done with it."""
+        if block.state == ALLOCATED and self.pending.holds(block):
+            block.state = PENDING
+        else:
+            self._complete(block)
+
+    def _take_back(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.state = ALLOCATED
+            self._complete(block)
+
+    def _complete(self, block: Block) -> None:
+        size = block.size  # merging changes it
+        self.give(block)
+        if self.watcher is not None:
+            self.watcher(ActionKind.FREE_COMPLETED, block.address, size, block.pool.stream)
+
     def release_cached(self) -> int:
-        """Gives every segment back that is cached as a whole; returns their bytes."""
+        """Gives every segment back that is cached as a whole; returns their bytes.
+
+        The host waits for all streams first, so that nothing is pending.
+        """
+        self._take_back(self.pending.all_over())
         before_bytes = self.reserved_bytes
         for pool in self._pools.values():
             self._release_pool(pool)
@@ -277,8 +313,7 @@ class BlockPools:
             block = self._grow(size, pool)
         if block is None:
             self.release_cached()
-            # The pool is not searched again, though in PyTorch blocks that waited for another
-            # stream's events may have come back to it just now.
+            # PyTorch does not search the pool again, though pending blocks have come back to it just now.
             self.num_alloc_retries += 1
             block = self._grow(size, pool)
         if block is None:
@@ -286,21 +321,21 @@ class BlockPools:
             raise AllocatorOutOfMemory(
                 requested_bytes=size,
                 reserved_bytes=self.reserved_bytes,
-                allocated_bytes=self.allocated_bytes,
+                allocated_bytes=self.active_bytes,  # nothing is pending by now
                 limit_bytes=self.limit_bytes,
             )
         return block
 
-    def _count_gained(self, kind: ActionKind, address: int, num_bytes: int) -> None:
+    def _count_gained(self, kind: ActionKind, address: int, num_bytes: int, pool: Pool) -> None:
         self.reserved_bytes += num_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         if self.watcher is not None:
-            self.watcher(kind, address, num_bytes)
+            self.watcher(kind, address, num_bytes, pool.stream)
 
-    def _count_lost(self, kind: ActionKind, address: int, num_bytes: int) -> None:
+    def _count_lost(self, kind: ActionKind, address: int, num_bytes: int, pool: Pool) -> None:
         self.reserved_bytes -= num_bytes
         if self.watcher is not None:
-            self.watcher(kind, address, num_bytes)
+            self.watcher(kind, address, num_bytes, pool.stream)
 
     def _grow(self, size: int, pool: Pool) -> Block | None:
         """Makes a segment for `size`, or returns None where the limit forbids it."""
@@ -308,7 +343,7 @@ class BlockPools:
         if self.reserved_bytes + segment_bytes > self.limit_bytes:
             return None
         block = segment_block(self.addresses.reserve(segment_bytes), segment_bytes, pool, CACHED)
-        self._count_gained(ActionKind.SEGMENT_ALLOC, block.address, segment_bytes)
+        self._count_gained(ActionKind.SEGMENT_ALLOC, block.address, segment_bytes, pool)
         self.fronts[block.address] = block
         return block
 
@@ -316,7 +351,7 @@ class BlockPools:
         """Gives the segment of a whole, cached block back; its entry in the pool is the caller's."""
         del self.fronts[block.address]
         self.addresses.release(block.address, block.size)
-        self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size)
+        self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size, block.pool)
 
     def _release_pool(self, pool: Pool) -> None:
         kept = []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import neg
 from typing import NamedTuple
 
 from workers.allocator.caching import make_pools
-from workers.allocator.pools import AllocatorOutOfMemory, Block, BlockPools
+from workers.allocator.pending import EventClock, keeps_up
+from workers.allocator.pools import AllocatorOutOfMemory, Block, BlockPools, Pool
 from workers.allocator.settings import BLOCK_BYTES, DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
+from workers.allocator.streams import ONE_STREAM, Streams, between_waits
 
 
 class Choice(NamedTuple):
@@ -64,8 +66,10 @@ def replay(
     limit_bytes: int | None = None,
     stop_above_bytes: int | None = None,
     choices: Choices | None = None,
+    streams: Streams = ONE_STREAM,
+    clock: EventClock = keeps_up,
 ) -> Replay:
-    """Replays events through an empty allocator, all on one stream.
+    """Replays events through an empty allocator.
 
     Args:
         events: `i` allocates `sizes[i]` bytes, `~i` frees them (the events of a `Trace`); an
@@ -76,12 +80,15 @@ def replay(
         stop_above_bytes: end the replay at the first request for which more than this is reserved: enough
             where only "does it fit" is asked.
         choices: requests that do with less where their size cannot be had, or that look for a plan.
+        streams: of the requests.
+        clock: of the device, for blocks that other streams use.
 
     Raises:
         ValueError: if the events free what is not allocated.
     """
-    pools = make_pools(settings, limit_bytes=limit_bytes)
-    take, give = pools.take, pools.give
+    pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
+    # What no other stream uses comes back at its free, without a look at events.
+    take, give = (pools.take_after_events, pools.free) if streams.uses else (pools.take, pools.give)
     small, large = pools.pool(is_small=True), pools.pool(is_small=False)
     stop_bytes = sys.maxsize if stop_above_bytes is None else stop_above_bytes
     size_of = {num_bytes: settings.round_size(num_bytes) if num_bytes else 0 for num_bytes in set(sizes)}
@@ -90,18 +97,17 @@ def replay(
     allocated_bytes = peak_bytes = peak_position = 0
     failed_position = None
     position = 0
-    choosing = choices or {}
-    finding = {index: choice for index, choice in choosing.items() if choice.found}
-    chooser = _Chooser(pools, settings)
+    special = _SpecialRequests(pools, settings, choices or {}, streams, take)
+    unusual, finding = special.numbers, special.finding
     # The loop runs ten thousand times per predicted batch size: it keeps the allocated bytes itself
     # and looks at as few attributes as it can.
     try:
-        for position, event in enumerate(events):
+        for position, event in _numbered(events, streams, pools):
             if event >= 0:
                 size = rounded[event]
-                if event in choosing:
-                    block = chooser.take(choosing[event])
-                    rounded[event] = size = 0 if block is None else block.size
+                if unusual and event in unusual:
+                    block = special.take(event, size)
+                    rounded[event] = 0 if block is None else block.size
                 else:
                     block = take(size, small if size <= SMALL_REQUEST_BYTES else large) if size else None
                 if block is not None:
@@ -121,7 +127,7 @@ def replay(
                 elif rounded[~event]:
                     raise ValueError(f"event {position} frees request {~event}, which was not allocated")
                 if finding and ~event in finding:
-                    chooser.run_found(finding[~event])
+                    special.run_found(~event)
     except AllocatorOutOfMemory:
         failed_position = position
     return Replay(
@@ -134,44 +140,86 @@ def replay(
     )
 
 
-class _Chooser:
-    """Takes the first size that can be had, for those that have a choice."""
+def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
+    """The events with their positions; where the host waits, `pools` learn of it on the way."""
+    if not streams.host_waits:
+        return enumerate(events)
+    stretches = between_waits(streams, len(events), pools.pending)
+    return chain.from_iterable(enumerate(events[start:stop], start) for start, stop in stretches)
 
-    def __init__(self, pools: BlockPools, settings: AllocatorSettings) -> None:
+
+class _SpecialRequests:
+    """Those that try some sizes in turn, that are not on the default stream, or that other streams use.
+
+    Attributes:
+        numbers: which they are.
+        finding: those in whose room a plan is found.
+    """
+
+    def __init__(
+        self,
+        pools: BlockPools,
+        settings: AllocatorSettings,
+        choices: Choices,
+        streams: Streams,
+        take: Callable[[int, Pool], Block],
+    ) -> None:
+        self.numbers = choices.keys() | streams.of_requests.keys() | streams.uses.keys()
+        self.finding = {number for number, choice in choices.items() if choice.found}
         self._pools = pools
         self._settings = settings
+        self._choices = choices
+        self._streams = streams
+        self._take = take
         self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
-    def take(self, choice: Choice) -> Block | None:
-        """A block, or None where nothing is asked for; raises as the pools do if the last is refused."""
-        if choice.found:
-            self._refuse(choice.asker, self._pools.obtainable_bytes() + 1)
-        return self._first_of(choice.asker, choice.sizes)
+    def take(self, request: int, size: int) -> Block | None:
+        """A block, or None where nothing is asked for; raises as the pools do if the last is refused.
 
-    def run_found(self, choice: Choice) -> None:
+        Args:
+            size: rounded, of a request without a choice.
+        """
+        choice = self._choices.get(request)
+        if choice is not None:
+            if choice.found:
+                self._refuse(choice.asker, self._pools.obtainable_bytes() + 1)
+            block = self._first_of(request, choice.sizes)
+        else:
+            block = self._take(size, self._pool(request, size)) if size else None
+        if block is not None:
+            for stream in self._streams.uses.get(request, ()):
+                self._pools.record_stream(block, stream)
+        return block
+
+    def run_found(self, request: int) -> None:
         """Runs the plan that was found in the room of a choice.
 
         Its block counts for what is reserved. As an allocation it is left out, because it is no more than
         its room was, beside what a block may be larger than its request.
         """
         self._pools.release_cached()
-        block = self._first_of(choice.asker, choice.found)
+        block = self._first_of(request, self._choices[request].found)
         if block is not None:
             self._pools.give(block)
 
-    def _first_of(self, asker: int, sizes: Sequence[int]) -> Block | None:
+    def _first_of(self, request: int, sizes: Sequence[int]) -> Block | None:
+        asker = self._choices[request].asker
         refused_bytes = self._refused.get(asker, sys.maxsize)
         for asked_bytes in [size for size in sizes if size < refused_bytes] or sizes[-1:]:
             if not asked_bytes:
                 return None
             size = self._settings.round_size(asked_bytes)
             try:
-                return self._pools.take(size, self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES))
+                return self._take(size, self._pool(request, size))
             except AllocatorOutOfMemory:
                 self._refuse(asker, asked_bytes)
                 if asked_bytes == sizes[-1]:
                     raise
         return None
+
+    def _pool(self, request: int, size: int) -> Pool:
+        stream = self._streams.of_requests.get(request, 0)
+        return self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
 
     def _refuse(self, asker: int, size: int) -> None:
         self._refused[asker] = min(size, self._refused.get(asker, sys.maxsize))

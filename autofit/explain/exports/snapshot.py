@@ -17,7 +17,7 @@ from typing import Any
 from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.views.selection import phases_of
 from autofit.explain.views.timeline import history_of
-from workers.allocator import Action, ActionKind, Segment
+from workers.allocator import Action, Segment, SegmentBlock
 from workers.knobs.allocator import allocator_conf
 
 # The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
@@ -43,9 +43,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
     """
     history = history_of(profile, position)
     frames = _Frames(profile)
-    traces: list[list[dict[str, Any]]] = [[]]
-    for action in history.actions:
-        traces[0] += _entries(action, profile, frames)
+    traces = [[_entry(action, profile, frames) for action in history.actions]]
     return {
         "segments": [_segment(each, history.requests, profile, frames) for each in history.segments],
         "device_traces": traces,
@@ -69,13 +67,13 @@ def encode_snapshot(document: dict[str, Any]) -> bytes:
     return pickle.dumps(document, protocol=4)
 
 
-def _entries(action: Action, profile: Profile, frames: _Frames) -> list[dict[str, Any]]:
-    """One entry of the history, or the two that PyTorch makes of a free."""
+def _entry(action: Action, profile: Profile, frames: _Frames) -> dict[str, Any]:
+    """One entry of the history."""
     entry: dict[str, Any] = {
         "action": action.kind.value,
         "addr": FIRST_ADDRESS + action.address,
         "size": action.num_bytes,
-        "stream": 0,
+        "stream": action.stream,
         "time_us": action.position,
         "pool_id": _DEFAULT_POOL,
         "frames": [],
@@ -87,9 +85,7 @@ def _entries(action: Action, profile: Profile, frames: _Frames) -> list[dict[str
             "frames": frames.of(action.request),
             "category": profile.trace.allocations[action.request].category.value,
         }
-    if action.kind is ActionKind.FREE:
-        return [{**entry, "action": "free_requested"}, entry]
-    return [entry]
+    return entry
 
 
 def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frames: _Frames) -> dict[str, Any]:
@@ -102,17 +98,18 @@ def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frame
                 "address": FIRST_ADDRESS + address,
                 "size": block.size,
                 "requested_size": 0 if request is None else profile.requested_bytes[request],
-                "state": "inactive" if request is None else "active_allocated",
+                "state": _state(block),
                 "frames": [] if request is None else frames.of(request),
             }
         )
     allocated_bytes = sum(block.size for block in segment.blocks if block.is_allocated)
+    pending_bytes = sum(block.size for block in segment.blocks if block.is_pending)
     return {
         "device": 0,
         "address": FIRST_ADDRESS + segment.address,
         "total_size": segment.size,
         "allocated_size": allocated_bytes,
-        "active_size": allocated_bytes,
+        "active_size": allocated_bytes + pending_bytes,
         "requested_size": sum(block["requested_size"] for block in blocks),
         "stream": segment.stream,
         "segment_type": segment.pool,
@@ -121,6 +118,12 @@ def _segment(segment: Segment, requests: dict[int, int], profile: Profile, frame
         "frames": [],
         "blocks": blocks,
     }
+
+
+def _state(block: SegmentBlock) -> str:
+    if block.is_pending:
+        return "active_pending_free"
+    return "active_allocated" if block.is_allocated else "inactive"
 
 
 def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:

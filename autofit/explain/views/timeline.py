@@ -15,7 +15,7 @@ from autofit.explain.profile import Phase, Profile
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import devices_of, phases_of
 from autofit.explain.views.view import heading
-from workers.allocator import ActionKind, History, record_history
+from workers.allocator import ActionKind, History, Streams, record_history
 from workers.trace import Category
 
 NUM_MOMENTS = 400
@@ -208,6 +208,7 @@ def history_of(profile: Profile, position: int | None = None) -> History:
         profile.requested_bytes,
         settings=profile.allocator_settings,
         found=profile.found_bytes,
+        streams=Streams.of(profile.trace.allocations, profile.trace.host_waits),
     )
 
 

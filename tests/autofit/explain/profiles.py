@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.explain.profile import Profile
-from workers.allocator import given_blocks, replay
+from workers.allocator import Streams, given_blocks, replay
 from workers.knobs import Knobs
 from workers.trace import Allocation, Call, Category, Mark, Trace
 
@@ -24,7 +24,8 @@ def profile_of(
 ) -> Profile:
     """The profile of such a trace on a card without workspaces."""
     sizes = [each.num_bytes for each in allocations]
-    outcome = replay(events, sizes)
+    streams = Streams.of(allocations)
+    outcome = replay(events, sizes, streams=streams)
     trace = Trace(
         workload="made by hand",
         batch_size=4,
@@ -42,7 +43,7 @@ def profile_of(
         card="rtx-3090",
         architecture="sm_86",
         requested_bytes=tuple(sizes),
-        block_bytes=tuple(given_blocks(events, sizes)),
+        block_bytes=tuple(given_blocks(events, sizes, streams=streams)),
         context_bytes=0,
         peak_allocated_bytes=outcome.peak_allocated_bytes,
         peak_reserved_bytes=outcome.peak_reserved_bytes,

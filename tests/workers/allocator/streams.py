@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from workers.allocator import AllocatorSettings
+from workers.allocator import AllocatorSettings, Streams
+from workers.trace import HostWait
 
 MIB = 1 << 20
 
@@ -33,3 +34,20 @@ def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
         num_freed = draw(st.integers(0, min(2, len(live))))
         events.extend(~live.pop(draw(st.integers(0, len(live) - 1))) for _ in range(num_freed))
     return events, sizes
+
+
+@st.composite
+def on_streams(draw: st.DrawFn) -> tuple[list[int], list[int], Streams]:
+    """The same with requests on some streams, other streams that use their blocks, and waits of the host."""
+    events, sizes = draw(streams())
+    numbers = st.integers(0, 2)
+    requests = range(len(sizes))
+    own = {request: stream for request in requests if (stream := draw(numbers))}
+    uses = {request: draw(st.sets(numbers, max_size=2)) for request in requests}
+    positions = sorted(draw(st.lists(st.integers(0, len(events)), max_size=6)))
+    waits = [
+        HostWait(position=each, stream=draw(st.none() | numbers), up_to=draw(st.integers(0, each)))
+        for each in positions
+    ]
+    used = {request: tuple(sorted(streams)) for request, streams in uses.items() if streams}
+    return events, sizes, Streams(of_requests=own, uses=used, host_waits=waits)

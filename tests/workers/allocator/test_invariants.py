@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator, Segment
+from workers.allocator import (
+    AllocatorOutOfMemory,
+    AllocatorSettings,
+    Block,
+    CachingAllocator,
+    Segment,
+    SegmentBlock,
+    lags,
+)
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
@@ -29,11 +38,14 @@ SETTINGS = st.builds(
     garbage_collection_threshold=st.none() | st.floats(0.05, 0.95),
     large_segment_size_bytes=st.sampled_from([20 * MIB, 31 * MIB]),
 )
-# ("malloc", bytes, stream), ("free", which of the live blocks), or ("release",)
+# ("malloc", bytes, stream), ("free", which of the live blocks), ("use", which of them, stream),
+# ("wait", stream) or ("release",)
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("malloc"), SIZES, st.sampled_from([0, 0, 0, 1])),
         st.tuples(st.just("free"), st.integers(0, 1 << 16)),
+        st.tuples(st.just("use"), st.integers(0, 1 << 16), st.integers(0, 2)),
+        st.tuples(st.just("wait"), st.integers(0, 2)),
         st.tuples(st.just("release")),
     ),
     min_size=10,
@@ -46,7 +58,7 @@ class Program:
     """Drives an allocator by actions, and knows which blocks are live."""
 
     def __init__(self, settings: AllocatorSettings, limit_bytes: int | None) -> None:
-        self.allocator = CachingAllocator(settings, limit_bytes=limit_bytes)
+        self.allocator = CachingAllocator(settings, limit_bytes=limit_bytes, clock=lags)
         self.limit_bytes = limit_bytes
         self.live: list[tuple[Block, int, int]] = []  # with the bytes requested and the stream
 
@@ -62,6 +74,11 @@ class Program:
             case ("free", which):
                 if self.live:
                     self.allocator.free(self.live.pop(which % len(self.live))[0])
+            case ("use", which, stream):
+                if self.live:
+                    self.allocator.record_stream(self.live[which % len(self.live)][0], stream)
+            case ("wait", stream):
+                self.allocator.pending.wait(stream)
             case _:
                 self.allocator.empty_cache()
 
@@ -81,7 +98,10 @@ class Program:
         assert all(block.size >= num_bytes for block, num_bytes, _ in self.live)
         assert allocator.allocated_bytes == sum(block.size for block, _, _ in self.live)
         assert allocator.reserved_bytes == sum(segment.size for segment in segments)
-        assert allocator._pools.allocated_bytes == allocator.allocated_bytes, "a cached block is in no list"
+        pending_bytes = sum(b.size for segment in segments for b in segment.blocks if b.is_pending)
+        assert allocator.active_bytes == allocator.allocated_bytes + pending_bytes, (
+            "a cached block is in no list"
+        )
         assert allocator.allocated_bytes <= allocator.reserved_bytes <= allocator.peak_reserved_bytes
         assert allocator.allocated_bytes <= allocator.peak_allocated_bytes <= allocator.peak_reserved_bytes
         if self.limit_bytes is not None:
@@ -96,7 +116,11 @@ def check_tiling(segment: Segment) -> None:
         assert block.size % 512 == 0
         end += block.size
     assert end == segment.size
-    assert all(a.is_allocated or b.is_allocated for a, b in pairwise(segment.blocks)), "cached side by side"
+    assert all(is_active(a) or is_active(b) for a, b in pairwise(segment.blocks)), "cached side by side"
+
+
+def is_active(block: SegmentBlock) -> bool:
+    return block.is_allocated or block.is_pending
 
 
 @untimed
@@ -121,9 +145,9 @@ def test_freeing_everything_and_releasing_returns_to_zero(
     allocator = program.allocator
     for block, _, _ in program.live:
         allocator.free(block)
-    cached_bytes = allocator.reserved_bytes
+    reserved_bytes = allocator.reserved_bytes
 
-    assert allocator.empty_cache() == cached_bytes
+    assert allocator.empty_cache() == reserved_bytes
     assert (allocator.allocated_bytes, allocator.reserved_bytes, allocator.segments()) == (0, 0, ())
     # An expandable segment whose first page did not fit under the limit is an empty range of addresses.
     assert all(front.next is None for front in allocator._pools.fronts.values()), "the range is in pieces"
@@ -153,3 +177,16 @@ def test_without_a_limit_nothing_is_retried(settings: AllocatorSettings, actions
         program.act(action)
 
     assert (program.allocator.num_alloc_retries, program.allocator.num_ooms) == (0, 0)
+
+
+def test_a_block_is_freed_once_and_used_no_more_though_it_waits() -> None:
+    allocator = CachingAllocator(clock=lags)
+    block = allocator.malloc(4 * MIB)
+    allocator.record_stream(block, 1)
+    allocator.free(block)
+
+    with pytest.raises(ValueError, match="was freed before"):
+        allocator.free(block)
+    with pytest.raises(ValueError, match="no stream can use it"):
+        allocator.record_stream(block, 2)
+    assert (allocator.allocated_bytes, allocator.active_bytes) == (0, 4 * MIB)

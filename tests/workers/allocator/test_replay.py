@@ -5,14 +5,19 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.workers.allocator.streams import SETTINGS, streams
+from tests.workers.allocator.streams import SETTINGS, on_streams, streams
 from workers.allocator import (
+    ONE_STREAM,
     AllocatorOutOfMemory,
     AllocatorSettings,
     Block,
     CachingAllocator,
+    EventClock,
     Replay,
+    Streams,
     given_blocks,
+    keeps_up,
+    lags,
     live_peak_bytes,
     peak_of_blocks,
     replay,
@@ -21,23 +26,37 @@ from workers.allocator import (
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 
 MIB = 1 << 20
+CLOCKS = st.sampled_from([keeps_up, lags])
 LIMITS = st.none() | st.integers(MIB, 200 * MIB)
 
 
 def replay_by_hand(
-    events: list[int], sizes: list[int], settings: AllocatorSettings, limit_bytes: int | None
+    events: list[int],
+    sizes: list[int],
+    settings: AllocatorSettings,
+    limit_bytes: int | None,
+    *,
+    streams: Streams = ONE_STREAM,
+    clock: EventClock = keeps_up,
 ) -> Replay:
-    allocator = CachingAllocator(settings, limit_bytes=limit_bytes)
+    allocator = CachingAllocator(settings, limit_bytes=limit_bytes, clock=clock)
     blocks: dict[int, Block] = {}
     peak_position, failed_position = 0, None
+    num_stream_events = []
     for position, event in enumerate(events):
+        num_stream_events.append(allocator.pending.num_events)
+        for wait in streams.host_waits:
+            if wait.position == position:
+                allocator.pending.wait(wait.stream, up_to=num_stream_events[wait.up_to])
         peak_bytes = allocator.peak_allocated_bytes
         if event >= 0 and sizes[event]:
             try:
-                blocks[event] = allocator.malloc(sizes[event])
+                blocks[event] = allocator.malloc(sizes[event], stream=streams.of_requests.get(event, 0))
             except AllocatorOutOfMemory:
                 failed_position = position
                 break
+            for stream in streams.uses.get(event, ()):
+                allocator.record_stream(blocks[event], stream)
         elif event < 0 and sizes[~event]:
             allocator.free(blocks.pop(~event))
         if allocator.peak_allocated_bytes > peak_bytes:
@@ -60,6 +79,45 @@ def test_a_replay_equals_driving_the_allocator_by_hand(
     assert replay(*stream, settings=settings, limit_bytes=limit_bytes) == replay_by_hand(
         *stream, settings, limit_bytes
     )
+
+
+@untimed
+@given(on_streams(), SETTINGS, LIMITS, CLOCKS)
+def test_a_replay_on_streams_equals_driving_the_allocator_by_hand(
+    stream: tuple[list[int], list[int], Streams],
+    settings: AllocatorSettings,
+    limit_bytes: int | None,
+    clock: EventClock,
+) -> None:
+    events, sizes, streams = stream
+    found = replay(events, sizes, settings=settings, limit_bytes=limit_bytes, streams=streams, clock=clock)
+    assert found == replay_by_hand(events, sizes, settings, limit_bytes, streams=streams, clock=clock)
+
+
+@untimed
+@given(streams(), SETTINGS, LIMITS, st.integers(0, 3))
+def test_any_one_stream_gives_what_the_default_one_gives(
+    stream: tuple[list[int], list[int]], settings: AllocatorSettings, limit_bytes: int | None, number: int
+) -> None:
+    events, sizes = stream
+    requests = range(len(sizes))
+    all_on_one = Streams(of_requests=dict.fromkeys(requests, number), uses=dict.fromkeys(requests, (number,)))
+    found = replay(events, sizes, settings=settings, limit_bytes=limit_bytes, streams=all_on_one, clock=lags)
+    assert found == replay(events, sizes, settings=settings, limit_bytes=limit_bytes)
+
+
+@untimed
+@given(on_streams(), SETTINGS, LIMITS)
+def test_what_other_streams_use_changes_nothing_where_the_device_keeps_up(
+    stream: tuple[list[int], list[int], Streams], settings: AllocatorSettings, limit_bytes: int | None
+) -> None:
+    events, sizes, streams = stream
+    unused = Streams(of_requests=streams.of_requests)
+    found = [
+        replay(events, sizes, settings=settings, limit_bytes=limit_bytes, streams=each, clock=keeps_up)
+        for each in (streams, unused)
+    ]
+    assert found[0] == found[1]
 
 
 @untimed
@@ -126,14 +184,15 @@ def test_the_peak_position_is_where_the_peak_was_first_reached() -> None:
     assert outcome.peak_allocated_position == 1
 
 
-@given(streams(), SETTINGS)
+@given(on_streams(), SETTINGS, CLOCKS)
 @untimed
 def test_given_blocks_add_up_to_what_is_allocated(
-    stream: tuple[list[int], list[int]], settings: AllocatorSettings
+    stream: tuple[list[int], list[int], Streams], settings: AllocatorSettings, clock: EventClock
 ) -> None:
-    events, sizes = stream
-    blocks = given_blocks(events, sizes, settings=settings)
-    assert peak_of_blocks(events, blocks) == replay(events, sizes, settings=settings).peak_allocated_bytes
+    events, sizes, streams = stream
+    blocks = given_blocks(events, sizes, settings=settings, streams=streams, clock=clock)
+    outcome = replay(events, sizes, settings=settings, streams=streams, clock=clock)
+    assert peak_of_blocks(events, blocks) == outcome.peak_allocated_bytes
     assert all(block >= size for block, size in zip(blocks, sizes, strict=True))
 
 

@@ -1,9 +1,10 @@
 """Small sequences worked by hand, each with the exact segments and blocks that it must leave.
 
 A step is `a=4M` (allocate, name the block a), `a@1=4M` (on stream 1), `a=4M!` (must run out of
-memory), `-a` (free) or `release` (empty_cache). A result lists the segments in the order of their
-addresses, separated by `|`: the pool, its stream unless 0, and the blocks that tile it, `.` being
-cached. Sizes are bytes, K and M being KiB and MiB.
+memory), `-a` (free), `a+1` (stream 1 uses a), `wait@1` (the host waits for stream 1) or `release`
+(empty_cache). A result lists the segments in the order of their addresses, separated by `|`: the pool, its
+stream unless 0, and the blocks that tile it, `.` being cached and `?` waiting for other streams. Sizes are
+bytes, K and M being KiB and MiB. The device does nothing before the host waits for it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator
+from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator, lags
 
 
 @dataclass(frozen=True)
@@ -334,13 +335,96 @@ SEQUENCES = [
         limit="32M",
         num_retries=1,
     ),
+    # Blocks that other streams use
+    # test_record_stream of PyTorch's test/test_cuda.py: allocated on a side stream, used by the default one
+    Sequence(
+        "what another stream uses is not handed out while that is at work",
+        "tmp@1=16 tmp+0 -tmp tmp2@1=16",
+        "small@1 ?:512 tmp2:512 .:2M-1K",
+    ),
+    Sequence(
+        "it is handed out again when that stream is done",
+        "tmp@1=16 tmp+0 -tmp tmp2@1=16 wait@0 tmp3@1=16",
+        "small@1 tmp3:512 tmp2:512 .:2M-1K",
+    ),
+    # test_record_stream_on_shifted_view there: the host waits for the stream that allocated
+    Sequence(
+        "to wait for its own stream does not do",
+        "base@1=8 base+2 -base wait@1 again@1=8",
+        "small@1 ?:512 again:512 .:2M-1K",
+    ),
+    Sequence("the block's own stream is no other", "a@1=12M a+1 -a b@1=12M", "large@1 b:12M"),
+    Sequence(
+        "every stream that uses it has to be done",
+        "a=12M a+1 a+2 -a wait@1 b=12M wait@2 c=12M",
+        "large c:12M | large b:12M",
+    ),
+    Sequence(
+        "a stream that is done later than its wait is waited for again",
+        "a=12M a+1 wait@1 -a b=12M",
+        "large ?:12M | large b:12M",
+    ),
+    Sequence(
+        "nobody is told before the next request",
+        "a=4M b=4M a+1 -a wait@1 -b",
+        "large ?:4M .:16M",
+    ),
+    Sequence(
+        "what waits does not merge, and does when it comes back",
+        "a=4M b=4M c=4M a+1 -a -b wait@1 d=2M+512",
+        "large d:2M+512 .:6M-512 c:4M .:8M",
+    ),
+    Sequence("empty_cache waits for all streams", "a=12M a+1 b=12M b+2 -a -b release", ""),
+    Sequence(
+        "at the limit the host waits, and the request is retried",
+        "a=12M a+1 -a b=20M",
+        "large b:20M",
+        limit="30M",
+        num_retries=1,
+    ),
+    # a's 9 MiB come back to the pool, which is not searched again, so that c fails and d does not
+    Sequence(
+        "what comes back at the limit does not serve the request that waited for it",
+        "a=9M b=9M a+1 -a c=9M! d=9M",
+        "large d:9M b:9M .:2M",
+        limit="20M",
+        num_retries=1,
+    ),
+    # 60 - 50 = 10 too much, but nothing is cached; 60 + 30 <= 100
+    Sequence(
+        "garbage collection does not wait",
+        "a=60M a+1 -a b=30M",
+        "large ?:60M | large b:30M",
+        settings="garbage_collection_threshold:0.5",
+        limit="100M",
+    ),
+    Sequence(
+        "an expandable segment does not grow from a block that waits",
+        "a=20M a+1 -a b=30M",
+        "large ?:20M b:30M .:10M",
+        settings=EXPANDABLE,
+    ),
+    # the 20 MiB that wait lie between the hole of a's page and the end
+    Sequence(
+        "nor through one",
+        "a=20M b=20M c=20M -a release b+1 -b d=40M",
+        "large ?:20M c:20M d:40M",
+        settings=EXPANDABLE,
+    ),
+    Sequence(
+        "release waits before it unmaps",
+        "a=30M a+1 -a release",
+        "",
+        settings=EXPANDABLE,
+    ),
 ]
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda sequence: sequence.rule)
 def test_a_sequence_leaves_exactly_these_segments(sequence: Sequence) -> None:
     limit_bytes = None if sequence.limit is None else num_bytes(sequence.limit)
-    allocator = CachingAllocator(AllocatorSettings.parse(sequence.settings), limit_bytes=limit_bytes)
+    settings = AllocatorSettings.parse(sequence.settings)
+    allocator = CachingAllocator(settings, limit_bytes=limit_bytes, clock=lags)
 
     blocks = run(allocator, sequence.steps)
 
@@ -350,7 +434,11 @@ def test_a_sequence_leaves_exactly_these_segments(sequence: Sequence) -> None:
             segment.pool,
             segment.stream,
             [
-                (names[segment.address + b.offset] if b.is_allocated else ".", b.offset, b.size)
+                (
+                    names[segment.address + b.offset] if b.is_allocated else ".?"[b.is_pending],
+                    b.offset,
+                    b.size,
+                )
                 for b in segment.blocks
             ],
         )
@@ -369,6 +457,11 @@ def run(allocator: CachingAllocator, steps: str) -> dict[str, Block]:
             allocator.empty_cache()
         elif step.startswith("-"):
             allocator.free(blocks.pop(step[1:]))
+        elif step.startswith("wait@"):
+            allocator.pending.wait(int(step.removeprefix("wait@")))
+        elif "+" in step and "=" not in step:
+            name, _, stream = step.partition("+")
+            allocator.record_stream(blocks[name], int(stream))
         else:
             target, _, size = step.partition("=")
             name, _, stream = target.partition("@")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from workers import conv
-from workers.allocator import AllocatorSettings
+from workers.allocator import AllocatorSettings, EventClock, keeps_up, lags
 from workers.allocator.settings import DEFAULT_SETTINGS
 from workers.architecture import Architecture, Vendor
 from workers.conv import ConvPolicy, Rewrite, mixed
@@ -29,7 +29,7 @@ Call = Convolution | tuple[str, Scratch] | Workspace
 
 
 class Level(StrEnum):
-    """What a replay assumes of the workspaces.
+    """What a replay assumes of the workspaces, and of how far the device is behind the host.
 
     `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
     """
@@ -50,6 +50,11 @@ class Level(StrEnum):
             return (self,)
         order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
         return tuple(reversed(order[: order.index(self) + 1]))
+
+    @property
+    def clock(self) -> EventClock:
+        """When blocks that other streams use come back: at the high ends not before the host waits."""
+        return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:
         """Whether a size runs, given whether it does by each source of plans.

@@ -108,6 +108,7 @@ class PeakCurve(StepCurve):
         batch_size, there = trace.batch_size, StepLines.through([trace])
         return (
             self.trace.events == trace.events
+            and self._lines.streams == there.streams
             and self._lines.sizes_at(batch_size) == there.sizes_at(batch_size)
             and self._lines.calls_at(batch_size) == there.calls_at(batch_size)
         )

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from workers.allocator import AllocatorSettings, Choices, Replay, live_peak_bytes, replay
+from workers.allocator import (
+    AllocatorSettings,
+    Choices,
+    EventClock,
+    Replay,
+    Streams,
+    keeps_up,
+    live_peak_bytes,
+    replay,
+)
 from workers.predict.curve.conditions import Conditions, Level
 from workers.predict.curve.sized_step import SizedStep
 from workers.predict.curve.step_lines import Demanded
@@ -90,27 +100,36 @@ class PlannedStep:
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
         """Replays the events where any memory can be had."""
-        return self.replay_with(self.demanded(level))
+        return self.replay_with(self.demanded(level), clock=self.clock(level))
 
-    def replay_with(self, demanded: Demanded, *, stop_above_bytes: int | None = None) -> Replay:
+    def clock(self, level: Level) -> EventClock:
+        """That of a level where it matters, of a step whose blocks other streams use; else one for all."""
+        return level.clock if self._step.lines.streams.uses else keeps_up
+
+    def replay_with(
+        self, demanded: Demanded, *, clock: EventClock = keeps_up, stop_above_bytes: int | None = None
+    ) -> Replay:
         """The same where calls take what they are given.
 
         Args:
+            clock: of the device.
             stop_above_bytes: the replay ends where more than that is reserved.
         """
         memory, settings = self._step.memory, self._conditions.settings
-        key = (self._step.batch_size, demanded, settings, self._timed)
+        key = (self._step.batch_size, demanded, settings, self._timed, clock)
         known = memory.find(key)
         if known is not None and (
             known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
         ):
             return known
-        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
+        unrolled, streams = self._step.unrolled(self._step.sizes_with(demanded)), self._step.lines.streams
         if self._step.trace.repetition is not None:
-            return memory.keep(key, _within_least(unrolled, settings))
+            return memory.keep(key, _within_least(unrolled, settings, streams, clock))
         result = replay(
             *unrolled,
             settings=settings,
+            streams=streams,
+            clock=clock,
             stop_above_bytes=stop_above_bytes,
             choices=self._rooms(demanded) if self._timed else None,
         )
@@ -130,8 +149,8 @@ class PlannedStep:
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
         memory, settings = self._step.memory, self._conditions.settings
-        tried = self._tried(level)
-        key = (self._step.batch_size, tried, settings, self._timed, limit_bytes)
+        tried, clock = self._tried(level), self.clock(level)
+        key = (self._step.batch_size, tried, settings, self._timed, clock, limit_bytes)
         known = memory.find(key)
         if known is not None:
             return known
@@ -140,6 +159,8 @@ class PlannedStep:
             settings=settings,
             limit_bytes=limit_bytes,
             choices=self._step.lines.choices(tried, self._timed),
+            streams=self._step.lines.streams,
+            clock=clock,
         )
         return memory.keep(key, result)
 
@@ -165,16 +186,19 @@ class PlannedStep:
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 
-def _within_least(unrolled: Unrolled, settings: AllocatorSettings) -> Replay:
+def _within_least(
+    unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
+) -> Replay:
     """Replays a generation within about as little as it runs in.
 
     Its cache moves into a larger block with every token and leaves the one that it had, which soon no other
     fits into. So what is reserved grows until the card is full and the allocator gives its cache back: it
     says how large the card is, not what the generation needs.
     """
+    within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
     most_alive = live_peak_bytes(*unrolled)
     for share in _LEAST_SHARES:
-        result = replay(*unrolled, settings=settings, limit_bytes=int(share * most_alive))
+        result = within(limit_bytes=int(share * most_alive))
         if result.completed:
             return result
-    return replay(*unrolled, settings=settings)
+    return within()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
-from workers.allocator import Choice, Choices
+from workers.allocator import Choice, Choices, Streams
 from workers.predict.curve import refusals
 from workers.predict.curve.call_lines import CallLines, call_lines
 from workers.predict.curve.conditions import Call
@@ -29,6 +29,7 @@ from workers.predict.curve.polynomials import (
     value_at,
     values_at,
 )
+from workers.predict.curve.unrolled import unrolled_streams
 from workers.predict.versions import parse_release
 from workers.trace import Allocation, Trace
 
@@ -145,6 +146,11 @@ class StepLines:
         self.call_of = functions.call_of
         self.position_of = _positions(self.call_of, len(self._calls))
 
+    @functools.cached_property
+    def streams(self) -> Streams:
+        """Of the events that are replayed, which are the same at every batch size."""
+        return unrolled_streams(self.trace)
+
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
         """The lines through traces of one workload and one knob setting at different batch sizes.
@@ -211,14 +217,19 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
             a.operator == b.operator and _kind(a) == _kind(b)
             for a, b in zip(first.allocations, other.allocations, strict=True)
         )
-        is_alike = (first.events, first.repetition) == (other.events, other.repetition)
-        if not same_calls or not is_alike:
+        if not same_calls or _course(first) != _course(other):
             raise BatchDependentEventsError(
                 f"the step allocates differently at batch {first.batch_size} and {other.batch_size}"
             )
 
 
+def _course(trace: Trace) -> tuple[object, ...]:
+    """What decides the order of the events, and when blocks come back."""
+    return trace.events, trace.host_waits, trace.repetition
+
+
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """What decides an allocation's size."""
+    """What decides an allocation's size and its pool."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
-    return allocation.convolution is None, formula, allocation.span_bytes is None
+    streams = (allocation.stream, allocation.stream_uses)
+    return allocation.convolution is None, formula, allocation.span_bytes is None, streams

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from workers.allocator import Replay
+from workers.allocator import EventClock, Replay
 from workers.predict.curve import mixed_convolutions, refusals
 from workers.predict.curve.conditions import Conditions, Level, demands
 from workers.predict.curve.peak_estimate import PeakEstimate, by_category, live_after
@@ -67,10 +67,10 @@ class StepOnCard:
         # A replay reserves no less than what is alive, which tells of large workspaces sooner; of likely ones
         # it seldom does.
         most_alive = None if level is Level.LIKELY else stop_above_bytes
-        for planned, demanded in self._distinct(level.up_to):
+        for planned, demanded, clock in self._distinct(level.up_to):
             if most_alive is not None and (live := planned.live_bytes(demanded)) > most_alive:
                 return live
-            result = planned.replay_with(demanded, stop_above_bytes=stop_above_bytes)
+            result = planned.replay_with(demanded, clock=clock, stop_above_bytes=stop_above_bytes)
             highest = max(highest, result.peak_reserved_bytes)
             if stop_above_bytes is not None and highest > stop_above_bytes:
                 break
@@ -125,8 +125,8 @@ class StepOnCard:
         typical = self._typical
         likely = typical.replay()
         replays = [
-            planned.replay_with(demanded)
-            for planned, demanded in self._distinct((Level.LOW, Level.LIKELY, Level.HIGH))
+            planned.replay_with(demanded, clock=clock)
+            for planned, demanded, clock in self._distinct((Level.LOW, Level.LIKELY, Level.HIGH))
         ]
         reserved = [replay.peak_reserved_bytes for replay in replays]
         allocated = [replay.peak_allocated_bytes for replay in replays]
@@ -181,7 +181,7 @@ class StepOnCard:
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
             for call, span in zip(self.step.calls, planned.spans, strict=True)
         )
-        return planned.replay_with(2 * sizes).peak_reserved_bytes
+        return planned.replay_with(2 * sizes, clock=planned.clock(level)).peak_reserved_bytes
 
     @cached_property
     def _typical(self) -> PlannedStep:
@@ -199,12 +199,12 @@ class StepOnCard:
 
         return sorted(self.by_source, key=peaks)[(len(self.by_source) - 1) // 2]
 
-    def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded]]:
-        """What calls take at some levels by each of the sources, what is the same but once."""
+    def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded, EventClock]]:
+        """What calls take at some levels by each of the sources, and the clock, what is the same but once."""
         seen = set()
         for level in levels:
             for planned in self.by_source:
-                demanded = planned.demanded(level)
-                if demanded not in seen:
-                    seen.add(demanded)
-                    yield planned, demanded
+                assumed = (planned.demanded(level), planned.clock(level))
+                if assumed not in seen:
+                    seen.add(assumed)
+                    yield planned, *assumed

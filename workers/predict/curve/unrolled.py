@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from workers.allocator import ONE_STREAM, Streams
 from workers.allocator.settings import SMALL_REQUEST_BYTES
 from workers.trace import Allocation, Repetition, Trace
 
@@ -48,6 +49,19 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
         ]
         all_sizes += [max(0, size + number * more) for size, more in zip(last, growth, strict=True)]
     return Unrolled(events, all_sizes)
+
+
+def unrolled_streams(trace: Trace) -> Streams:
+    """The streams of the same events.
+
+    The host's waits in the passes that repeat the last one are left out: fewer give no less memory back.
+    """
+    found = Streams.of(trace.allocations, trace.host_waits)
+    repetition = trace.repetition
+    if repetition is None or found == ONE_STREAM:
+        return found
+    repeated = trace.allocations[-repetition.num_allocations :] * repetition.times
+    return Streams.of((*trace.allocations, *repeated), trace.host_waits)
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:

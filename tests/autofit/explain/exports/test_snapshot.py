@@ -167,3 +167,31 @@ def test_a_snapshot_of_nothing_opens_too():
 
     assert "segments: 0" in memory_viz.segsum(empty)
     assert memory_viz.trace(empty) == ""
+
+
+def test_streams_and_what_waits_for_them_are_told_as_pytorch_tells_them():
+    gathered = allocation(4 * MIB, stream=7, stream_uses=(0,))
+    profile = profile_of([gathered, gathered, allocation(4 * MIB)], (0, ~0, 1, ~1, 2, ~2))
+    whole, waiting = snapshot(profile), snapshot(profile, position=4)
+
+    (entries,) = whole["device_traces"]
+    assert [(entry["action"], entry["stream"]) for entry in entries] == [
+        ("segment_alloc", 7),
+        ("alloc", 7),
+        ("free_requested", 7),
+        ("free_completed", 7),  # where the next request finds that the stream is done
+        ("alloc", 7),
+        ("free_requested", 7),
+        ("free_completed", 7),
+        ("segment_alloc", 0),
+        ("alloc", 0),
+        ("free_requested", 0),
+        ("free_completed", 0),
+    ]
+    assert [segment["stream"] for segment in whole["segments"]] == [7, 0]
+    (segment,) = waiting["segments"]
+    assert [block["state"] for block in segment["blocks"]] == ["active_pending_free", "inactive"]
+    assert (segment["allocated_size"], segment["active_size"]) == (0, 4 * MIB)
+    assert segment["blocks"][0]["requested_size"] == segment["requested_size"] == 4 * MIB
+    assert embedded(memory_viz.trace_plot(whole)) == whole
+    assert "stream_7" in memory_viz.segsum(waiting)

@@ -1,0 +1,107 @@
+"""Blocks that other streams use, and those of them that were freed and wait for these streams.
+
+`Tensor.record_stream` notes in a block that another stream than its own uses it. When such a block is
+freed, PyTorch records an event on each of those streams (`insert_events` of
+c10/cuda/CUDACachingAllocator.cpp); until all of them are over the block stays active, and neither is
+handed out nor merges with its neighbours. Every request first looks which events are over, of each
+stream in their order up to the first that is not (`process_events`). Before all that is cached is
+released, the host waits for all of them (`synchronize_and_free_events`).
+
+When an event is over depends on how far the device is behind the host, of which a trace knows nothing. The
+two clocks here are the ends: a device that keeps up, and one that does nothing before the host waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+_Block = TypeVar("_Block", bound=Hashable)
+
+
+class StreamEvent(NamedTuple):
+    """An event that was recorded where a block was freed.
+
+    Attributes:
+        number: how many events were recorded before it, on all streams together.
+    """
+
+    stream: int
+    number: int
+
+
+# Says whether an event is over that the host has not waited for.
+EventClock = Callable[[StreamEvent], bool]
+
+
+def keeps_up(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
+    """The device has done everything by the time that it is asked."""
+    return True
+
+
+def lags(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
+    """The device does nothing before the host waits for it."""
+    return False
+
+
+class PendingFrees(Generic[_Block]):
+    """What waits for the events of other streams.
+
+    Attributes:
+        clock: of the device.
+        num_events: how many events were recorded so far.
+    """
+
+    def __init__(self, clock: EventClock) -> None:
+        self.clock = clock
+        self.num_events = 0
+        self._uses: dict[_Block, dict[int, None]] = {}
+        self._queues: dict[int, deque[tuple[StreamEvent, _Block]]] = {}
+        self._num_outstanding: dict[_Block, int] = {}
+        self._waited_for: dict[int, int] = {}  # by stream, the events before this number are over
+
+    def use(self, block: _Block, stream: int) -> None:
+        """Notes that another stream uses a block."""
+        self._uses.setdefault(block, {})[stream] = None
+
+    def holds(self, block: _Block) -> bool:
+        """Whether a block that is freed has to wait; from then on it does."""
+        streams = self._uses.pop(block, None)
+        if streams is None:
+            return False
+        for stream in streams:
+            event = StreamEvent(stream, self.num_events)
+            self._queues.setdefault(stream, deque()).append((event, block))
+            self.num_events += 1
+        self._num_outstanding[block] = len(streams)
+        return True
+
+    def wait(self, stream: int | None = None, *, up_to: int | None = None) -> None:
+        """The host waits for a stream, or for all.
+
+        Args:
+            up_to: the number of events whose streams it waits for; all that there are if None. Blocks come
+                back where it is looked for them, as in PyTorch.
+        """
+        number = self.num_events if up_to is None else up_to
+        for each in self._queues if stream is None else (stream,):
+            self._waited_for[each] = max(number, self._waited_for.get(each, 0))
+
+    def over(self) -> list[_Block]:
+        """The blocks that wait for nothing any more; they are told once."""
+        blocks: list[_Block] = []
+        for stream, queue in self._queues.items():
+            waited_for = self._waited_for.get(stream, 0)
+            while queue and (queue[0][0].number < waited_for or self.clock(queue[0][0])):
+                _, block = queue.popleft()
+                self._num_outstanding[block] -= 1
+                if not self._num_outstanding[block]:
+                    del self._num_outstanding[block]
+                    blocks.append(block)
+        return blocks
+
+    def all_over(self) -> list[_Block]:
+        """The same after the host waited for everything."""
+        self.wait()
+        return self.over()
