@@ -19,7 +19,7 @@ from workers.knobs import Knobs
 from workers.knobs.attention import IMPLEMENTATIONS
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.plain import from_plain
-from workers.setup import Setup
+from workers.setup import Parallel, Setup
 from workers.shown import shown
 
 PROTOCOL_VERSION = 8
@@ -424,6 +424,10 @@ class TrialOutcome:
     rank: int | None = None
     ranks: tuple[RankPeaks, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.parallel:
+            Parallel.parse(self.parallel)  # which refuses what is none
+
     @property
     def peaks(self) -> Peaks:
         """The largest peaks of all that was run, each kind for itself."""
@@ -451,8 +455,8 @@ class TrialOutcome:
     def samples_per_second(self) -> float | None:
         if not self.step_seconds:
             return None
-        num_ranks = max(1, len(self.ranks))
-        return num_ranks * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
+        num_batches = Parallel.parse(self.parallel).num_batches if self.parallel else 1
+        return num_batches * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:
         return _dump(OUTCOME_SCHEMA, dataclasses.asdict(self))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from workers.apply import process_state, ranks, setting
+from workers.apply import process_state, ranks, setting, sharding
 from workers.apply.compiling import what_was_compiled
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
@@ -143,18 +143,17 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
-        self._autocast = setting.autocast_factory(spec.knobs, device.type)
+        ranks.require_applicable(spec, workload.mode)
+        ranks.join(spec, device)
+        casts_itself = sharding.casts_itself(spec.setup.parallel, spec.knobs.precision)
+        self._autocast = nullcontext if casts_itself else setting.autocast_factory(spec.knobs, device.type)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)
-        model = setting.placed_model(model, spec.knobs, device).train(training)
+        model = ranks.placed(model, spec, device).train(training)
         if rewriting is not None:
             rewriting.follow(model)
-        self._model = model
-        if spec.setup.parallel:
-            rank = ranks.join(spec, device)
-            self._model = ranks.wrapped(model, spec, training=training)
-            seed(spec.seed + rank)  # each has batches of its own
+        self._model = ranks.wrapped(model, spec)
         self._optimizer: Optimizers | None = None
         if training:
             make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
@@ -282,13 +281,14 @@ def _sum(parameter: torch.Tensor) -> float:
 
 
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
-    """Changes when a parameter is updated, by whichever of the two ways optimizers have.
+    """Changes when a parameter, or this rank's part of one, is updated, by whichever way optimizers have.
 
     In-place operators count a tensor's version up, even where a learning rate of zero leaves the
     values; updates through `.data` leave the version and change the values.
     """
+    parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return [
-        (parameter._version, _sum(parameter.detach()))  # noqa: SLF001 - no public name
-        for parameter in model.parameters()
-        if parameter.requires_grad and not parameter.is_complex()
+        (part._version, _sum(part.detach()))  # noqa: SLF001 - no public name
+        for part in (getattr(parameter, "_local_tensor", parameter) for parameter in parameters)
+        if not part.is_complex()
     ]
