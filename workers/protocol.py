@@ -425,8 +425,7 @@ class TrialOutcome:
     ranks: tuple[RankPeaks, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.parallel:
-            Parallel.parse(self.parallel)  # which refuses what is none
+        Parallel.named(self.parallel)  # which refuses what is none
 
     @property
     def peaks(self) -> Peaks:
@@ -455,7 +454,7 @@ class TrialOutcome:
     def samples_per_second(self) -> float | None:
         if not self.step_seconds:
             return None
-        num_batches = Parallel.parse(self.parallel).num_batches if self.parallel else 1
+        num_batches = Parallel.named(self.parallel).num_batches
         return num_batches * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:

@@ -46,7 +46,10 @@ class Parallel:
             if degree < 2:
                 raise ValueError(f"{kind}:{degree}: at least 2 ranks train together")
         if len(set(kinds)) < len(kinds):
-            raise ValueError(f"{self} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2")
+            given = ",".join(f"{kind}:{degree}" for kind, degree in self.degrees)
+            raise ValueError(
+                f"{given} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2"
+            )
         if DDP in kinds and len(kinds) > 1:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
@@ -60,6 +63,11 @@ class Parallel:
         """
         found = [degree for part in text.split(",") for degree in _degrees(part.strip(), text)]
         return cls(degrees=tuple((kind, degree) for kind, degree in found if degree > 1))
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """What documents name so; empty for a process by itself."""
+        return cls.parse(text) if text else cls()
 
     @property
     def num_ranks(self) -> int:

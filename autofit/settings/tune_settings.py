@@ -132,6 +132,11 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
+        if self.setup.rank and (wants := self._measures):
+            raise UsageError(
+                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
+                "all of them: drop one of the two"
+            )
         if self.knobs.global_batch is not None and self.setup.parallel:
             raise UsageError(
                 "--global-batch counts the samples of one process and cannot be combined with --parallel: "
@@ -198,6 +203,16 @@ class TuneSettings:
             else "--script" if self.script is not None
             else "--device cpu" if self.device == "cpu"
             else "--global-batch" if self.knobs.global_batch is not None
+            else None
+        )  # fmt: skip
+
+    @property
+    def _measures(self) -> str | None:
+        """The option that asks for measured trials, if one does."""
+        return (
+            None if self.probe == "predict"
+            else f"--device {self.device}" if self.device != "auto"
+            else "--probe measure" if self.probe == "measure"
             else None
         )  # fmt: skip
 

@@ -309,6 +309,18 @@ def rank_with_unnamed_error_under_limit():
     return _of_rank_one(fault)
 
 
+def sharded_ranks():
+    """A model that each of two ranks has half of."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    def build_model():
+        model = torch.nn.Sequential(torch.nn.Linear(8, 2 * MIB), torch.nn.Linear(2 * MIB, 8))
+        model.tp_plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        return model
+
+    return _workload(build_model=build_model, optimizer="sgd-momentum")
+
+
 def waiting_ranks():
     """Leaves the numbers of its processes in FAULTY_PID_FILE; then rank 0 waits for rank 1, which hangs."""
 

@@ -31,10 +31,10 @@ run(TrialSpec.from_json(sys.argv[1]))
 """
 
 
-def spec_of(attribute: str, *, num_ranks: int = 2, **settings) -> TrialSpec:
+def spec_of(attribute: str, *, parallel: str = "ddp:2", **settings) -> TrialSpec:
     reference = WorkloadRef(kind="file", target=f"{FAULTY}:{attribute}")
     usual = {"probe": Probe.CPU, "num_threads": 1, "deadline_seconds": 120.0, "budget_bytes": BUDGET_BYTES}
-    setup = Setup(parallel=Parallel.parse(f"ddp:{num_ranks}"))
+    setup = Setup(parallel=Parallel.parse(parallel))
     return TrialSpec(workload=reference, batch_size=4, setup=setup, **{**usual, **settings})
 
 
@@ -63,6 +63,19 @@ def test_ranks_that_fit_have_their_own_peaks_and_the_worst_is_the_trials():
     assert large.device_bytes - small.device_bytes > 32 * MIB
 
 
+@pytest.mark.parametrize("parallel", ["fsdp:2", "tp:2"])
+def test_each_rank_has_its_part_of_a_sharded_model(parallel: str):
+    outcome = outcome_of("sharded_ranks", parallel=parallel, with_follow_up=True)
+    assert (outcome.verdict, outcome.parallel) == (Verdict.FITS, parallel)
+    half_bytes = 2 * MIB * 8 * 4
+    # Parameters and momenta, and little beside them.
+    assert 2 * half_bytes <= int(outcome.environment["checkpoint_bytes"]) < 2.2 * half_bytes
+    assert all(rank.peaks.allocated_bytes > 3 * half_bytes for rank in outcome.ranks)
+    assert outcome.samples_per_second == pytest.approx(
+        4 * (2 if parallel == "fsdp:2" else 1) / outcome.step_seconds
+    )
+
+
 def test_a_rank_that_runs_out_of_memory_is_oom_for_all():
     outcome = outcome_of("hungry_rank")
     assert (outcome.verdict, outcome.rank, outcome.error) == (Verdict.OOM, 1, None)
@@ -77,7 +90,7 @@ def test_a_failure_that_goes_away_with_the_limit_is_tried_again_with_all_ranks()
 
 
 def test_a_mistake_on_one_rank_is_told_with_its_number_and_ends_the_others():
-    outcome = outcome_of("mistaken_rank", num_ranks=3)
+    outcome = outcome_of("mistaken_rank", parallel="ddp:3")
     assert (outcome.verdict, outcome.rank) == (Verdict.FAILED, 1)
     assert outcome.error.kind == "user"
     assert outcome.error.message.startswith("rank 1 of 3: TypeError: ")
@@ -106,7 +119,8 @@ def test_no_rank_outlives_a_coordinator_that_is_killed(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT), "FAULTY_PID_FILE": str(pids)},
         cwd=tmp_path,
     )
-    with pids.open() as lines:
+    # Which writes too, so that it sees no end between two of the ranks.
+    with os.fdopen(os.open(pids, os.O_RDWR), "r+b", buffering=0) as lines:
         ranks = [psutil.Process(int(lines.readline())) for _ in range(2)]
     coordinator.send_signal(signal.SIGKILL)
     coordinator.wait()
