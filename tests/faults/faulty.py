@@ -310,11 +310,11 @@ def rank_with_unnamed_error_under_limit():
 
 
 def sharded_ranks():
-    """A model that each of two ranks has half of."""
+    """A model of some 32 MiB whose parameters ranks may share."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
     def build_model():
-        model = torch.nn.Sequential(torch.nn.Linear(8, 2 * MIB), torch.nn.Linear(2 * MIB, 8))
+        model = torch.nn.Sequential(torch.nn.Linear(8, MIB // 2), torch.nn.Linear(MIB // 2, 8))
         model.tp_plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
         return model
 

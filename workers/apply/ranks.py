@@ -55,11 +55,6 @@ def join(spec: TrialSpec, device: torch.device) -> None:
     """
     if not spec.setup.parallel:
         return
-    if spec.knobs.optimizer_in_backward:
-        raise InapplicableError(
-            "--optimizer-in-backward cannot be combined with --parallel: it steps parameters before the "
-            "ranks have exchanged their gradients; drop one of them"
-        )
     distributed: Any = torch.distributed
     # Nothing is waited for longer than the trial, whose supervisor says better what was late.
     timeout = timedelta(seconds=spec.deadline_seconds)
@@ -103,6 +98,16 @@ def wrapped(model: torch.nn.Module, spec: TrialSpec) -> torch.nn.Module:
         model = torch.nn.parallel.DistributedDataParallel(model)
     seed(spec.seed + torch.distributed.get_rank() // parallel.degree(TP))
     return model
+
+
+def bucket_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the buckets of `DistributedDataParallel`, which no tensor that Python knows has."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return 0
+    ask: Any = model._get_ddp_logging_data  # noqa: SLF001 - its only account of them
+    told = ask()
+    sizes: str = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
+    return sum(map(int, sizes.split(",")))
 
 
 def agreed(wish: bool) -> bool:

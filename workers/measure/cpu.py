@@ -169,7 +169,7 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
         _demand_time(spec, progress)
         with data_limit(limit_of_machine(spec.num_processes)):
             trial.drop_gradients()
-            allocated_bytes = allocator_peak_bytes(trial.step)
+            allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(trial.step)
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
         progress.remarks["allocated_bytes"] = f"could not be measured: {steps.in_one_line(error)}"
     else:

@@ -219,6 +219,11 @@ class Trial:
             part=part,
         )
 
+    @property
+    def bytes_out_of_sight(self) -> int:
+        """Memory between the steps that no tensor which the interpreter knows has."""
+        return ranks.bucket_bytes(self._model)
+
     def drop_gradients(self) -> None:
         """Drops what a training step would drop first, so that what the next one keeps can be told."""
         if self._optimizer is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from workers.process.ranks import joined, variables_of
+from workers.process.supervision import Supervision
 from workers.protocol import (
     Device,
     Evidence,
@@ -104,6 +105,15 @@ def test_each_rank_sees_a_card_of_its_own(visible: str | None, cards: tuple[str,
     assert {(each["WORLD_SIZE"], each["MASTER_ADDR"], each["MASTER_PORT"]) for each in told} == {
         ("2", "127.0.0.1", "4567")
     }
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_ranks_share_what_the_machine_has_left(num_processes: int):
+    alone = dataclasses.replace(SPEC, setup=Setup()) if num_processes == 1 else SPEC
+    assert alone.num_processes == num_processes
+    nobody = 2**22 + 1  # a number that no process has
+    supervision = Supervision(alone, nobody, available_bytes=lambda: 3000, num_kernel_kills=lambda: 0)
+    assert supervision._host_limit_bytes == 2700 // num_processes
 
 
 def test_a_prediction_of_ranks_is_one_process():
