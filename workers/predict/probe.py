@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -36,6 +37,7 @@ from workers.predict.recording.generation import TracedGeneration
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
+from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.recording.tensor_list import TensorList
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
@@ -98,7 +100,6 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
     _begin_program()
     _install(spec)
-    streams.begin_program(None)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
@@ -164,7 +165,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
     ranks.require_applicable(spec, workload.mode)
-    streams.begin_program(recorder.note_use)
+    streams.begin_program(StreamWatch(recorder))
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
     training = workload.mode == "train"
@@ -233,6 +234,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
+        host_waits=tuple(recorder.order.host_waits),
         notes=(*decisions.notes, *mode.notes, *asking.notes(), *triton.notes(), *_left_out(workload)),
     )
     return trace if generation is None else generation.completed(trace)
@@ -278,19 +280,25 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         if not shards or spec.is_for_host:
             fake_device.move_to_device(mode, model, then=quantize)
         model = setting.adapted_model(model, spec.knobs)
-    return _sharded(spec, model, mode) if shards else model
+    return _sharded(workload, spec, model, mode) if shards else model
 
 
-def _sharded(spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode) -> torch.nn.Module:
+def _sharded(
+    workload: Workload, spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode
+) -> torch.nn.Module:
     """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
-    with mode.in_step():
+    with mode.in_step(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="It seems like you did not set/select the default device")
         model = sharding.sharded(
             model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
         )
     if not spec.is_for_host:
         fake_device.move_to_device(mode, model)  # what no rank shares with another
+        is_named = workload.mode == "train" and isinstance(workload.optimizer, str)
+        if is_named and spec.knobs.optimizer_impl != "loop" and not spec.knobs.optimizer_in_backward:
+            sharding.require_one_kind(model, spec.setup.parallel)
     return model
 
 
