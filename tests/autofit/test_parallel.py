@@ -21,6 +21,7 @@ from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.setup import Parallel, Setup
 
 MODEL = "davenet-audio"
+FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 GIB = 1024**3
 CARD = LocalGpu(
     name="Tesla T4",
@@ -164,3 +165,29 @@ def test_the_python_call_refuses_alike() -> None:
         autofit.estimate(MODEL, batch_size=1, parallel="zero:2")
     with pytest.raises(UsageError, match="is for training: ranks exchange gradients"):
         autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")
+
+
+@pytest.mark.process
+def test_a_search_measures_all_ranks_and_its_document_has_each(state_dir: Path) -> None:
+    result = autofit.tune(
+        f"{FAULTY}:healthy",
+        device="cpu",
+        gpu_mem="2G",
+        parallel="ddp:2",
+        dispatch="inline",
+        threads=1,
+        max_batch=2,
+        soak_steps=0,
+    )
+    assert result.best is not None
+    assert (result.best.batch_size, result.best.evidence) == (2, "measured-cpu")
+    assert "each trial ran 2 ranks together on one machine" in " ".join(result.notes)
+    document = json.loads(result.to_json())
+    (trial,) = [each for each in document["trials"] if each["batch_size"] == 2]
+    assert (trial["parallel"], document["parallel"], document["samples_per_step"]) == ("ddp:2", "ddp:2", 4)
+    needs = [
+        max(each["peaks"][kind] for kind in ("device_bytes", "private_bytes")) for each in trial["ranks"]
+    ]
+    assert len(needs) == 2
+    assert trial["rank"] == needs.index(max(needs))
+    assert TuneResult.from_dict(document).trials == result.trials
