@@ -19,7 +19,7 @@ from workers.knobs import Knobs
 from workers.knobs.attention import IMPLEMENTATIONS
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.plain import from_plain
-from workers.setup import Setup
+from workers.setup import Parallel, Setup
 from workers.shown import shown
 
 PROTOCOL_VERSION = 8
@@ -204,14 +204,14 @@ class TrialSpec:
 
     Attributes:
         budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
-            what the process may use; None for no limit.
+            what the process may use; None for no limit. Of several ranks, of each.
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
-        setup: mode, kind of batches, and ranks, of which a prediction is of one.
+        setup: mode, kind of batches, and ranks; a prediction is of one of them, a measured trial runs all.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
-        num_threads: intra-op threads of a CPU trial; None leaves PyTorch's default.
-        deadline_seconds: after so long the trial's whole process group is killed.
+        num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
+        deadline_seconds: after so long the trial's whole process group is killed, those of all ranks.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
             several times as often, also during an operator of hours; only what keeps the interpreter's
             lock, or stops the process, silences it.
@@ -251,8 +251,11 @@ class TrialSpec:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         self.knobs.num_batches(self.batch_size)
-        if self.setup.parallel and self.probe is not Probe.PREDICT:
-            raise ValueError(f"a trial runs one rank; {self.setup.num_ranks} of them are only predicted")
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes it is run in, one a rank; of a prediction one, whatever its ranks."""
+        return 1 if self.probe is Probe.PREDICT else self.setup.num_ranks
 
     @property
     def is_for_host(self) -> bool:
@@ -337,6 +340,19 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeaks:
+    """What one of a trial's ranks came to.
+
+    Attributes:
+        rank: its number, from 0.
+        peaks: the largest of all that it ran; unknown of one that was ended for what became of another.
+    """
+
+    rank: int
+    peaks: Peaks = field(default_factory=Peaks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialError:
     """Why a trial gave no answer about memory, in words for its user.
 
@@ -376,6 +392,10 @@ class TrialOutcome:
         log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
         sources: of a prediction, the user's own files that its process had used, path → digest; see
             `workers.process.sources`.
+        parallel: how the ranks that ran together did, as in `--parallel`; empty for a process by itself.
+        rank: which of them all the above is of: the one that decided the verdict; where all fit, the one
+            with the largest peak.
+        ranks: the peaks of all.
     """
 
     verdict: Verdict
@@ -400,6 +420,12 @@ class TrialOutcome:
     trace_json: str | None = None
     log_tail: str = ""
     sources: dict[str, str] = field(default_factory=dict)
+    parallel: str = ""
+    rank: int | None = None
+    ranks: tuple[RankPeaks, ...] = ()
+
+    def __post_init__(self) -> None:
+        Parallel.named(self.parallel)  # which refuses what is none
 
     @property
     def peaks(self) -> Peaks:
@@ -428,7 +454,8 @@ class TrialOutcome:
     def samples_per_second(self) -> float | None:
         if not self.step_seconds:
             return None
-        return self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
+        num_batches = Parallel.named(self.parallel).num_batches
+        return num_batches * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:
         return _dump(OUTCOME_SCHEMA, dataclasses.asdict(self))

@@ -10,6 +10,7 @@ from workers.documents import parse_json
 from workers.errors import StaleTensorError
 from workers.plain import from_plain
 from workers.process.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
+from workers.process.ranks import run_ranks
 from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
@@ -41,13 +42,14 @@ _UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
 def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
-    A measured trial gets a fresh process, and so does a script. Other predictions share one, or two where
-    several are asked for at once; those with kernels of other libraries have one of their own. These
-    processes live until this one ends. Only an interruption of this process raises.
+    A measured trial gets a fresh process, or one for each of its ranks, and so does a script. Other
+    predictions share one, or two where several are asked for at once; those with kernels of other libraries
+    have one of their own. These processes live until this one ends. Only an interruption of this process
+    raises.
     """
     if spec.probe is Probe.PREDICT:
         return _predicted(spec)
-    outcome = run_fresh(spec)
+    outcome = _measured(spec)
     if (
         spec.probe is Probe.CPU
         and spec.budget_bytes is not None
@@ -92,6 +94,10 @@ def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
     if of_script and outcome.verdict in (Verdict.FAILED, Verdict.INVALID):
         return outcome.error is not None and outcome.error.kind == "user"
     return outcome.verdict is Verdict.FAILED and outcome.environment.get("exception") in _UNNAMED_EXCEPTIONS
+
+
+def _measured(spec: TrialSpec) -> TrialOutcome:
+    return run_ranks(spec) if spec.num_processes > 1 else run_fresh(spec)
 
 
 def _predicted(spec: TrialSpec) -> TrialOutcome:
@@ -155,7 +161,7 @@ def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
 
 def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:
     """Tells running out of memory from another failure: it alone goes away with the limit."""
-    unlimited = run_fresh(_without_limit(spec, limited))
+    unlimited = _measured(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
     if unlimited.verdict is not Verdict.FITS:

@@ -46,7 +46,10 @@ class Parallel:
             if degree < 2:
                 raise ValueError(f"{kind}:{degree}: at least 2 ranks train together")
         if len(set(kinds)) < len(kinds):
-            raise ValueError(f"{self} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2")
+            given = ",".join(f"{kind}:{degree}" for kind, degree in self.degrees)
+            raise ValueError(
+                f"{given} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2"
+            )
         if DDP in kinds and len(kinds) > 1:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
         if REPLICATE in kinds and FSDP not in kinds:
@@ -129,8 +132,8 @@ class Setup:
         mode: `train`, `infer`, `generate`, or None for the workload's own.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
-        parallel: with more than one rank, one of them is predicted.
-        rank: which of them.
+        parallel: with more than one rank, one of them is predicted, or all are measured together.
+        rank: which of them is predicted.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.

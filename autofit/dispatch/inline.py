@@ -79,7 +79,7 @@ class InlineDispatcher(Dispatcher):
         return self._machine | ({"GPU": len(self._visible_gpus())} if probe is Probe.CUDA else {})
 
     def _too_much(self, spec: TrialSpec) -> DispatchError:
-        if spec.probe is Probe.CUDA:
+        if spec.probe is Probe.CUDA and not self._visible_gpus():
             return DispatchError(
                 "this machine has no NVIDIA GPU to measure on: predict instead (--probe predict), or name a "
                 "Ray cluster that has one with --address"

@@ -40,18 +40,20 @@ class Wishes:
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
         """What such a trial asks of one of these nodes; without a spec, the least it may ask.
 
+        One node has what all of its ranks need, so that nothing but PyTorch has to bring them together.
         A CPU trial that names no number of threads gets one CPU, because Ray sets
         `OMP_NUM_THREADS` to the CPUs that a task asked for.
         """
-        request: Request = {"CPU": 1}
+        num_ranks = 1 if spec is None else spec.num_processes
+        request: Request = {"CPU": num_ranks}
         if probe is Probe.CUDA:
-            request["GPU"] = 1
+            request["GPU"] = num_ranks
             if (kind := self._accelerator_type(nodes)) is not None:
                 request[_ACCELERATOR_TYPE + kind] = _ACCELERATOR_SHARE
         if probe is Probe.CPU and spec is not None:
-            request["CPU"] = spec.num_threads or 1
+            request["CPU"] = num_ranks * (spec.num_threads or 1)
             if spec.budget_bytes is not None:
-                request["memory"] = spec.budget_bytes
+                request["memory"] = num_ranks * spec.budget_bytes
         return {**request, **self.resources}
 
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:

@@ -249,9 +249,10 @@ _VARIED = (
         name="parallel",
         field=_SETUP + "parallel",
         read=lambda value: Parallel.parse(str(value)),
-        help="Predict one rank of several: ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each "
-        "repeated block and the model; hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan "
-        "for tensor parallelism; fsdp:N,tp:M of both. The batch size is that of one rank.",
+        help="One rank of several is predicted; where trials are measured, all run together on one machine. "
+        "ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each repeated block and the model; "
+        "hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan for tensor parallelism; "
+        "fsdp:N,tp:M of both. The batch size is that of one rank.",
         metavar="KIND:N",
     ),
     Option(

@@ -175,15 +175,26 @@ def _cpu(settings: TuneSettings) -> Target:
 def _cuda_probe(
     settings: TuneSettings, *, has_local_gpu: bool, reachable: Callable[[], Devices]
 ) -> Probe | None:
-    if settings.probe == "predict" or settings.setup.parallel:  # a trial runs one rank alone
+    is_wanted = settings.probe == "measure" or settings.device == "cuda"
+    num_ranks = settings.setup.num_ranks
+    if settings.probe == "predict":
+        return None
+    if num_ranks > 1 and not is_wanted:  # so many cards are not taken unasked
         return None
     asks_elsewhere = settings.address is not None
-    if (has_local_gpu or asks_elsewhere) and reachable().num_gpus > 0:
+    num_gpus = reachable().num_gpus if has_local_gpu or asks_elsewhere else 0
+    if num_gpus >= num_ranks:
         return Probe.CUDA
-    if settings.probe != "measure" and settings.device != "cuda":
+    if not is_wanted:
         return None
     if asks_elsewhere:
         return Probe.CUDA  # a node that has one may still come: the dispatcher says for how long it waits
+    if num_gpus:
+        raise DispatchError(
+            f"this machine has {num_gpus} GPU{'s'[: num_gpus != 1]} to measure on, and each of the "
+            f"{num_ranks} ranks of --parallel {settings.setup.parallel} needs one: leave out --probe measure "
+            "and --device cuda to predict, or name a cluster with a node that has as many with --address"
+        )
     raise DispatchError(
         "this machine has no GPU with that memory to measure on: leave out --probe measure and "
         "--device cuda to predict, or name a cluster that has one with --address"

@@ -132,8 +132,11 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.parallel:
-            self._require_prediction()
+        if self.setup.rank and (wants := self._measures):
+            raise UsageError(
+                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
+                "all of them: drop one of the two"
+            )
         if self.knobs.global_batch is not None and self.setup.parallel:
             raise UsageError(
                 "--global-batch counts the samples of one process and cannot be combined with --parallel: "
@@ -203,18 +206,15 @@ class TuneSettings:
             else None
         )  # fmt: skip
 
-    def _require_prediction(self) -> None:
-        """Refuses what measures, since a trial runs one rank, without its peers."""
-        wants = (
-            "--device cpu" if self.device == "cpu"
+    @property
+    def _measures(self) -> str | None:
+        """The option that asks for measured trials, if one does."""
+        return (
+            None if self.probe == "predict"
+            else f"--device {self.device}" if self.device != "auto"
             else "--probe measure" if self.probe == "measure"
-            else "--objective throughput" if self.objective is Objective.THROUGHPUT
             else None
         )  # fmt: skip
-        if wants is not None:
-            raise UsageError(
-                f"--parallel is predicted only and cannot be combined with {wants}: drop one of them"
-            )
 
     @property
     def may_compile(self) -> bool:

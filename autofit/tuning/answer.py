@@ -14,6 +14,7 @@ from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.late_failure import LengthsAnswer, of_lengths
+from autofit.settings.target import Target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
 from autofit.tuning.curves import CurveSet, curves_of
@@ -81,7 +82,7 @@ def answer(
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
         advice=_advice(settings, predicted, frontier, emit),
-        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings)),
+        notes=(*frontier.notes(), *predicted.notes, *not_compared, *_on_ranks(settings, predicted.target)),
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
@@ -159,10 +160,15 @@ def _kinds(
     )
 
 
-def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
+def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
     parallel = settings.setup.parallel
     if not parallel:
         return ()
+    if target.probe is not None:
+        return (
+            f"each trial ran {parallel.num_ranks} ranks together on one machine; a size is that of the rank "
+            "with the largest peak",
+        )
     defaults = (
         f"{parallel}, with PyTorch's defaults"
         if parallel.shards
@@ -170,8 +176,8 @@ def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
         "memory of its buckets"
     )
     return (
-        f"one of {parallel.num_ranks} ranks is predicted, {defaults}. Nothing was measured, as a trial here "
-        "would run one rank alone",
+        f"one of {parallel.num_ranks} ranks is predicted, {defaults}. --probe measure runs all ranks, where "
+        "a machine has a GPU for each",
     )
 
 

@@ -140,10 +140,14 @@ def _require_measurement(settings: TuneSettings, target: Target) -> None:
 
 
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
-    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study."""
+    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study.
+
+    Ranks share the cores.
+    """
     if target.probe is not Probe.CPU:
         return None
-    return settings.num_threads or len(os.sched_getaffinity(0))
+    num_ranks = settings.setup.num_ranks
+    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:

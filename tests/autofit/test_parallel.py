@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import autofit
-from autofit.errors import UsageError
+from autofit.dispatch import Devices, InlineDispatcher
+from autofit.errors import DispatchError, UsageError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import LocalGpu
 from autofit.hardware.nccl import communicator_interval
 from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
-from autofit.settings.target import resolve_target
+from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult
-from workers.setup import Parallel
+from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.setup import Parallel, Setup
 
 MODEL = "davenet-audio"
+FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 GIB = 1024**3
+CARD = LocalGpu(
+    name="Tesla T4",
+    uuid="a",
+    architecture="sm_75",
+    total_bytes=15 * GIB,
+    used_bytes=0,
+    driver_version="1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +83,53 @@ def test_a_check_is_of_one_rank(state_dir: Path) -> None:
     assert (result.verdict, result.num_ranks) == ("fits", 4)
 
 
-def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
-    card = LocalGpu(
-        name="Tesla T4",
-        uuid="a",
-        architecture="sm_75",
-        total_bytes=15 * GIB,
-        used_bytes=0,
-        driver_version="1",
+def target_on(num_gpus: int, **options: str) -> Target:
+    """What is meant on a machine, or a cluster, with so many cards."""
+    settings = resolve_settings({"model": MODEL, "parallel": "ddp:4", **options}, {}, None)
+    return resolve_target(
+        settings,
+        local_gpus=lambda: (CARD,) * (0 if settings.address else num_gpus),
+        reachable=lambda: Devices(num_gpus=num_gpus, names=(CARD.name,) * num_gpus),
     )
 
-    def nothing_is_asked() -> Any:
-        raise AssertionError
 
-    settings = resolve_settings({"model": MODEL, "parallel": "ddp:4"}, {}, None)
-    target = resolve_target(settings, local_gpus=lambda: (card,), reachable=nothing_is_asked)
-    assert target.probe is None
+def test_ranks_are_measured_where_that_is_asked_for() -> None:
+    assert target_on(8).probe is None
+    assert target_on(8, probe="measure").probe is Probe.CUDA
+    assert target_on(4, device="cuda").is_own_budget
+    assert target_on(0, device="cpu", gpu_mem="4G").probe is Probe.CPU
+    # A node with as many may still come: the dispatcher says for how long it waits.
+    assert target_on(2, probe="measure", gpu="t4", address="auto").probe is Probe.CUDA
+
+
+@pytest.mark.parametrize(
+    "options", [{"probe": "measure"}, {"device": "cuda"}, {"device": "cpu", "gpu_mem": "4G"}]
+)
+def test_one_rank_is_predicted_and_never_measured_alone(options: dict[str, str]) -> None:
+    with pytest.raises(
+        UsageError, match="--rank names the rank that is predicted and cannot be combined with --"
+    ):
+        target_on(8, rank="1", **options)
+    assert target_on(8, rank="1", probe="predict").probe is None
+
+
+@pytest.mark.parametrize(("num_gpus", "has"), [(1, "has 1 GPU to"), (3, "has 3 GPUs to")])
+def test_more_ranks_than_cards_are_refused(num_gpus: int, has: str) -> None:
+    with pytest.raises(DispatchError) as refused:
+        target_on(num_gpus, probe="measure")
+    assert f"this machine {has} measure on, and each of the 4 ranks of --parallel ddp:4" in str(refused.value)
+    assert refused.value.exit_code == 5
+
+
+def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> None:
+    ranks = Setup(parallel=Parallel.parse("ddp:2"))
+    workload = WorkloadRef(kind="builtin", target=MODEL)
+    spec = TrialSpec(workload=workload, batch_size=1, probe=Probe.CUDA, setup=ranks)
+    with (
+        InlineDispatcher(gpus=lambda: (CARD,)) as dispatcher,
+        pytest.raises(DispatchError, match=r"it asks for 2 CPU, 2 GPU, and here are .* CPU, 1 GPU: ask for"),
+    ):
+        dispatcher.submit(spec)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +154,6 @@ def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
         ({"rank": "1"}, "--rank 1 needs ranks to be one of: name them with --parallel"),
         ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
-        (
-            {"parallel": "ddp:2", "probe": "measure"},
-            "--parallel is predicted only and cannot be combined with --probe measure: drop one of them",
-        ),
-        ({"parallel": "ddp:2", "device": "cpu"}, "cannot be combined with --device cpu"),
-        ({"parallel": "ddp:2", "objective": "throughput"}, "cannot be combined with --objective throughput"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: str) -> None:
@@ -147,3 +182,29 @@ def test_ranks_of_tensor_parallelism_share_a_batch_and_each_dimension_has_a_comm
     assert (both.num_ranks, both.num_batches, both.mesh) == (8, 4, (4, 2))
     one, two = (make_budget(80 * GIB, architecture="sm_80", mesh=mesh) for mesh in ((8,), (4, 2)))
     assert two.context_bytes > one.context_bytes
+
+
+@pytest.mark.process
+def test_a_search_measures_all_ranks_and_its_document_has_each(state_dir: Path) -> None:
+    result = autofit.tune(
+        f"{FAULTY}:healthy",
+        device="cpu",
+        gpu_mem="2G",
+        parallel="ddp:2",
+        dispatch="inline",
+        threads=1,
+        max_batch=2,
+        soak_steps=0,
+    )
+    assert result.best is not None
+    assert (result.best.batch_size, result.best.evidence) == (2, "measured-cpu")
+    assert "each trial ran 2 ranks together on one machine" in " ".join(result.notes)
+    document = json.loads(result.to_json())
+    (trial,) = [each for each in document["trials"] if each["batch_size"] == 2]
+    assert (trial["parallel"], document["parallel"], document["samples_per_step"]) == ("ddp:2", "ddp:2", 4)
+    needs = [
+        max(each["peaks"][kind] for kind in ("device_bytes", "private_bytes")) for each in trial["ranks"]
+    ]
+    assert len(needs) == 2
+    assert trial["rank"] == needs.index(max(needs))
+    assert TuneResult.from_dict(document).trials == result.trials

@@ -131,8 +131,14 @@ class DispatcherConformance:
         assert "LookupError: no such layer" in outcome.error.message
         assert "trials.py" in outcome.error.traceback
 
+    def test_ranks_run_together_and_each_has_its_peak(self, outcomes: dict[str, TrialOutcome]):
+        outcome = outcomes["two ranks"]
+        assert (outcome.verdict, outcome.parallel) == (Verdict.FITS, "ddp:2")
+        assert [rank.rank for rank in outcome.ranks] == [0, 1]
+        assert all(rank.peaks.device_bytes > 0 for rank in outcome.ranks)
+
     def test_no_process_outlives_its_trial(self, outcomes: dict[str, TrialOutcome], mark: str):
-        assert len(outcomes) == 5
+        assert len(outcomes) == 6
         assert trial_processes(mark) == []
 
     def test_capacity_and_devices_agree(self, dispatcher: Dispatcher):

@@ -269,3 +269,76 @@ def data_dependent():
         raise DataDependentError("aten::nonzero depends on values: measure instead")
 
     return _workload(loss=loss)
+
+
+def _of_rank_one(fault):
+    """Goes wrong in the second step of rank 1 alone, while the others wait for it in a collective."""
+    num_losses = 0
+
+    def loss(model, batch):
+        nonlocal num_losses
+        num_losses += 1
+        if num_losses == 2 and os.environ["RANK"] == "1":
+            fault(batch)
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def killed_rank():
+    return _of_rank_one(lambda batch: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def hung_rank():
+    return _of_rank_one(lambda batch: threading.Event().wait())
+
+
+def hungry_rank():
+    return _of_rank_one(lambda batch: torch.ones(batch.shape[0] * 256 * MIB))
+
+
+def mistaken_rank():
+    return _of_rank_one(lambda batch: batch + "one")
+
+
+def rank_with_unnamed_error_under_limit():
+    def fault(batch):
+        if _limited():
+            raise RuntimeError("could not execute a primitive")
+
+    return _of_rank_one(fault)
+
+
+def sharded_ranks():
+    """A model of some 32 MiB whose parameters ranks may share."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    def build_model():
+        model = torch.nn.Sequential(torch.nn.Linear(8, MIB // 2), torch.nn.Linear(MIB // 2, 8))
+        model.tp_plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        return model
+
+    return _workload(build_model=build_model, optimizer="sgd-momentum")
+
+
+def waiting_ranks():
+    """Leaves the numbers of its processes in FAULTY_PID_FILE; then rank 0 waits for rank 1, which hangs."""
+
+    def loss(model, batch):
+        with pathlib.Path(os.environ["FAULTY_PID_FILE"]).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if os.environ["RANK"] == "1":
+            threading.Event().wait()
+        return _loss(model, batch)
+
+    return _workload(loss=loss)
+
+
+def uneven_ranks():
+    """Has 64 MiB more on rank 1."""
+
+    def loss(model, batch):
+        kept = torch.ones(int(os.environ["RANK"]) * 64 * MIB // 4)
+        return _loss(model, batch) + kept.sum()
+
+    return _workload(loss=loss)

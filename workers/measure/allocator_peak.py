@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def allocator_peak_bytes(step: Callable[[], None]) -> int:
@@ -71,6 +72,8 @@ def _storage_of(tensor: Any) -> dict[int, int]:
     """The size of a tensor's storage by where it lies; nothing of one that has none on the CPU."""
     if is_lazy(tensor) or isinstance(tensor, FakeTensor | FunctionalTensor):
         return {}  # of a module that has not run yet; of a compiler
+    if is_traceable_wrapper_subclass(tensor):
+        return {}  # its parts are tensors of their own, such as this rank's part of a sharded parameter
     if tensor.layout is torch.strided and tensor.device.type == "cpu":
         storage = tensor.untyped_storage()
         if storage.data_ptr():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from workers.apply import setting
+from workers.apply import ranks, setting
 from workers.errors import InvalidTrialError
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
@@ -50,7 +50,8 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
     the libraries' code, stayed within the budget. This process serves for one trial only: the
     peak of an earlier one would stay in its heap.
     """
-    meter = ResidentSet()
+    # A rank that tries again is out of step with the others; `workers.run` tries again with all of them.
+    meter = ResidentSet(tries_again=not spec.setup.parallel)
     progress = steps.Progress(device=Device(kind="cpu", name=processor_name()), report=report)
 
     def give_up() -> None:
@@ -134,6 +135,7 @@ def _unnamed_failures_tried_again(
     """Takes a step that failed under the limit, without naming memory, once more without the limit.
 
     Where that fails too, which may be for what the first failure left behind, the failure is as it was.
+    A rank of several takes none again.
 
     Raises:
         MemoryError: it completes now.
@@ -141,7 +143,7 @@ def _unnamed_failures_tried_again(
     try:
         yield
     except (RuntimeError, SystemError) as error:
-        if is_out_of_memory(error) or not _is_limited():
+        if is_out_of_memory(error) or not meter.tries_again:
             raise
         progress.steady = meter.peaks()  # as far as it came
         traceback.clear_frames(error.__traceback__)  # which hold what the failed step had made
@@ -165,9 +167,9 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
     progress.enter(ALLOCATOR_PEAK)
     try:
         _demand_time(spec, progress)
-        with data_limit(limit_of_machine()):
+        with data_limit(limit_of_machine(spec.num_processes)):
             trial.drop_gradients()
-            allocated_bytes = allocator_peak_bytes(trial.step)
+            allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(trial.step)
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
         progress.remarks["allocated_bytes"] = f"could not be measured: {steps.in_one_line(error)}"
     else:
@@ -177,16 +179,16 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
 def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
     elapsed_seconds = time.monotonic() - progress.begin
     needed_seconds = _STEPS_OF_TIME * (progress.median_step_seconds or 0.0) + _START_SECONDS
-    if elapsed_seconds + needed_seconds > spec.deadline_seconds:
+    if not ranks.agreed(elapsed_seconds + needed_seconds <= spec.deadline_seconds):
         raise TimeoutError("the deadline is too near for another step")
 
 
-def limit_of_machine() -> int | None:
-    """What keeps this process from taking the machine down: half of what the machine still has."""
+def limit_of_machine(num_processes: int = 1) -> int | None:
+    """What keeps so many processes from taking the machine down: a share of half of what it still has."""
     held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
     if held_bytes is None or available_bytes is None:
         return None
-    return held_bytes + available_bytes // 2
+    return held_bytes + available_bytes // (2 * num_processes)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -239,14 +241,23 @@ def _is_limited() -> bool:
 class ResidentSet:
     """The `steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
 
+    Args:
+        tries_again: whether what fails under a limit without naming memory is run again without it.
+
     Attributes:
         counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
             `process`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tries_again: bool = True) -> None:
         self.counts = "steps"
+        self._tries_again = tries_again
         self._mapped_before_bytes = host_memory.status_bytes("VmPeak")
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether it does now: there is a limit."""
+        return self._tries_again and _is_limited()
 
     def reset(self) -> None:
         try:
@@ -289,7 +300,7 @@ class ResidentSet:
             if is_out_of_memory(error) or isinstance(error, InvalidTrialError):
                 raise
             reason = steps.in_one_line(error)
-            if _is_limited() and isinstance(error, RuntimeError | SystemError):
+            if self.tries_again and isinstance(error, RuntimeError | SystemError):
                 with _soft_limit(None):
                     _retry(action, reason, self)
             return reason

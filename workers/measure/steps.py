@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from workers.apply import process_state, setting
+from workers.apply import process_state, ranks, setting, sharding
 from workers.apply.compiling import what_was_compiled
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
@@ -143,17 +143,21 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
-        self._autocast = setting.autocast_factory(spec.knobs, device.type)
+        ranks.require_applicable(spec, workload.mode)
+        ranks.join(spec, device)
+        casts_itself = sharding.casts_itself(spec.setup.parallel, spec.knobs.precision)
+        self._autocast = nullcontext if casts_itself else setting.autocast_factory(spec.knobs, device.type)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)
-        self._model = setting.placed_model(model, spec.knobs, device).train(training)
+        model = ranks.placed(model, spec, device).train(training)
         if rewriting is not None:
-            rewriting.follow(self._model)
+            rewriting.follow(model)
+        self._model = ranks.wrapped(model, spec)
         self._optimizer: Optimizers | None = None
         if training:
             make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
-            self._optimizer = make(workload, self._model, spec.knobs.optimizer_impl)
+            self._optimizer = make(workload, model, spec.knobs.optimizer_impl)
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.
@@ -214,6 +218,11 @@ class Trial:
             in_backward=self._spec.knobs.optimizer_in_backward,
             part=part,
         )
+
+    @property
+    def bytes_out_of_sight(self) -> int:
+        """Memory between the steps that no tensor which the interpreter knows has."""
+        return ranks.bucket_bytes(self._model)
 
     def drop_gradients(self) -> None:
         """Drops what a training step would drop first, so that what the next one keeps can be told."""
@@ -277,13 +286,14 @@ def _sum(parameter: torch.Tensor) -> float:
 
 
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
-    """Changes when a parameter is updated, by whichever of the two ways optimizers have.
+    """Changes when a parameter, or this rank's part of one, is updated, by whichever way optimizers have.
 
     In-place operators count a tensor's version up, even where a learning rate of zero leaves the
     values; updates through `.data` leave the version and change the values.
     """
+    parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return [
-        (parameter._version, _sum(parameter.detach()))  # noqa: SLF001 - no public name
-        for parameter in model.parameters()
-        if parameter.requires_grad and not parameter.is_complex()
+        (part._version, _sum(part.detach()))  # noqa: SLF001 - no public name
+        for part in (getattr(parameter, "_local_tensor", parameter) for parameter in parameters)
+        if not part.is_complex()
     ]

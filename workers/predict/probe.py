@@ -12,12 +12,11 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import process_state, setting, sharding
+from workers.apply import process_state, ranks, setting, sharding
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
-from workers.errors import InapplicableError, UnsupportedError
+from workers.errors import UnsupportedError
 from workers.knobs import Knobs
-from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
@@ -170,6 +169,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
+    ranks.require_applicable(spec, workload.mode)
     streams.begin_program(StreamWatch(recorder))
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
@@ -192,7 +192,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         asking.offer_for(spec.knobs)
         model = _built(workload, spec, mode)
         model.train(training)
-        parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
+        parallel = _parallel(spec, model, mode=mode, recorder=recorder)
         optimizer = None
         if training:
             if isinstance(workload.optimizer, str):
@@ -274,24 +274,11 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
-    """Joins the others of a rank whose model is sharded; of `DataParallel` there is nobody to meet.
-
-    Raises:
-        InapplicableError: a setting is not for a model that is.
-    """
+    """Joins the others of a rank whose model is sharded; of `DataParallel` there is nobody to meet."""
     setup = spec.setup
     if not setup.parallel.shards:
         yield
         return
-    if spec.knobs.base in QUANTIZATIONS:
-        raise InapplicableError(
-            f"--parallel {setup.parallel} cannot be predicted with base {spec.knobs.base}: weights that a "
-            "library quantizes are not sharded yet; leave --base out, or predict ddp:N"
-        )
-    if setup.mode == GENERATE:
-        raise InapplicableError(
-            f"--parallel {setup.parallel} is for training and inference: leave it out to generate"
-        )
     group.install()
     with group.joined(setup.num_ranks, setup.rank), sharding_followed(recorder):
         yield
@@ -329,14 +316,10 @@ def _sharded(
 
 
 def _parallel(
-    spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
+    spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder
 ) -> DataParallel | None:
     if spec.setup.parallel.degree(DDP) == 1:
         return None
-    if not training:
-        raise InapplicableError(
-            "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
-        )
     with mode.in_step():
         return DataParallel(model, recorder)
 

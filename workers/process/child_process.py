@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
@@ -64,9 +64,10 @@ class ChildProcess:
     Args:
         module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
         environment: variables set for the process, over a copy of this process's own.
+        inherited: further descriptors that it gets, by the same numbers.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str], *, inherited: Sequence[int] = ()) -> None:
         self.begin = time.monotonic()
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
@@ -86,7 +87,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,
-                pass_fds=(child_requests, child_answers),
+                pass_fds=(child_requests, child_answers, *inherited),
                 start_new_session=True,
             )
             ours.pop_all()  # open for as long as the process lives

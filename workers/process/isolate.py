@@ -18,7 +18,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Self
@@ -94,14 +94,16 @@ class Child:
 
     Args:
         environment: variables set for the process, over a copy of this process's own.
+        inherited: see `ChildProcess`.
 
     Attributes:
         start_seconds: how long its process took to get to its first trial.
         busy_seconds: how long trials ran in it so far, without that.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, inherited: Sequence[int] = ()) -> None:
         self._environment = dict(environment)
+        self._inherited = tuple(inherited)
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()
         self._is_asked = False
@@ -178,6 +180,8 @@ class Child:
             self._count(process, supervision)
         except BaseException as error:  # an interrupted supervisor leaves no process behind either
             self._process = None
+            if isinstance(error, StoppedError) and process.has_exited():
+                error = EOFError()  # its death may be why nobody wants what others still run
             death = process.kill()
             if not isinstance(error, _ENDINGS):
                 process.log.close()
@@ -201,7 +205,7 @@ class Child:
             process.kill()
             process.log.close()
         if self._process is None:
-            self._process = ChildProcess("workers.child", self._environment)
+            self._process = ChildProcess("workers.child", self._environment, inherited=self._inherited)
             self._is_asked = False
         return self._process
 

@@ -41,13 +41,19 @@ def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
     spec.
     """
     same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)
+    if outcome.was_run:
+        same = same and max(1, len(outcome.ranks)) == spec.num_processes
     if same or not outcome.verdict.is_about_memory:
         return outcome
-    ran = f"batch {outcome.batch_size} with {outcome.knobs.to_dict()}"
-    asked = f"batch {spec.batch_size} with {spec.knobs.to_dict()}"
+    ran = f"batch {outcome.batch_size} with {outcome.knobs.to_dict()}{_on(len(outcome.ranks))}"
+    asked = f"batch {spec.batch_size} with {spec.knobs.to_dict()}{_on(spec.num_processes)}"
     message = f"the worker ran {ran} but was asked for {asked}: install the same autofit on every machine"
     error = TrialError(kind="worker", message=message)
     return without_answer(spec, Verdict.INVALID, error, device=outcome.device)
+
+
+def _on(num_ranks: int) -> str:
+    return f" on {num_ranks} ranks" if num_ranks > 1 else ""
 
 
 def evidence_sought(spec: TrialSpec) -> Evidence:

@@ -124,7 +124,8 @@ class Supervision:
     def _host_limit(self, available_bytes: int | None) -> int | None:
         if available_bytes is None:
             return None
-        return int(_HOST_SHARE * available_bytes) + host_memory.resident_bytes(self._group)
+        share = _HOST_SHARE / self._spec.num_processes
+        return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:
         """Says how far the trial's processes are beyond the host's or the trial's limit.

@@ -47,7 +47,7 @@ def script_lines(
 
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
-        parallel: how several processes train together, one on each GPU.
+        parallel: how several processes train together, on CUDA one on each GPU.
     """
     yield from _lines_of("allocator", knobs)  # before PyTorch is imported
     yield from _conv_lines(knobs, device_kind)
@@ -71,7 +71,7 @@ def script_lines(
         yield _adapt_line(knobs)
     if knobs.compile:
         yield "model = torch.compile(model)  # once it is on its device"
-    yield from _lines_of_ranks(parallel, knobs)
+    yield from _lines_of_ranks(parallel, knobs, device_kind)
     if training:
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":
@@ -85,14 +85,15 @@ def script_lines(
         yield "    output = ..."
 
 
-def _lines_of_ranks(parallel: Parallel, knobs: Knobs) -> Iterator[str]:
+def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Iterator[str]:
     if parallel.degree(DDP) > 1:
-        ranks = parallel.num_ranks
-        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {ranks} ranks"
+        which = f"{'on its GPU, of' if device_kind == 'cuda' else 'one of'} {parallel.num_ranks} ranks"
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {which}"
     if not parallel.shards:
         return
     kinds, degrees = zip(*parallel.degrees, strict=True)
-    yield f'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", {degrees}, mesh_dim_names={kinds})'
+    of_mesh = f'"{device_kind}", {degrees}, mesh_dim_names={kinds}'
+    yield f"mesh = torch.distributed.device_mesh.init_device_mesh({of_mesh})"
     if parallel.degree(TP) > 1:
         yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
     if parallel.degree(FSDP) > 1:

@@ -34,7 +34,7 @@ def search(autofit, model: str, *options: str):
             ("--device", "cpu", "--gpu", "t4"),
             ("usage", "--gpu cannot be combined with --device cpu"),
         ),
-        ("davenet", ("--gpu", "t4", "--parallel", "fsdp:4"), ("usage", "fsdp cannot be predicted yet")),
+        ("davenet", ("--gpu", "t4", "--parallel", "zero:4"), ("usage", "'zero:4' is not ddp:N")),
     ],
 )
 def test_wrong_options_exit_with_2_before_anything_is_started(

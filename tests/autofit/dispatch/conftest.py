@@ -7,6 +7,7 @@ import pytest
 from autofit.dispatch import Dispatcher
 from tests.conformance.dispatcher import TrialFolder
 from workers.protocol import TrialOutcome
+from workers.setup import Parallel, Setup
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,7 @@ def outcomes(dispatcher: Dispatcher, trials: TrialFolder) -> dict[str, TrialOutc
         "runs_out_of_memory": trials.spec("runs_out_of_memory", budget_bytes=2**31),
         "is_killed": trials.spec("is_killed"),
         "is_mistaken": trials.spec("is_mistaken"),
+        "two ranks": trials.spec("fits", setup=Setup(parallel=Parallel.parse("ddp:2"))),
     }
     futures = {name: dispatcher.submit(spec) for name, spec in specs.items()}
     return {name: future.result() for name, future in futures.items()}

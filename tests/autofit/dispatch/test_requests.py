@@ -13,12 +13,14 @@ from autofit.dispatch.requests import (
     offers_in_words,
 )
 from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.setup import Parallel, Setup
 
 CPU_NODE = {"CPU": 8.0, "memory": 2.0**34, "rack": 1.0}
 T4_NODE = {"CPU": 4.0, "GPU": 2.0, "accelerator_type:T4": 1.0}
 A100_NODE = {"CPU": 4.0, "GPU": 1.0, "accelerator_type:A100": 1.0}
 NAMED_BY_HAND = {**A100_NODE, "accelerator_type:A100-80G": 1.0}
 UNNAMED_NODE = {"CPU": 4.0, "GPU": 1.0}
+TWO_RANKS = Setup(parallel=Parallel.parse("ddp:2"))
 
 
 def spec(probe: Probe, **settings) -> TrialSpec:
@@ -33,6 +35,9 @@ def spec(probe: Probe, **settings) -> TrialSpec:
         (Probe.CUDA, {"budget_bytes": 7}, {"CPU": 1, "GPU": 1}),
         (Probe.CPU, {}, {"CPU": 1}),
         (Probe.CPU, {"budget_bytes": 7, "num_threads": 3}, {"CPU": 3, "memory": 7}),
+        (Probe.PREDICT, {"setup": TWO_RANKS}, {"CPU": 1}),
+        (Probe.CUDA, {"setup": TWO_RANKS}, {"CPU": 2, "GPU": 2}),
+        (Probe.CPU, {"setup": TWO_RANKS, "budget_bytes": 7, "num_threads": 3}, {"CPU": 6, "memory": 14}),
     ],
 )
 def test_a_trial_asks_for_what_its_probe_uses(probe: Probe, settings: dict, request_: dict):

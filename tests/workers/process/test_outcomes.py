@@ -12,12 +12,14 @@ from workers.protocol import (
     Device,
     Evidence,
     Probe,
+    RankPeaks,
     TrialError,
     TrialOutcome,
     TrialSpec,
     Verdict,
     WorkloadRef,
 )
+from workers.setup import Parallel, Setup
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=8, probe=Probe.CPU)
 OUTCOME = TrialOutcome(
@@ -39,6 +41,17 @@ def test_an_outcome_of_something_else_is_invalid(lie):
     assert told.verdict is Verdict.INVALID
     assert (told.batch_size, told.knobs, told.device) == (8, SPEC.knobs, OUTCOME.device)
     assert "was asked for batch 8" in told.error.message
+
+
+def test_a_rank_alone_is_no_answer_for_several():
+    together = dataclasses.replace(SPEC, setup=Setup(parallel=Parallel.parse("ddp:2")))
+    told = answering(together, OUTCOME)
+    assert told.verdict is Verdict.INVALID
+    assert "} on 2 ranks: install" in told.error.message
+    ranks = tuple(RankPeaks(rank=rank) for rank in range(2))
+    both = dataclasses.replace(OUTCOME, ranks=ranks)
+    assert answering(together, both) is both
+    assert answering(SPEC, both).verdict is Verdict.INVALID
 
 
 def test_a_spec_that_could_not_be_read_keeps_its_own_words():

@@ -133,13 +133,6 @@ def test_what_the_wrapper_could_not_train_is_refused(name, changes, kind, messag
     assert re.search(message, outcome.error.message)
 
 
-def test_a_trial_that_runs_has_one_rank():
-    workload = WorkloadRef(kind="builtin", target="gpt2")
-    for probe in (Probe.CPU, Probe.CUDA):
-        with pytest.raises(ValueError, match="a trial runs one rank; 4 of them are only predicted"):
-            TrialSpec(workload=workload, batch_size=1, probe=probe, setup=ranks(4))
-
-
 def test_a_warm_process_keeps_ranks_apart():
     alone, one_of_two = (
         predicted("layers", setup=ranks(num_ranks), with_trace=False).peaks.allocated_bytes

@@ -198,7 +198,7 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
             "llama",
             "fsdp:8",
             {"base": "nf4", "adapter": "lora"},
-            "--parallel fsdp:8 cannot be predicted with base nf4",
+            "--parallel fsdp:8 cannot be combined with base nf4",
         ),
     ],
 )

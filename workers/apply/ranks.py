@@ -1,0 +1,120 @@
+"""This process as one of several ranks: the group that it joins, and its part of their model."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from workers.apply import setting
+from workers.apply.compiling import compiled
+from workers.apply.sharding import sharded
+from workers.errors import InapplicableError
+from workers.knobs.base import QUANTIZATIONS
+from workers.process.ranks import LISTENER
+from workers.protocol import TrialSpec
+from workers.setup import DDP, GENERATE, TP, TRAIN
+from workers.workload.step import seed
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+def require_applicable(spec: TrialSpec, mode: str) -> None:
+    """Refuses what ranks do not do together.
+
+    Args:
+        mode: the workload's, once it is overridden.
+
+    Raises:
+        InapplicableError: the mode or a knob is not for this parallelism.
+    """
+    parallel, knobs = spec.setup.parallel, spec.knobs
+    if not parallel:
+        return
+    if parallel.degree(DDP) > 1 and mode != TRAIN:
+        raise InapplicableError(
+            "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
+        )
+    if mode == GENERATE:
+        raise InapplicableError(
+            f"--parallel {parallel} is for training and inference: leave it out to generate"
+        )
+    if parallel.shards and knobs.base in QUANTIZATIONS:
+        raise InapplicableError(
+            f"--parallel {parallel} cannot be combined with base {knobs.base}: weights that a library "
+            "quantizes are not sharded yet; leave --base out, or use ddp:N"
+        )
+
+
+def join(spec: TrialSpec, device: torch.device) -> None:
+    """Joins the group of the trial's ranks, as `workers.process.ranks` has it; nothing of a process alone.
+
+    The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
+    """
+    if not spec.setup.parallel:
+        return
+    distributed: Any = torch.distributed
+    # Nothing is waited for longer than the trial, whose supervisor says better what was late.
+    timeout = timedelta(seconds=spec.deadline_seconds)
+    num_ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    listener = os.environ.get(LISTENER)
+    store = distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        num_ranks,
+        is_master=listener is not None,
+        timeout=timeout,
+        master_listen_fd=None if listener is None else int(listener),
+    )
+    distributed.init_process_group(
+        BACKENDS[device.type], store=store, rank=rank, world_size=num_ranks, timeout=timeout
+    )
+
+
+def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> torch.nn.Module:
+    """The model on its device; of one that is sharded this rank's part, brought there part by part.
+
+    Raises:
+        InapplicableError, MissingLibraryError: as of `setting.placed_model` and `sharding.sharded`.
+    """
+    parallel, knobs = spec.setup.parallel, spec.knobs
+    if not parallel.shards:
+        return setting.placed_model(model, knobs, device)
+    model = sharded(
+        setting.adapted_model(model, knobs), parallel, device_kind=device.type, precision=knobs.precision
+    )
+    model = model.to(device)  # what no rank shares with another
+    return compiled(model) if knobs.compile else model
+
+
+def wrapped(model: torch.nn.Module, spec: TrialSpec) -> torch.nn.Module:
+    """The model as its ranks call it, each with batches of its own; those of tensor parallelism share one."""
+    parallel = spec.setup.parallel
+    if not parallel:
+        return model
+    if parallel.degree(DDP) > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    seed(spec.seed + torch.distributed.get_rank() // parallel.degree(TP))
+    return model
+
+
+def bucket_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the buckets of `DistributedDataParallel`, which no tensor that Python knows has."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return 0
+    ask: Any = model._get_ddp_logging_data  # noqa: SLF001 - its only account of them
+    told = ask()
+    sizes: str = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
+    return sum(map(int, sizes.split(",")))
+
+
+def agreed(wish: bool) -> bool:
+    """Whether all ranks wish so; without a group, whether this process does."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return wish
+    wishes = torch.tensor(int(wish))
+    distributed.all_reduce(wishes, distributed.ReduceOp.MIN)
+    return bool(wishes)
