@@ -12,9 +12,16 @@ MODES = (TRAIN, INFER, GENERATE)
 # The kinds of batches that a `make_batch` with a parameter `kind` can make.
 TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
-DDP = "ddp"
 LIKELY_SHARE = 0.5
-PARALLEL_KINDS = {DDP: "DistributedDataParallel"}
+DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
+# From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
+PARALLEL_KINDS = {
+    DDP: "DistributedDataParallel",
+    REPLICATE: "replicas of what fully_shard shards",
+    FSDP: "fully_shard",
+    TP: "tensor parallelism",
+}
+_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, or fsdp:N,tp:M"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,45 +30,82 @@ class Parallel:
 
     Attributes:
         degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
-            ranks. Empty for a process by itself.
+            ranks. Empty for a process by itself. In the order of `PARALLEL_KINDS`.
 
     Raises:
-        ValueError: there is no such kind, or fewer than two ranks share.
+        ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
     """
 
     degrees: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
+        kinds = [kind for kind, _ in self.degrees]
         for kind, degree in self.degrees:
             if kind not in PARALLEL_KINDS:
                 raise ValueError(f"{kind!r} is not one of {', '.join(PARALLEL_KINDS)}")
             if degree < 2:
                 raise ValueError(f"{kind}:{degree}: at least 2 ranks train together")
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"{self} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2")
+        if DDP in kinds and len(kinds) > 1:
+            raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
+        object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `ddp:8`; one rank is a process by itself.
+        """Reads `ddp:8`, `fsdp:8`, `hsdp:2x4`, `tp:2` or `fsdp:4,tp:2`; one rank is a process by itself.
 
         Raises:
             ValueError: it is of another kind, or says no number.
         """
-        kind, _, number = text.strip().partition(":")
-        if kind == "fsdp":
-            raise ValueError(
-                "fsdp cannot be predicted yet: wrap the model in your own script and measure with "
-                "torch.cuda.max_memory_reserved() on every rank, or predict ddp:N, which shards nothing"
-            )
-        if kind not in PARALLEL_KINDS or not number.isascii() or not number.isdecimal() or int(number) < 1:
-            raise ValueError(f"{text!r} is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4")
-        return cls(degrees=((kind, int(number)),) if int(number) > 1 else ())
+        found = [degree for part in text.split(",") for degree in _degrees(part.strip(), text)]
+        return cls(degrees=tuple((kind, degree) for kind, degree in found if degree > 1))
 
     @property
     def num_ranks(self) -> int:
         return math.prod(degree for _, degree in self.degrees)
 
+    @property
+    def num_batches(self) -> int:
+        """How many ranks have batches of their own; those of tensor parallelism share one."""
+        return math.prod(degree for kind, degree in self.degrees if kind != TP)
+
+    @property
+    def shards(self) -> bool:
+        """Whether parameters are spread over ranks."""
+        return any(kind in (FSDP, TP) for kind, _ in self.degrees)
+
+    def degree(self, kind: str) -> int:
+        """How many ranks share the work so; 1 where none do."""
+        return dict(self.degrees).get(kind, 1)
+
     def __bool__(self) -> bool:
         """Whether there is more than one rank."""
         return bool(self.degrees)
+
+    def __str__(self) -> str:
+        """As `parse` reads it; `ddp:1` for a process by itself."""
+        degrees = dict(self.degrees)
+        replicas = degrees.pop(REPLICATE, None)
+        said = [f"{kind}:{degree}" for kind, degree in degrees.items()]
+        if replicas is not None:
+            said = [f"hsdp:{replicas}x{degrees.pop(FSDP, 1)}"] + [f"{k}:{n}" for k, n in degrees.items()]
+        return ",".join(said) or f"{DDP}:1"
+
+
+def _place_in_mesh(degree: tuple[str, int]) -> int:
+    return list(PARALLEL_KINDS).index(degree[0])
+
+
+def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
+    kind, _, number = part.partition(":")
+    numbers = number.split("x") if kind == "hsdp" else [number]
+    kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
+    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind != REPLICATE)
+    are_numbers = all(each.isascii() and each.isdecimal() and int(each) > 0 for each in numbers)
+    if not is_known or len(numbers) != len(kinds) or not are_numbers:
+        raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in fsdp:8")
+    return [(each, int(count)) for each, count in zip(kinds, numbers, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +117,19 @@ class Setup:
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted.
+        rank: which of them.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
 
     Raises:
-        ValueError: there is no such mode or kind of batches, or the share is none.
+        ValueError: there is no such mode, kind of batches or rank, or the share is none.
     """
 
     mode: str | None = None
     batch_kind: str = TYPICAL
     parallel: Parallel = field(default_factory=Parallel)
+    rank: int = 0
     nonzero_share: float = LIKELY_SHARE
     allows_long: bool = False
 
@@ -92,6 +138,13 @@ class Setup:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
+        if not 0 <= self.rank < self.num_ranks:
+            last = self.num_ranks - 1
+            raise ValueError(
+                f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}"
+                if self.parallel
+                else f"--rank {self.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+            )
         if not 0 <= self.nonzero_share <= 1:
             raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
 

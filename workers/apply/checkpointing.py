@@ -42,7 +42,7 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
     kind, number = split_checkpointing(checkpointing)
     if kind == "none":
         return
-    lists = [list(blocks) for _, blocks in itertools.groupby(_repeated_blocks(model), lambda pair: pair[0])]
+    lists = [list(blocks) for _, blocks in itertools.groupby(repeated_blocks(model), lambda pair: pair[0])]
     if not lists:
         raise InapplicableError(
             f"checkpointing {checkpointing} applies to no part of the model (no nn.Sequential or "
@@ -92,7 +92,7 @@ def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
             return
 
 
-def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
     """The outermost modules with children of their own that stand beside one of their class in a list.
 
     Each comes with that list, an `nn.Sequential` or `nn.ModuleList`.
@@ -105,4 +105,4 @@ def _repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, 
         if is_list and has_parts and num_alike[type(child)] > 1:
             yield model, child
         else:
-            yield from _repeated_blocks(child)
+            yield from repeated_blocks(child)

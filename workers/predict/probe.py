@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -9,18 +11,20 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import process_state, setting
+from workers.apply import process_state, setting, sharding
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import Knobs
+from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers
+from workers.predict.fake import dynamo, fake_device, fake_gpu, of_transformers, streams
 from workers.predict.fake.fake_device import FakeDeviceMode
+from workers.predict.fake.ranks import group
 from workers.predict.host.fake_cpu import FakeCpuMode
 from workers.predict.host.recorder import HostRecorder
 from workers.predict.kernels import triton
@@ -32,11 +36,12 @@ from workers.predict.recording.data_parallel import DataParallel
 from workers.predict.recording.generation import TracedGeneration
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
+from workers.predict.recording.sharding import followed as sharding_followed
 from workers.predict.recording.tensor_list import TensorList
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.setup import GENERATE
+from workers.setup import DDP, GENERATE
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -94,6 +99,7 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
     _begin_program()
     _install(spec)
+    streams.begin_program(None)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
@@ -158,6 +164,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
+    streams.begin_program(recorder.note_use)
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
     training = workload.mode == "train"
@@ -169,6 +176,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         process_state.kept(torch.device("cpu")),  # later predictions share the process
         setting.switched(spec.knobs, device_kind),
         mode,
+        _among_ranks(spec, recorder),
         torch.autograd.set_multithreading_enabled(False),
     ):
         if spec.is_for_host:
@@ -176,10 +184,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         asking.offer_for(spec.knobs)
-        with fake_device.parameters_diverted(mode):
-            model = setting.converted_model(workload.build_model(), spec.knobs)
-            fake_device.move_to_device(mode, model, then=quantize)
-            model = setting.adapted_model(model, spec.knobs)
+        model = _built(workload, spec, mode)
         model.train(training)
         parallel = _parallel(spec, model, mode=mode, recorder=recorder, training=training)
         optimizer = None
@@ -251,10 +256,59 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
     return (f"{optimizer}: {said}",) if said else ()
 
 
+@contextmanager
+def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
+    """Joins the others of a rank whose model is sharded; of `DataParallel` there is nobody to meet.
+
+    Raises:
+        InapplicableError: a setting is not for a model that is.
+    """
+    setup = spec.setup
+    if not setup.parallel.shards:
+        yield
+        return
+    if spec.knobs.base in QUANTIZATIONS:
+        raise InapplicableError(
+            f"--parallel {setup.parallel} cannot be predicted with base {spec.knobs.base}: weights that a "
+            "library quantizes are not sharded yet; leave --base out, or predict ddp:N"
+        )
+    if setup.mode == GENERATE:
+        raise InapplicableError(
+            f"--parallel {setup.parallel} is for training and inference: leave it out to generate"
+        )
+    group.install()
+    with group.joined(setup.num_ranks, setup.rank), sharding_followed(recorder):
+        yield
+
+
+def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
+    """The model under its knobs, on the device."""
+    shards = spec.setup.parallel.shards
+    with fake_device.parameters_diverted(mode):
+        model = setting.converted_model(workload.build_model(), spec.knobs)
+        if not shards or spec.is_for_host:
+            fake_device.move_to_device(mode, model, then=quantize)
+        model = setting.adapted_model(model, spec.knobs)
+    return _sharded(spec, model, mode) if shards else model
+
+
+def _sharded(spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode) -> torch.nn.Module:
+    """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
+    if not spec.is_for_host:
+        fake_device.move_buffers(mode, model)
+    with mode.in_step():
+        model = sharding.sharded(
+            model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
+        )
+    if not spec.is_for_host:
+        fake_device.move_to_device(mode, model)  # what no rank shares with another
+    return model
+
+
 def _parallel(
     spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder, training: bool
 ) -> DataParallel | None:
-    if not spec.setup.parallel:
+    if spec.setup.parallel.degree(DDP) == 1:
         return None
     if not training:
         raise InapplicableError(
@@ -285,7 +339,11 @@ class _TracedStep:
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
-        self._autocast = setting.autocast_factory(spec.knobs, mode.device.type)
+        self._autocast = (
+            nullcontext
+            if sharding.casts_itself(spec.setup.parallel, spec.knobs.precision)
+            else setting.autocast_factory(spec.knobs, mode.device.type)
+        )
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
         self._part = WHOLE

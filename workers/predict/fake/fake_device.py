@@ -5,6 +5,8 @@ What a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`) have in common.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
@@ -32,6 +34,7 @@ _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[
 _HOST = torch.device("cpu")
 _MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
 _installed: list[bool] = []
+_active: list[FakeDeviceMode] = []  # the innermost last
 
 
 class FakeDeviceMode(TorchDispatchMode):
@@ -77,9 +80,11 @@ class FakeDeviceMode(TorchDispatchMode):
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
         super().__enter__()
+        _active.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        _active.pop()
         super().__exit__(*exception)
         self._named_devices.__exit__(*exception)
 
@@ -171,6 +176,23 @@ class FakeDeviceMode(TorchDispatchMode):
         """What `buffer.to(device)` gives."""
         return self.placed(buffer)
 
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Tells of a storage that took another size without an operator."""
+        with torch._C._DisableTorchDispatch():
+            elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
+        made = self._on_device(elem)
+        self._observer(aten.resize_.default, (made, made.size()), {}, made)
+
+
+def has_wrapper(types: tuple[type, ...]) -> bool:
+    """Whether an operator is of tensors that hold others, such as `DTensor`: their own class unwraps them."""
+    return any(map(_is_wrapper, types))
+
+
+@functools.cache
+def _is_wrapper(kind: type) -> bool:
+    return kind.__module__.startswith("torch.distributed.") and hasattr(kind, "__tensor_flatten__")
+
 
 def install() -> None:
     """Prepares this process, for good, to train on fake tensors."""
@@ -182,6 +204,8 @@ def install() -> None:
     _let_initializers_leave_fake_parameters()
     _let_inference_mode_decompose()
     _let_models_be_copied()
+    _let_data_be_moved()
+    _let_storages_tell_their_size()
     _installed.append(True)
 
 
@@ -249,6 +273,43 @@ def _let_models_be_copied() -> None:
     """`copy.deepcopy` of a fake tensor copies its attributes, among them the mode that it belongs to."""
     mode: Any = FakeTensorMode
     mode.__deepcopy__ = lambda self, _memo: self
+
+
+def _let_data_be_moved() -> None:
+    """`tensor.data = other`, with data of another device, which C++ does not see."""
+    plain: Any = torch.Tensor.data
+
+    def given(tensor: FakeTensor, data: torch.Tensor) -> None:
+        plain.__set__(tensor, data)
+        if isinstance(data, FakeTensor):
+            tensor.fake_device = data.fake_device
+
+    fake: Any = FakeTensor
+    fake.data = property(plain.__get__, given)
+
+
+def _let_storages_tell_their_size() -> None:
+    """`storage.resize_` is no operator; so `fully_shard` frees whole parameters, and gets them again."""
+    storage_type: Any = torch.UntypedStorage
+    resize = storage_type.resize_
+    emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def forget(key: int, _reference: object) -> None:
+        emptied.pop(key, None)
+
+    def resized(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        before = self.nbytes()
+        resize(self, size)
+        if not _active or self.device.type != "meta" or size == before:
+            return self
+        if size == 0:
+            emptied[self._cdata] = weakref.ref(self, functools.partial(forget, self._cdata))
+            _active[-1].resized(self)
+        elif emptied.pop(self._cdata, None) is not None:
+            _active[-1].resized(self)
+        return self
+
+    storage_type.resize_ = resized
 
 
 @contextmanager
@@ -357,6 +418,14 @@ def move_to_device(
         for name, parameter in own.items():  # what took another's place is not kept alive with it
             if moved.get(id(parameter)) is not module._parameters.get(name):
                 moved.pop(id(parameter), None)
+
+
+def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+    """Brings buffers to the device that are not there yet."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.device.type != mode.device.type:
+                module._buffers[name] = mode.moved(buffer)
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

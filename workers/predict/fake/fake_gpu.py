@@ -26,9 +26,9 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory
+from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory, streams
 from workers.predict.fake.devices import GPU, NamedDevices
-from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
+from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
 from workers.predict.fake.layouts import as_cudnn_returns
 from workers.predict.fake.properties import card_properties
 from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
@@ -71,6 +71,8 @@ class FakeGpuMode(FakeDeviceMode):
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return self._device_for_cpp(args[0])
+        if has_wrapper(types):
+            return NotImplemented
         device = kwargs.get("device")
         on_gpu = device is not None and device.type in ("cuda", "xla")
         if on_gpu:
@@ -134,6 +136,7 @@ def install() -> None:
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
     _let_generators_be_of_the_gpu()
+    streams.install()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
     _installed.append(composites.register())

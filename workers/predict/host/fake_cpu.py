@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from workers.apply import setting
-from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver
+from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
 from workers.predict.host import scratch
 
 CPU = torch.device("cpu")
@@ -53,6 +53,8 @@ class FakeCpuMode(FakeDeviceMode):
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return torch.device("meta") if self.fake_mode.in_kernel_invocation else args[0].fake_device
+        if has_wrapper(types):
+            return NotImplemented
         if any(issubclass(t, FakeTensor) for t in types):
             if self._in_step:
                 return self._run(func, args, kwargs)

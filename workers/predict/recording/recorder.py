@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from workers.predict.fake import streams
 from workers.predict.fake.library_memory import LIBRARY_MEMORY
 from workers.predict.fake.shapes import extent
 from workers.predict.recording import counted, hidden
@@ -129,6 +130,7 @@ class Recorder:
 
     def allocation_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the allocation that a tensor lies in; None for one on another device."""
+        tensor = getattr(tensor, "_local_tensor", tensor)  # what a rank has of a distributed one
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
     def _lies_in(self, values: Any) -> tuple[int, ...]:
@@ -147,6 +149,17 @@ class Recorder:
             if index is not None and not self.allocations[index].name:
                 allocation = self.allocations[index]
                 self.allocations[index] = dataclasses.replace(allocation, module=module, name=name)
+
+    def note_use(self, tensor: torch.Tensor, stream: int) -> None:
+        """Notes that a stream uses a tensor's memory, as `Tensor.record_stream` says."""
+        index = self.allocation_of(tensor)
+        if index is None or self._closed:
+            return
+        allocation = self.allocations[index]
+        if stream not in (allocation.stream, *allocation.stream_uses):
+            self.allocations[index] = dataclasses.replace(
+                allocation, stream_uses=(*allocation.stream_uses, stream)
+            )
 
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
@@ -319,6 +332,7 @@ class Recorder:
                     source=origin.source,
                     stack=origin.stack,
                     convolution=convolution,
+                    stream=streams.current_number(),
                 )
             )
         )
@@ -497,6 +511,7 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
         stack=origin.stack,
         dtype=_name_of_type(tensor.dtype),
         shape=tuple(tensor.shape),
+        stream=streams.current_number(),
     )
 
 
@@ -510,6 +525,7 @@ def _scratch_allocation(request: hidden.Request, operator: str, origin: Origin) 
         stack=origin.stack,
         correction=request.correction,
         scratch=request.scratch,
+        stream=streams.current_number(),
     )
 
 

@@ -1,0 +1,180 @@
+"""What a rank of a sharded model allocates: predicted, and by PyTorch's own code on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import workers
+from tests.workers.predict.test_against_cpu import canonical
+from workers.knobs import Knobs
+from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.setup import Parallel, Setup
+from workers.trace import Category, Trace
+
+FILE = Path(__file__).parents[1] / "sharded_workloads.py"
+# Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
+SMALLEST_BYTES = 4096
+BOTH = (HOST_ARCHITECTURE, "sm_80")
+# Convolutions take memory on the CPU that none on a GPU do.
+RUNS = {
+    "gpt=fsdp:2": BOTH,
+    "llama=fsdp:2": BOTH,
+    "resnet=fsdp:2": (HOST_ARCHITECTURE,),
+    "perceptrons=tp:2": BOTH,
+    "llama=tp:2": BOTH,
+    "llama=hsdp:2x2": BOTH,
+    "llama=fsdp:2,tp:2": BOTH,
+}
+TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2")
+
+
+def predicted(name: str, parallel: str, architecture: str = "sm_80", rank: int = 0, **knobs) -> TrialOutcome:
+    return workers.run(
+        TrialSpec(
+            workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
+            batch_size=4,
+            probe=Probe.PREDICT,
+            architecture=architecture,
+            setup=Setup(parallel=Parallel.parse(parallel), rank=rank),
+            knobs=Knobs(**knobs),
+        )
+    )
+
+
+def trace_of(*args, **options) -> Trace:
+    outcome = predicted(*args, **options)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    return Trace.from_json(outcome.trace_json)
+
+
+def sizes_in_steps(trace: Trace) -> list[int]:
+    """Bytes of every allocation of two steps, negative for a free."""
+    start, stop = (
+        next(mark.position for mark in trace.marks if mark.name == f"step {step} input") for step in (1, 3)
+    )
+    sizes = [a.num_bytes for a in trace.allocations]
+    return [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:stop]]
+
+
+def large(sizes: list[int]) -> list[int]:
+    return canonical([size for size in sizes if abs(size) >= SMALLEST_BYTES])
+
+
+def without_passing(sizes: list[int]) -> list[int]:
+    """The same without what is freed at once, as gloo's own copies of what it exchanges are."""
+    kept: list[int] = []
+    for size in sizes:
+        if kept and size < 0 and kept[-1] == -size:
+            kept.pop()
+        else:
+            kept.append(size)
+    return canonical(kept)
+
+
+def run_rank(words: tuple[str, ...], **variables: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.workers.predict.sharded_workloads", *words]
+    return subprocess.Popen(
+        command, text=True, cwd=FILE.parents[3], env={**os.environ, **variables},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def answer_of(process: subprocess.Popen[str]) -> dict[str, list[int]]:
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    return json.loads(output)
+
+
+@pytest.fixture(scope="module")
+def real_ranks() -> dict[str, list[int]]:
+    """What a rank allocates and frees in a group whose collectives are over when they return."""
+    return answer_of(run_rank(tuple(RUNS)))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
+    real = large(real_ranks[run])
+    assert real
+    for architecture in RUNS[run]:
+        assert large(sizes_in_steps(trace_of(*run.split("="), architecture=architecture))) == real
+
+
+@pytest.mark.process
+def test_two_ranks_that_meet_over_gloo_allocate_the_same(tmp_path):
+    ranks = [
+        run_rank(TOGETHER, RANK=str(rank), GLOO_STORE=str(tmp_path / "store"), GLOO_SOCKET_IFNAME="lo")
+        for rank in range(2)
+    ]
+    real, _other = map(answer_of, ranks)
+    for run in TOGETHER:
+        trace = trace_of(*run.split("="))
+        assert without_passing(large(sizes_in_steps(trace))) == without_passing(large(real[run])), run
+
+
+def live_bytes(trace: Trace, category: Category) -> int:
+    alive = set()
+    for event in trace.events:
+        alive.add(event) if event >= 0 else alive.discard(~event)
+    return sum(trace.allocations[i].num_bytes for i in alive if trace.allocations[i].category is category)
+
+
+def test_a_rank_keeps_its_share_of_parameters_and_optimizer_states():
+    alone, sharded = trace_of("llama", "ddp:1"), trace_of("llama", "fsdp:8")
+    for category in (Category.PARAMETER, Category.OPTIMIZER_STATE):
+        assert live_bytes(sharded, category) < live_bytes(alone, category) / 7
+
+
+def test_collectives_run_on_streams_of_their_own():
+    streams = {a.stream for a in trace_of("llama", "fsdp:8").allocations}
+    assert len(streams) > 2
+    assert {a.stream for a in trace_of("llama", "ddp:8").allocations} == {0}
+
+
+def test_the_last_rank_has_no_more_than_the_first():
+    first, last = (
+        live_bytes(trace_of("llama", "fsdp:3", rank=rank), Category.OPTIMIZER_STATE) for rank in (0, 2)
+    )
+    assert 0 < last < first
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16"])
+@pytest.mark.parametrize("implementation", ["loop", "foreach", "fused"])
+def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, implementation):
+    knobs = {
+        "precision": precision,
+        "optimizer": "adamw",
+        "optimizer_impl": implementation,
+        "clip_grad_norm": 1.0,
+    }
+    assert predicted("gpt", "fsdp:4", **knobs).verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "knobs", "message"),
+    [
+        ("gpt", "tp:2", {}, "--parallel tp: Gpt has no plan for it"),
+        (
+            "llama",
+            "tp:3",
+            {},
+            "--parallel tp:3 does not divide the model's 8 attention heads: use tp:2, tp:4",
+        ),
+        ("llama", "tp:8", {}, "--parallel tp:8 does not divide the model's 4 heads of keys and values"),
+        (
+            "llama",
+            "fsdp:8",
+            {"base": "nf4", "adapter": "lora"},
+            "--parallel fsdp:8 cannot be predicted with base nf4",
+        ),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused_in_a_sentence(name, parallel, knobs, message):
+    outcome = predicted(name, parallel, **knobs)
+    assert (outcome.verdict, outcome.error.kind) == (Verdict.FAILED, "inapplicable")
+    assert outcome.error.message.startswith(message)

@@ -1,0 +1,241 @@
+"""Small workloads that are sharded, and one rank of each as PyTorch runs it on the CPU.
+
+Run as a program, with `NAME:PARALLEL` words, it writes what a rank allocates.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from workers.apply.sharding import sharded
+from workers.setup import Parallel
+from workers.workload.libraries.importing import imported
+from workers.workload.optimizers import make_optimizers
+from workers.workload.step import train_step
+from workers.workload.workload import Workload
+
+VOCABULARY = 512
+TOKENS = 32
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        batch, tokens, width = hidden.shape
+        query, key, value = (
+            each.view(batch, tokens, self.num_heads, -1).transpose(1, 2)
+            for each in self.c_attn(hidden).split(width, dim=2)
+        )
+        scores = (query @ key.transpose(-2, -1)).softmax(-1)
+        output: Tensor = self.c_proj((scores @ value).transpose(1, 2).reshape(batch, tokens, width))
+        return output
+
+
+class Block(nn.Module):
+    """A block as of GPT-2."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = Attention(width, 4)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden + self.attn(self.ln_1(hidden))
+        output: Tensor = hidden + self.mlp(self.ln_2(hidden))
+        return output
+
+
+class Gpt(nn.Module):
+    """A language model whose head is its embedding."""
+
+    def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(VOCABULARY, width)
+        self.wpe = nn.Embedding(TOKENS, width)
+        self.h = nn.ModuleList(Block(width) for _ in range(num_blocks))
+        self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, VOCABULARY, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden = self.wte(tokens) + self.wpe(places)
+        for block in self.h:
+            hidden = block(hidden)
+        output: Tensor = self.lm_head(self.ln_f(hidden))
+        return output
+
+
+class Perceptron(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        output: Tensor = hidden + self.down(self.up(hidden).relu())
+        return output
+
+
+class Perceptrons(nn.Module):
+    """Perceptrons one after the other, with a plan for tensor parallelism."""
+
+    def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Perceptron(width) for _ in range(num_blocks))
+
+    @property
+    def tp_plan(self) -> dict[str, Any]:
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        return {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden
+
+
+class Basic(nn.Module):
+    """A block as of ResNet-18."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Identity() if stride == 1 else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.bn1(self.conv1(images)).relu()
+        output: Tensor = (self.bn2(self.conv2(hidden)) + self.shortcut(images)).relu()
+        return output
+
+
+class Resnet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, 1, 1)
+        self.stages = nn.ModuleList(
+            nn.Sequential(Basic(inputs, outputs, stride), Basic(outputs, outputs, 1))
+            for inputs, outputs, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))
+        )
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.stem(images)
+        for stage in self.stages:
+            hidden = stage(hidden)
+        output: Tensor = self.head(hidden.mean((2, 3)))
+        return output
+
+
+def _llama(**changes: Any) -> nn.Module:
+    transformers = imported("transformers", "llama")
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
+        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=64, attn_implementation="eager",
+        use_cache=False, **changes,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def _tokens(batch_size: int, device: torch.device) -> Tensor:
+    return torch.randint(VOCABULARY, (batch_size, TOKENS), device=device)
+
+
+def _next_tokens(model: nn.Module, tokens: Tensor) -> Tensor:
+    logits = model(tokens)
+    logits = getattr(logits, "logits", logits)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+def _rows(batch_size: int, device: torch.device) -> Tensor:
+    return torch.randn(batch_size, 128, device=device)
+
+
+def _images(batch_size: int, device: torch.device) -> Tensor:
+    return torch.randn(batch_size, 3, 3, 3, device=device)
+
+
+_sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
+_language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
+gpt = _language(build_model=Gpt)
+llama = _language(build_model=_llama)
+perceptrons = Workload(
+    build_model=Perceptrons,
+    make_batch=_rows,
+    loss=lambda model, rows: model(rows).square().mean(),
+    optimizer=_sgd,
+)
+resnet = Workload(
+    build_model=Resnet,
+    make_batch=_images,
+    loss=lambda model, images: model(images).square().mean(),
+    optimizer=_sgd,
+)
+
+NUM_STEPS = 2
+SMALLEST_BYTES = 32
+
+
+def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
+    """Bytes of every allocation of the CPU in two steps, negative for a free."""
+    from torch.profiler import ProfilerActivity, profile
+
+    model = sharded(workload.build_model(), parallel, device_kind="cpu")
+    optimizer = make_optimizers(workload, model)
+    gc.collect()
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
+        for _ in range(NUM_STEPS):
+            train_step(workload, model, optimizer, workload.make_batch(4, torch.device("cpu")))
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
+    return [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
+
+
+def _run_in(group: dict[str, Any], words: list[str]) -> dict[str, list[int]]:
+    found = {}
+    for word in words:
+        name, _, parallel = word.partition("=")
+        degrees = Parallel.parse(parallel)
+        store = (
+            distributed.PrefixStore(word, group["store"]) if group["backend"] == "gloo" else group["store"]
+        )
+        distributed.init_process_group(world_size=degrees.num_ranks, **{**group, "store": store})
+        found[word] = allocated_by_a_rank(globals()[name], degrees)
+        distributed.destroy_process_group()
+    return found
+
+
+def _of_one() -> dict[str, Any]:
+    """A group whose collectives are over when they return; see `distributed_workloads.OneRank`."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return {"backend": "fake", "rank": 0, "store": FakeStore()}
+
+
+if __name__ == "__main__":
+    if "GLOO_STORE" in os.environ:
+        meeting = distributed.FileStore(os.environ["GLOO_STORE"], 2)
+        of_all: dict[str, Any] = {"backend": "gloo", "rank": int(os.environ["RANK"]), "store": meeting}
+    else:
+        of_all = _of_one()
+    json.dump(_run_in(of_all, sys.argv[1:]), sys.stdout)

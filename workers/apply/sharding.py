@@ -1,0 +1,109 @@
+"""Spreads a model over the ranks of a mesh, by PyTorch's own functions and a library's own plans.
+
+    tp      what the model says of itself: transformers' own tensor parallelism, else a plan of PyTorch's
+            styles (`tp_plan`), which `parallelize_module` takes
+    fsdp    `fully_shard`: each repeated block by itself, then the model around them
+    hsdp    the same, on a mesh of two dimensions
+
+It is called with a process group that is there; whether its ranks are does not matter here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from workers.apply.checkpointing import repeated_blocks
+from workers.errors import InapplicableError
+from workers.setup import FSDP, REPLICATE, TP, Parallel
+
+# What autocast would compute in, `fully_shard` casts its parameters to; sums of gradients stay exact.
+_PARAMETER_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
+
+
+def casts_itself(parallel: Parallel, precision: str) -> bool:
+    """Whether the model is computed in lower precision by `fully_shard`, without autocast."""
+    return parallel.degree(FSDP) > 1 and precision in _PARAMETER_DTYPES
+
+
+def sharded(
+    model: torch.nn.Module, parallel: Parallel, *, device_kind: str, precision: str = "fp32"
+) -> torch.nn.Module:
+    """This rank's part of a model; what is not on the device yet is brought there part by part.
+
+    Args:
+        parallel: has to shard.
+        precision: of the knob; with amp `fully_shard` casts parameters.
+
+    Raises:
+        InapplicableError: the model has no plan for tensor parallelism, or cannot be divided so.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    kinds, degrees = zip(*parallel.degrees, strict=True)
+    mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
+    if TP in kinds:
+        _spread_tensors(model, mesh[TP], parallel.degree(TP))
+    if FSDP in kinds:
+        _shard_fully(model, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], precision)
+    return model
+
+
+def _shard_fully(model: torch.nn.Module, mesh: Any, precision: str) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    dtype = _PARAMETER_DTYPES.get(precision)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
+    for _, block in repeated_blocks(model):
+        if type(block).forward is not torch.nn.Module.forward:  # a container's parts are called by themselves
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _spread_tensors(model: torch.nn.Module, mesh: Any, degree: int) -> None:
+    resolve = getattr(model, "_resolve_parallel_plans", None)  # of transformers
+    if resolve is not None:
+        _require_divided_heads(model, degree)
+        _spread_by_transformers(model, mesh, degree)
+        return
+    from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+
+    plan: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
+    styles = plan.values() if isinstance(plan, Mapping) else ()
+    if not styles or not all(isinstance(style, ParallelStyle) for style in styles):
+        raise InapplicableError(
+            f"--parallel tp: {type(model).__name__} has no plan for it: give the model an attribute tp_plan, "
+            "a dict of module paths to styles of torch.distributed.tensor.parallel, or use fsdp:N"
+        )
+    parallelize_module(model, mesh, dict(plan))
+
+
+def _spread_by_transformers(model: Any, mesh: Any, degree: int) -> None:
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    if not model.supports_tp_plan:
+        raise InapplicableError(
+            f"--parallel tp: transformers has no plan for {type(model).__name__}: use fsdp:N"
+        )
+    plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=degree))  # noqa: SLF001 - how it loads
+    apply_tensor_parallelism(model, mesh, plan)
+
+
+def _require_divided_heads(model: Any, degree: int) -> None:
+    """Raises `InapplicableError` where a rank would get a part of an attention head."""
+    config = model.config.get_text_config()
+    named = {"attention heads": "num_attention_heads", "heads of keys and values": "num_key_value_heads"}
+    numbers: dict[str, int] = {
+        what: getattr(config, name) for what, name in named.items() if getattr(config, name, None)
+    }
+    for what, number in numbers.items():
+        if number % degree:
+            common = math.gcd(*numbers.values())
+            fine = ", ".join(f"tp:{each}" for each in range(2, common + 1) if common % each == 0)
+            raise InapplicableError(
+                f"--parallel tp:{degree} does not divide the model's {number} {what}: use {fine or 'fsdp:N'}"
+            )

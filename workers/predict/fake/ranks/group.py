@@ -1,0 +1,101 @@
+"""A process group that is not there: any number of ranks, of which this process is one.
+
+PyTorch has such a group, its backend `fake`, whose collectives leave everything as it is. It takes the place
+of every backend that a program names, and goes by that one's name, for programs ask for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from workers.predict.fake import composites
+from workers.predict.fake.ranks import collectives, dtensors
+
+NCCL = "nccl"
+_FAKE = "fake"
+_TIMEOUT = timedelta(minutes=10)  # PyTorch's own warns where it was built without NCCL
+_installed: list[bool] = []
+
+
+def install() -> None:
+    """Lets every process group of this process be one that is not there, for good."""
+    if _installed:
+        return
+    distributed: Any = torch.distributed
+    c10d: Any = distributed.distributed_c10d
+    _let_groups_be_fake(c10d)
+    for each in (distributed, c10d):
+        each.is_nccl_available = lambda: True  # PyTorch's builds for CUDA have it
+        each.broadcast_object_list = _kept
+        each.scatter_object_list = _scattered
+        each.recv_object_list = _kept
+        each.monitored_barrier = _kept
+    composites.WITH_TEMPORARIES.update(collectives.install())
+    dtensors.install()
+    _installed.append(True)
+
+
+@contextmanager
+def joined(num_ranks: int, rank: int) -> Iterator[None]:
+    """A program of so many ranks, as the one of that number."""
+    distributed = torch.distributed
+    distributed.init_process_group(NCCL, world_size=num_ranks, rank=rank)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def _let_groups_be_fake(c10d: Any) -> None:
+    from torch.testing._internal.distributed import fake_pg  # which registers the backend
+
+    make: Callable[..., tuple[Any, Any]] = c10d._new_process_group_helper
+    initialize: Callable[..., None] = c10d.init_process_group
+
+    def made(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        size, rank, ranks, named, store, name, *_options = args
+        kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUT
+        kept = {key: value for key, value in kwargs.items() if key not in ("backend_options", "device_id")}
+        group, store = make(size, rank, ranks, c10d.Backend(_FAKE), store, name, **kept)
+        if group is not c10d.GroupMember.NON_GROUP_MEMBER:
+            c10d._world.pg_map[group] = (named, store)
+        return group, store
+
+    signature = inspect.signature(initialize)
+
+    def initialized(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        initialize(
+            given.get("backend") or NCCL,
+            timeout=given.get("timeout") or _TIMEOUT,
+            world_size=_said(given.get("world_size"), "WORLD_SIZE", 1),
+            rank=_said(given.get("rank"), "RANK", 0),
+            store=fake_pg.FakeStore(),  # there is nobody to meet
+        )
+
+    c10d._new_process_group_helper = made
+    c10d._get_default_timeout = lambda _backend: _TIMEOUT
+    distributed: Any = torch.distributed
+    for each in (distributed, c10d):
+        each.init_process_group = initialized
+
+
+def _said(given: int | None, variable: str, default: int) -> int:
+    """A number that a program gave, or that its launcher put into the environment."""
+    return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
+
+
+def _kept(*_args: Any, **_kwargs: Any) -> None:
+    """Objects of other ranks are like this one's own."""
+
+
+def _scattered(outputs: list[Any], given: list[Any] | None = None, *_args: Any, **_kwargs: Any) -> None:
+    if given:
+        outputs[0] = given[torch.distributed.get_rank() % len(given)]
