@@ -14,14 +14,17 @@ TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
+# FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
+FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1-grad-op": "SHARD_GRAD_OP", "fsdp1-no-shard": "NO_SHARD"}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
     DDP: "DistributedDataParallel",
     REPLICATE: "replicas of what fully_shard shards",
     FSDP: "fully_shard",
+    **{kind: f"FullyShardedDataParallel, {strategy}" for kind, strategy in FSDP1.items()},
     TP: "tensor parallelism",
 }
-_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, or fsdp:N,tp:M"
+_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1-grad-op:N, or fsdp1-no-shard:N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ class Parallel:
             raise ValueError(f"{self} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2")
         if DDP in kinds and len(kinds) > 1:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
+        if len(kinds) > 1 and not FSDP1.keys().isdisjoint(kinds):
+            raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
 
     @classmethod
@@ -72,8 +77,13 @@ class Parallel:
 
     @property
     def shards(self) -> bool:
-        """Whether parameters are spread over ranks."""
-        return any(kind in (FSDP, TP) for kind, _ in self.degrees)
+        """Whether parameters are spread over ranks, or by whom they would be (`fsdp1-no-shard`)."""
+        return any(kind != DDP for kind, _ in self.degrees)
+
+    @property
+    def fsdp1(self) -> str | None:
+        """The sharding strategy of `FullyShardedDataParallel`; None where another kind shards."""
+        return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     def degree(self, kind: str) -> int:
         """How many ranks share the work so; 1 where none do."""

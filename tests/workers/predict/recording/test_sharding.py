@@ -30,8 +30,13 @@ RUNS = {
     "llama=tp:2": BOTH,
     "llama=hsdp:2x2": BOTH,
     "llama=fsdp:2,tp:2": BOTH,
+    "gpt=fsdp1:2": BOTH,
+    "llama=fsdp1:2": BOTH,
+    "gpt=fsdp1-grad-op:2": BOTH,
+    "gpt=fsdp1-no-shard:2": BOTH,
+    "resnet=fsdp1:2": (HOST_ARCHITECTURE,),
 }
-TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2")
+TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2", "gpt=fsdp1:2", "llama=fsdp1-grad-op:2")
 
 
 def predicted(name: str, parallel: str, architecture: str = "sm_80", rank: int = 0, **knobs) -> TrialOutcome:
@@ -141,6 +146,44 @@ def test_the_last_rank_has_no_more_than_the_first():
         live_bytes(trace_of("llama", "fsdp:3", rank=rank), Category.OPTIMIZER_STATE) for rank in (0, 2)
     )
     assert 0 < last < first
+
+
+def test_strategies_of_the_first_fsdp_keep_what_they_say():
+    full, grad_op, alone = (
+        trace_of("llama", kind) for kind in ("fsdp1:4", "fsdp1-grad-op:4", "fsdp1-no-shard:4")
+    )
+    states = [live_bytes(each, Category.OPTIMIZER_STATE) for each in (full, grad_op, alone)]
+    assert states[0] == states[1] < states[2] / 3
+
+
+def test_memory_of_the_first_fsdp_is_recorded_on_its_streams():
+    gathered = [a for a in trace_of("llama", "fsdp1:8").allocations if a.stream]
+    assert len({a.stream for a in gathered}) >= 2
+    assert any(a.category is Category.PARAMETER and 0 in a.stream_uses for a in gathered)
+
+
+@pytest.mark.parametrize("kind", ["fsdp1:4", "fsdp1-no-shard:4"])
+@pytest.mark.parametrize("precision", ["amp-bf16", "bf16"])
+def test_the_first_fsdp_clips_gradients_and_takes_steps(kind, precision):
+    outcome = predicted("gpt", kind, precision=precision, optimizer="adamw", clip_grad_norm=1.0)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+def test_a_model_says_itself_how_the_first_fsdp_wraps_it():
+    blocks, whole = (most_gathered(trace_of(name, "fsdp1:2")) for name in ("gpt", "gpt_as_one_unit"))
+    assert blocks < whole
+
+
+def most_gathered(trace: Trace) -> int:
+    """The most bytes of whole parameters that live at once in the last step."""
+    start = next(mark.position for mark in trace.marks if mark.name == "step 3 input")
+    alive = most = 0
+    for event in trace.events[start:]:
+        allocation = trace.allocations[max(event, ~event)]
+        if allocation.stream and allocation.category is Category.PARAMETER:
+            alive += allocation.num_bytes if event >= 0 else -allocation.num_bytes
+            most = max(most, alive)
+    return most
 
 
 @pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16"])
