@@ -65,6 +65,7 @@ def estimate(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
+    rank: int = 0,
     assume: str = "nonzero=0.5",
     **knobs: Any,
 ) -> Estimate:
@@ -77,7 +78,9 @@ def estimate(
             NVIDIA's architectures there.
         mode: `train` or `infer`, instead of the workload's own.
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-        parallel: `ddp:N` for one of N ranks of `DistributedDataParallel`, `batch_size` being one rank's.
+        parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N` or `fsdp:N,tp:M` for one of so many ranks,
+            `batch_size` being one rank's.
+        rank: which of them.
         assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
         knobs: the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
@@ -90,6 +93,7 @@ def estimate(
         "mode": mode,
         "worst_case": worst_case,
         "parallel": parallel,
+        "rank": rank,
         "assume": assume,
         **knobs,
     }
@@ -170,6 +174,7 @@ def peak_curve(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
+    rank: int = 0,
     assume: str = "nonzero=0.5",
     **knobs: Any,
 ) -> PredictedCurve:
@@ -179,7 +184,8 @@ def peak_curve(
     are those of `estimate`.
     """
     options = {
-        "gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, "assume": assume, **knobs
+        "gpu": gpu, "mode": mode, "worst_case": worst_case, "parallel": parallel, "rank": rank,
+        "assume": assume, **knobs
     }  # fmt: skip
     settings, predictor = _prediction(workload, options, "a curve")
     return predictor.curve(settings.configuration("a curve"), settings.card)
@@ -192,6 +198,7 @@ def peak_surface(
     mode: str | None = None,
     worst_case: bool = False,
     parallel: str = "ddp:1",
+    rank: int = 0,
     assume: str = "nonzero=0.5",
     allow_long: bool = False,
     **knobs: Any,
@@ -210,6 +217,7 @@ def peak_surface(
         "mode": mode,
         "worst_case": worst_case,
         "parallel": parallel,
+        "rank": rank,
         "assume": assume,
         "allow_long": allow_long,
         **knobs,

@@ -66,6 +66,11 @@ class Parallel:
         found = [degree for part in text.split(",") for degree in _degrees(part.strip(), text)]
         return cls(degrees=tuple((kind, degree) for kind, degree in found if degree > 1))
 
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """What documents name so; empty for a process by itself."""
+        return cls.parse(text) if text else cls()
+
     @property
     def num_ranks(self) -> int:
         return math.prod(degree for _, degree in self.degrees)

@@ -335,7 +335,9 @@ class Trace:
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
         batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
-        num_ranks: the step is that of one of so many ranks of `DistributedDataParallel`; 1 for none.
+        num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
+        parallel: how they share the work, `fsdp:8`, where that is not by `DistributedDataParallel`.
+        rank: which of them it is, likewise.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.
@@ -357,6 +359,8 @@ class Trace:
     marks: tuple[Mark, ...] = ()
     batch_kind: str | None = None
     num_ranks: int = 1
+    parallel: str = ""
+    rank: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
     layers: tuple[ListedLayer, ...] = ()
@@ -366,6 +370,11 @@ class Trace:
     notes: tuple[str, ...] = ()
     repetition: Repetition | None = None
     host_waits: tuple[HostWait, ...] = ()
+
+    @property
+    def among_ranks(self) -> str:
+        """How its ranks share the work, as `--parallel` has it; empty for a process by itself."""
+        return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
 
     @property
     def convolves(self) -> bool:
@@ -435,6 +444,8 @@ class Trace:
         written_if_any: dict[str, Any] = {
             "batch_kind": self.batch_kind,
             "num_ranks": self.num_ranks if self.num_ranks > 1 else None,
+            "parallel": self.parallel,
+            "rank": self.rank,
             "tensors": list(map(dataclasses.asdict, self.tensors)),
             "layers": list(map(dataclasses.asdict, self.layers)),
             "stacks": stacks.rows,

@@ -67,6 +67,8 @@ class PredictedCurve(PeaksOnCard):
             mode=trace.mode,
             batch_kind=trace.batch_kind,
             num_ranks=trace.num_ranks,
+            parallel=trace.among_ranks,
+            rank=trace.rank,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,
             device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,

@@ -12,6 +12,7 @@ from typing import Any, overload
 from autofit.predict.confidence import Calibration
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
+from workers.setup import Parallel
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
 
@@ -190,7 +191,9 @@ class Estimate:
         calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
         workspace_bytes: the range of the convolution workspaces; None where they have one size.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
+        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        rank: which of them it is.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         workspace_source: how the workspaces of convolutions are known; empty where there are none.
         largest: the largest holders of memory at the allocated peak.
@@ -220,6 +223,8 @@ class Estimate:
     workspace_bytes: WorkspaceSpan | None = None
     batch_kind: str | None = None
     num_ranks: int = 1
+    parallel: str = ""
+    rank: int = 0
     convolves: bool = True
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
@@ -244,7 +249,7 @@ class Estimate:
     @property
     def samples_per_step(self) -> int:
         """See `Knobs.samples_per_step`."""
-        return self.knobs.samples_per_step(self.batch_size, self.num_ranks)
+        return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

@@ -98,7 +98,7 @@ class CardsAnswer:
         evidence: `predicted`.
         convolves: whether the step has convolutions.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
         versions: the versions of autofit and PyTorch.
     """
 

@@ -74,7 +74,8 @@ class CheckResult:
         architectures: the architectures that the interval covers, the likely one first; for a named card
             its own.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the ranks of `DistributedDataParallel`, of which this is one; 1 without it.
+        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
+        parallel: how they share the work, `fsdp:8`; empty for one by itself.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         advice: what may make it fit; None where it fits, or the settings are a script's own.
         versions: the versions of autofit and PyTorch.
@@ -96,6 +97,7 @@ class CheckResult:
     architectures: tuple[str, ...] = ()
     batch_kind: str | None = None
     num_ranks: int = 1
+    parallel: str = ""
     convolves: bool = True
     advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -148,6 +150,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         architectures=estimate.architectures,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
+        parallel=estimate.parallel,
         convolves=estimate.convolves,
         versions=estimate.versions,
     )

@@ -8,6 +8,7 @@ from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.protocol import Evidence
+from workers.setup import Parallel
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
@@ -17,7 +18,7 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
     if chosen is None:
         return (_nothing(result), *kinds)
     if result.num_ranks > 1:
-        samples = samples_in_words(chosen.knobs, chosen.batch_size, result.num_ranks)
+        samples = samples_in_words(chosen.knobs, chosen.batch_size, Parallel.named(result.parallel))
         kinds = (f"That is {samples}.", *kinds)
     return (_found(result, chosen), *kinds)
 

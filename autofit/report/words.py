@@ -9,14 +9,17 @@ from autofit.predict.estimate import Estimate
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
+from workers.setup import TP, Parallel
 
 
-def samples_in_words(knobs: Knobs, batch_size: int, num_ranks: int) -> str:
-    """How many samples a step has of all ranks together."""
+def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
+    """How many samples a step has of all ranks together; those of tensor parallelism share a batch."""
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
-    total = knobs.samples_per_step(batch_size, num_ranks)
-    return f"{num_ranks} ranks with {each} each: {total} samples a step"
+    total = knobs.samples_per_step(batch_size, parallel.num_batches)
+    groups = f"{parallel.num_batches} groups of {parallel.degree(TP)} ranks"
+    ranks = f"{parallel.num_ranks} ranks" if parallel.degree(TP) == 1 else groups
+    return f"{ranks} with {each} each: {total} samples a step"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:

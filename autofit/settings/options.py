@@ -14,7 +14,7 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
-from workers.setup import MODES, PARALLEL_KINDS, Parallel
+from workers.setup import MODES, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")
@@ -249,9 +249,18 @@ _VARIED = (
         name="parallel",
         field=_SETUP + "parallel",
         read=lambda value: Parallel.parse(str(value)),
-        help=f"Predict one of N ranks of {PARALLEL_KINDS['ddp']}, with its buckets and NCCL. The batch "
-        "size is that of one rank.",
-        metavar="ddp:N",
+        help="Predict one rank of several: ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each "
+        "repeated block and the model; hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan "
+        "for tensor parallelism; fsdp:N,tp:M of both. The batch size is that of one rank.",
+        metavar="KIND:N",
+    ),
+    Option(
+        name="rank",
+        field=_SETUP + "rank",
+        read=values.rank,
+        help="Which rank of --parallel is predicted; shards of the last ones may be smaller.",
+        default="0",
+        metavar="K",
     ),
     Option(
         name="assume",

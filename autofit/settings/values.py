@@ -81,6 +81,14 @@ def nonzero_share(value: Any) -> float:
     return found
 
 
+def rank(value: Any) -> int:
+    """A rank's number, from 0 on."""
+    text = str(value).strip()
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{value!r} is not a rank: expected a number from 0 on")
+    return int(text)
+
+
 def conv_algos(value: Any) -> tuple[str, ...]:
     """The convolution algorithms to search, each once, or all."""
     names = _items(value, ",")

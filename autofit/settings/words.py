@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from workers.knobs import KNOBS, Knobs
-from workers.setup import WORST
+from workers.setup import PARALLEL_KINDS, WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:
@@ -50,7 +50,7 @@ def configuration(
     knobs: Knobs,
     mode: str | None,
     batch_kind: str | None = None,
-    num_ranks: int = 1,
+    parallel: str = "",
     *,
     searched: Container[str] = (),
     of_script: bool = False,
@@ -79,9 +79,16 @@ def configuration(
     shown = [part for name, part in parts.items() if name not in searched]
     if batch_kind is not None:
         shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
-    if num_ranks > 1:
-        shown.append(f"one of {num_ranks} ranks of DistributedDataParallel")
+    if parallel:
+        shown.append(ranks_in_words(Parallel.parse(parallel)))
     return " · ".join(shown if mode is None else [*shown, mode])
+
+
+def ranks_in_words(parallel: Parallel) -> str:
+    """`one of 8 ranks of fully_shard`."""
+    kinds = [PARALLEL_KINDS[kind] for kind, _ in parallel.degrees]
+    of = kinds[0] if len(kinds) == 1 else str(parallel)
+    return f"one of {parallel.num_ranks} ranks of {of}"
 
 
 def with_setting(name: str) -> str:

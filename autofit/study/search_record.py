@@ -136,6 +136,7 @@ def _setup(settings: dict[str, Any]) -> Setup:
     return Setup(
         mode=settings["mode"],
         batch_kind=WORST if settings.get("worst_case", False) else TYPICAL,
-        parallel=Parallel(degrees=((DDP, num_ranks),) if num_ranks > 1 else ()),
+        parallel=Parallel.parse(settings.get("parallel", f"{DDP}:{num_ranks}")),
+        rank=settings.get("rank", 0),
         nonzero_share=settings.get("nonzero_share", LIKELY_SHARE),
     )

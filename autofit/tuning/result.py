@@ -21,7 +21,7 @@ from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.plain import from_plain
 from workers.protocol import Device, Evidence, TrialOutcome
-from workers.setup import TYPICAL, WORST
+from workers.setup import TYPICAL, WORST, Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
@@ -155,7 +155,8 @@ class TuneResult:
         cards: with `gpu_mem`, the answer for each card that is sold with this memory.
         lengths: with `--lengths`, what the lengths of the data mean for its batches.
         batch_kinds: how far typical and worst batches get, where the workload makes both.
-        num_ranks: the ranks of `DistributedDataParallel`, of which the answer is for one; 1 without it.
+        num_ranks: the processes that train together, of which the answer is for one; 1 for one by itself.
+        parallel: how they share the work, `fsdp:8`; empty for one by itself.
         conv_plan: the algorithm of every layer, where `mixed` is the best.
         advice: what would make it fit, where nothing does and that was tried; otherwise None.
         notes: what else to know about the answer, one sentence each.
@@ -186,6 +187,7 @@ class TuneResult:
     lengths: LengthsAnswer | None = None
     batch_kinds: BatchKinds | None = None
     num_ranks: int = 1
+    parallel: str = ""
     conv_plan: ConvPlan | None = None
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
@@ -212,7 +214,8 @@ class TuneResult:
     def samples_per_step(self) -> int | None:
         """See `Knobs.samples_per_step`; with the best, None where nothing fits."""
         best = self.best
-        return None if best is None else best.knobs.samples_per_step(best.batch_size, self.num_ranks)
+        num_batches = Parallel.named(self.parallel).num_batches
+        return None if best is None else best.knobs.samples_per_step(best.batch_size, num_batches)
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
@@ -274,6 +277,7 @@ class TuneResult:
             "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
             "lengths": None if self.lengths is None else dataclasses.asdict(self.lengths),
             "num_ranks": self.num_ranks,
+            "parallel": self.parallel,
             "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "advice": None if self.advice is None else dataclasses.asdict(self.advice),

@@ -357,6 +357,7 @@ def _answer(
         lengths=_lengths(settings, predicted, best),
         batch_kinds=kinds,
         num_ranks=settings.setup.num_ranks,
+        parallel=str(settings.setup.parallel) if settings.setup.parallel else "",
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),
@@ -511,8 +512,9 @@ def _identity(
 
     The trace stands for the code that the workload's own file imports.
     """
-    share = settings.setup.nonzero_share
+    share, parallel = settings.setup.nonzero_share, settings.setup.parallel
     return {
+        **({"parallel": str(parallel), "rank": settings.setup.rank} if parallel.shards else {}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         **({"observations_sha256": observations} if observations else {}),
         "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
@@ -552,12 +554,18 @@ def _common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) 
 
 
 def _on_ranks(settings: TuneSettings) -> tuple[str, ...]:
-    if not settings.setup.parallel:
+    parallel = settings.setup.parallel
+    if not parallel:
         return ()
+    defaults = (
+        f"{parallel}, with PyTorch's defaults"
+        if parallel.shards
+        else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
+        "memory of its buckets"
+    )
     return (
-        f"one of {settings.setup.num_ranks} ranks is predicted, with the defaults of "
-        "DistributedDataParallel: gradient_as_bucket_view=True would save the memory of its buckets. Nothing "
-        "was measured, as a trial here would run one rank alone",
+        f"one of {parallel.num_ranks} ranks is predicted, {defaults}. Nothing was measured, as a trial here "
+        "would run one rank alone",
     )
 
 

@@ -94,12 +94,22 @@ def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
     ("options", "message"),
     [
         (
-            {"parallel": "fsdp"},
-            "--parallel: fsdp cannot be predicted yet: wrap the model in your own script and",
+            {"parallel": "zero"},
+            "--parallel: 'zero' is not ddp:N, fsdp:N, hsdp:RxS, tp:N, or fsdp:N,tp:M, with numbers of ranks",
         ),
-        ({"parallel": "fsdp:4"}, "fsdp cannot be predicted yet"),
-        ({"parallel": "ddp"}, "'ddp' is not ddp:N, with N ranks of DistributedDataParallel, as in ddp:4"),
+        ({"parallel": "ddp"}, "'ddp' is not ddp:N"),
         ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
+        ({"parallel": "hsdp:8"}, "'hsdp:8' is not ddp:N"),
+        ({"parallel": "hsdp:2x0"}, "'hsdp:2x0' is not ddp:N"),
+        ({"parallel": "fsdp:4x2"}, "'fsdp:4x2' is not ddp:N"),
+        ({"parallel": "fsdp:4,fsdp:2"}, "fsdp:4,fsdp:2 names one kind of parallelism twice"),
+        (
+            {"parallel": "ddp:2,tp:2"},
+            "ddp:2,tp:2: ddp goes with no other kind; for replicas of shards use hsdp",
+        ),
+        ({"parallel": "fsdp:8", "rank": "9"}, "--rank 9: the ranks of fsdp:8 are 0 to 7"),
+        ({"rank": "1"}, "--rank 1 needs ranks to be one of: name them with --parallel"),
+        ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
         (
             {"parallel": "ddp:2", "probe": "measure"},
@@ -115,7 +125,7 @@ def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: s
 
 
 def test_the_python_call_refuses_alike() -> None:
-    with pytest.raises(UsageError, match="parallel: fsdp cannot be predicted yet"):
-        autofit.estimate(MODEL, batch_size=1, parallel="fsdp:2")
+    with pytest.raises(UsageError, match="parallel: 'zero:2' is not ddp:N"):
+        autofit.estimate(MODEL, batch_size=1, parallel="zero:2")
     with pytest.raises(UsageError, match="is for training: ranks exchange gradients"):
         autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")

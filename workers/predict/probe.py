@@ -221,6 +221,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         batch_kind=kind,
         num_ranks=spec.setup.num_ranks,
+        parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
+        rank=spec.setup.rank,
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),

@@ -32,7 +32,7 @@ from autofit.settings.words import with_setting
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
 from workers.protocol import Verdict
-from workers.setup import WORST
+from workers.setup import WORST, Parallel
 
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {
@@ -113,7 +113,7 @@ def _kind(result: CheckResult) -> str:
     """With which algorithm, batch and process it is, where there are several kinds."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
-    samples = result.knobs.samples_per_step(result.batch_size, result.num_ranks)
+    samples = result.knobs.samples_per_step(result.batch_size, Parallel.named(result.parallel).num_batches)
     ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
     return with_setting(" and ".join(parts)) + ranks
 

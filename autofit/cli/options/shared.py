@@ -217,6 +217,7 @@ KNOBS = settings(
     "worst-case",
     "allow-long",
     "parallel",
+    "rank",
     "assume",
 )
 

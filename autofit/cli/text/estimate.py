@@ -15,6 +15,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
+from workers.setup import Parallel
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
@@ -25,7 +26,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         estimate.knobs,
         estimate.mode,
         estimate.batch_kind,
-        estimate.num_ranks,
+        estimate.parallel,
         of_script=settings.script is not None,
     )
     algorithm = f"{estimate.knobs.conv_algo} · " if estimate.convolves else ""
@@ -58,7 +59,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
     ranks = (
-        (samples_in_words(estimate.knobs, estimate.batch_size, estimate.num_ranks),)
+        (samples_in_words(estimate.knobs, estimate.batch_size, Parallel.parse(estimate.parallel)),)
         if estimate.num_ranks > 1
         else ()
     )

@@ -13,6 +13,7 @@ from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.protocol import ScriptCall
+from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {
@@ -40,20 +41,24 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
 
 
 def script_lines(
-    knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, num_ranks: int = 1
+    knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, parallel: Parallel = ALONE.parallel
 ) -> Iterator[str]:
     """Python lines in the order in which a script needs them.
 
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
-        num_ranks: the processes that train together, one on each GPU.
+        parallel: how several processes train together, one on each GPU.
     """
     yield from _lines_of("allocator", knobs)  # before PyTorch is imported
     yield from _conv_lines(knobs, device_kind)
     for name in KNOBS:
         if name != "allocator":
             yield from _lines_of(name, knobs)
-    sampler = ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)" if num_ranks > 1 else ""
+    sampler = (
+        ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)"
+        if parallel.num_batches > 1
+        else ""
+    )
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
     yield from _lines_of_the_model(knobs)
     if training and knobs.checkpointing != "none":
@@ -66,8 +71,7 @@ def script_lines(
         yield _adapt_line(knobs)
     if knobs.compile:
         yield "model = torch.compile(model)  # once it is on its device"
-    if num_ranks > 1:
-        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {num_ranks} ranks"
+    yield from _lines_of_ranks(parallel, knobs)
     if training:
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":
@@ -75,10 +79,31 @@ def script_lines(
     if conversions:
         yield f"inputs = inputs.to({conversions})"
     if training:
-        yield from _training_lines(knobs, device_kind, knobs.num_batches(batch_size))
+        yield from _training_lines(knobs, device_kind, knobs.num_batches(batch_size), parallel)
     elif dtype := _AUTOCAST_TYPES.get(knobs.precision):
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
+
+
+def _lines_of_ranks(parallel: Parallel, knobs: Knobs) -> Iterator[str]:
+    if parallel.degree(DDP) > 1:
+        ranks = parallel.num_ranks
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # on its GPU, of {ranks} ranks"
+    if not parallel.shards:
+        return
+    kinds, degrees = zip(*parallel.degrees, strict=True)
+    yield f'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", {degrees}, mesh_dim_names={kinds})'
+    if parallel.degree(TP) > 1:
+        yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
+    if parallel.degree(FSDP) > 1:
+        mesh = f'mesh["{REPLICATE}", "{FSDP}"]' if parallel.degree(REPLICATE) > 1 else f'mesh["{FSDP}"]'
+        dtype = _AUTOCAST_TYPES.get(knobs.precision)
+        policy = "" if dtype is None else ", mp_policy=policy"
+        if dtype is not None:  # in place of autocast
+            casts = f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
+            yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
+        yield f"for module in (*blocks, model):  # {FSDP}: each repeated block, then the model"
+        yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
 
 
 def _conv_lines(knobs: Knobs, device_kind: str) -> tuple[str, ...]:
@@ -159,15 +184,16 @@ def _in_backward_lines(made: str) -> Iterator[str]:
     yield "    parameter.register_post_accumulate_grad_hook(step_in_backward)"
 
 
-def _training_lines(knobs: Knobs, device_kind: str, num_batches: int) -> Iterator[str]:
+def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
     """Those of a step, as far as the knobs change them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
+    is_cast = parallel.degree(FSDP) > 1  # by the policy of fully_shard
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
     is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)
     if is_told and not accumulates:
         yield zero
-    if dtype is not None:
+    if dtype is not None and not is_cast:
         yield _autocast(device_kind, dtype)
         share = f" / {num_batches}" if accumulates else ""
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"

@@ -30,7 +30,7 @@ from autofit.tuning.result import Best, FrontierEntry, TuneResult
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Evidence, Verdict
-from workers.setup import TRAIN, WORST
+from workers.setup import TRAIN, WORST, Parallel
 
 
 def print_result(
@@ -85,7 +85,7 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
         mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs
     setting = configuration(
-        knobs, mode, kind, result.num_ranks, searched=result.searched, of_script=settings.script is not None
+        knobs, mode, kind, result.parallel, searched=result.searched, of_script=settings.script is not None
     )
     console.print(Text.assemble((result.workload, "bold"), f" · {setting}"))
     console.print()
@@ -321,7 +321,7 @@ def _apply(console: Console, result: TuneResult, chosen: Best, settings: TuneSet
         batch_size=chosen.batch_size,
         device_kind=result.device.kind,
         training=training,
-        num_ranks=result.num_ranks,
+        parallel=Parallel.named(result.parallel),
     )
     code(console, lines)
 

@@ -128,7 +128,7 @@ def test_where_no_card_is_named_the_line_says_what_is_spanned_and_how_to_narrow_
 
 def test_the_line_says_of_which_batch_and_of_how_many_ranks_it_is(autofit, checked):
     options = ("--worst-case", "--parallel", "ddp:4")
-    result = checked(batch_kind="worst", num_ranks=4)
+    result = checked(batch_kind="worst", num_ranks=4, parallel="ddp:4")
     line = autofit(*CHECK, *options, check=result).out
     assert "with cudnn and worst-case batches on each of 4 ranks, 376 samples a step, is" in line
     assert "--worst-case --parallel ddp:4` finds the largest batch" in line
@@ -163,6 +163,7 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "architectures",
         "batch_kind",
         "num_ranks",
+        "parallel",
         "versions",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
 import itertools
@@ -18,11 +19,14 @@ from workers.knobs import Knobs
 from workers.knobs.memory_format import MEMORY_FORMATS
 from workers.knobs.optimizer import NAMED
 from workers.knobs.precision import PRECISIONS
+from workers.setup import Parallel
 from workers.workload.optimizers import each_of, make_named
 
 
-def lines(knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, num_ranks: int = 1) -> list[str]:
-    options = {"device_kind": device_kind, "training": training, "num_ranks": num_ranks}
+def lines(
+    knobs: Knobs, *, device_kind: str = "cuda", training: bool = True, parallel: str = "ddp:1"
+) -> list[str]:
+    options = {"device_kind": device_kind, "training": training, "parallel": Parallel.parse(parallel)}
     return list(script_lines(knobs, batch_size=118, **options))
 
 
@@ -230,8 +234,18 @@ def test_the_lines_are_python(knobs):
     compile("\n".join(lines(knobs)), "lines", "exec")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+def test_shards_are_made_of_blocks_and_of_the_model_around_them(precision: str) -> None:
+    text = "\n".join(lines(Knobs(optimizer="adam", precision=precision), parallel="hsdp:2x4"))
+    ast.parse(text)
+    assert 'init_device_mesh("cuda", (2, 4)' in text
+    assert 'fully_shard(module, mesh=mesh["replicate", "fsdp"]' in text
+    assert ("MixedPrecisionPolicy(param_dtype=torch.bfloat16" in text) == (precision == "amp-bf16")
+    assert "torch.autocast(" not in text
+
+
 def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
-    text = lines(Knobs(optimizer="adam"), num_ranks=4)
+    text = lines(Knobs(optimizer="adam"), parallel="ddp:4")
     wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))
     assert wrapped < made
     assert "of 4 ranks" in text[wrapped]
