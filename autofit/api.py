@@ -78,8 +78,8 @@ def estimate(
             NVIDIA's architectures there.
         mode: `train` or `infer`, instead of the workload's own.
         worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-        parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N` or `fsdp:N,tp:M` for one of so many ranks,
-            `batch_size` being one rank's.
+        parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N`, `fsdp:N,tp:M`, `fsdp1:N`, `fsdp1-grad-op:N` or
+            `fsdp1-no-shard:N` for one of so many ranks, `batch_size` being one rank's.
         rank: which of them.
         assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
         knobs: the fields of `workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …

@@ -251,7 +251,9 @@ _VARIED = (
         read=lambda value: Parallel.parse(str(value)),
         help="Predict one rank of several: ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each "
         "repeated block and the model; hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan "
-        "for tensor parallelism; fsdp:N,tp:M of both. The batch size is that of one rank.",
+        "for tensor parallelism; fsdp:N,tp:M of both; fsdp1:N, of FullyShardedDataParallel, fsdp1-grad-op:N "
+        "where parameters stay whole in a step, fsdp1-no-shard:N where always. The batch size is that of one "
+        "rank.",
         metavar="KIND:N",
     ),
     Option(
