@@ -26,6 +26,7 @@ from autofit.hardware.budget import DEFAULT_MARGIN  # noqa: E402
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
 from tests.bench.language import (  # noqa: E402
     fms_acceleration,
+    fms_fsdp,
     fsdp_qlora_stages,
     liger,
     litgpt,
@@ -42,6 +43,7 @@ _OF = (
     peft,
     fsdp_qlora_stages,
     fms_acceleration,
+    fms_fsdp,
     litgpt,
     ms_swift,
     liger,

@@ -28,6 +28,7 @@ from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.offline_plans import offline_source
 from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.scripts.reference import Script
+from workers.setup import Parallel, Setup
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -101,10 +102,12 @@ class Run(Traced):
     Attributes:
         make: the workload, called in the process that traces it.
         lengths: of what it trained on, where these are unlike.
+        parallel: how ranks shared the work, of which one is traced.
     """
 
     make: Callable[[], Workload]
     knobs: Knobs = field(default_factory=Knobs)
+    parallel: Parallel = field(default_factory=Parallel)
     lengths: UnlikeLengths | None = None
 
     def trace(self) -> Trace:
@@ -120,7 +123,11 @@ class Run(Traced):
         triton.install()
         reference = WorkloadRef(kind="import", target=self.name)
         spec = TrialSpec(
-            workload=reference, batch_size=self.batch_size, probe=Probe.PREDICT, knobs=self.knobs
+            workload=reference,
+            batch_size=self.batch_size,
+            probe=Probe.PREDICT,
+            knobs=self.knobs,
+            setup=Setup(parallel=self.parallel),
         )
         return trace_workload(workload, spec)
 

@@ -6,6 +6,8 @@ one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -17,7 +19,8 @@ def install() -> None:
     """Gives them addresses, for good."""
     if _installed:
         return
-    storage_type, fake_type = torch.UntypedStorage, FakeTensor  # type: Any, Any
+    storage_type: Any = torch.UntypedStorage
+    fake_type: Any = FakeTensor
     address = storage_type.data_ptr
 
     def address_of_storage(storage: torch.UntypedStorage) -> int:
