@@ -58,6 +58,24 @@ def sharded(
     return model
 
 
+def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
+    """Checks that an optimizer can take all parameters at once, as PyTorch's do on a GPU by default.
+
+    Raises:
+        InapplicableError: tensor parallelism left some of them as they are.
+    """
+    from torch.distributed.tensor import DTensor
+
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    whole = [name for name, each in trained if not isinstance(each, DTensor)]
+    if 0 < len(whole) < len(trained):
+        raise InapplicableError(
+            f"--parallel {parallel} leaves {whole[0]} whole, and PyTorch's optimizers that take several "
+            "tensors at once, which is the default on a GPU, refuse a mixture with DTensors: choose "
+            f"--optimizer-impl loop, or fsdp:N,{parallel}"
+        )
+
+
 def _shard_fully(model: torch.nn.Module, mesh: Any, precision: str) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -291,19 +292,25 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         if not shards or spec.is_for_host:
             fake_device.move_to_device(mode, model, then=quantize)
         model = setting.adapted_model(model, spec.knobs)
-    return _sharded(spec, model, mode) if shards else model
+    return _sharded(workload, spec, model, mode) if shards else model
 
 
-def _sharded(spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode) -> torch.nn.Module:
+def _sharded(
+    workload: Workload, spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode
+) -> torch.nn.Module:
     """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
-    with mode.in_step():
+    with mode.in_step(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="It seems like you did not set/select the default device")
         model = sharding.sharded(
             model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
         )
     if not spec.is_for_host:
         fake_device.move_to_device(mode, model)  # what no rank shares with another
+        is_named = workload.mode == "train" and isinstance(workload.optimizer, str)
+        if is_named and spec.knobs.optimizer_impl != "loop" and not spec.knobs.optimizer_in_backward:
+            sharding.require_one_kind(model, spec.setup.parallel)
     return model
 
 

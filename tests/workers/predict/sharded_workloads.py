@@ -199,6 +199,7 @@ resnet = Workload(
 
 NUM_STEPS = 2
 SMALLEST_BYTES = 32
+BATCH_SIZE_OF_TRACKER = 64
 
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
@@ -220,16 +221,38 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     return [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
 
 
+def peak_of_tracker(workload: Workload, parallel: Parallel) -> list[int]:
+    """Bytes of what lives at most in each of two steps, as PyTorch's own tracker counts it."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    model = sharded(workload.build_model(), parallel, device_kind="cpu")
+    optimizer = make_optimizers(workload, model)
+    tracker = FSDPMemTracker(model, optimizer)
+    peaks = []
+    with torch.autograd.set_multithreading_enabled(False):
+        for _ in range(NUM_STEPS):
+            batch = workload.make_batch(BATCH_SIZE_OF_TRACKER, torch.device("cpu"))
+            tracker.track_inputs((batch,))
+            with tracker:
+                train_step(workload, model, optimizer, batch)
+            (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+            peaks.append(snapshot["Total"])
+            tracker.reset_mod_stats()
+    return peaks
+
+
 def _run_in(group: dict[str, Any], words: list[str]) -> dict[str, list[int]]:
     found = {}
     for word in words:
-        name, _, parallel = word.partition("=")
+        plain = word.removeprefix("tracked:")
+        run = allocated_by_a_rank if plain == word else peak_of_tracker
+        name, _, parallel = plain.partition("=")
         degrees = Parallel.parse(parallel)
         store = (
             distributed.PrefixStore(word, group["store"]) if group["backend"] == "gloo" else group["store"]
         )
         distributed.init_process_group(world_size=degrees.num_ranks, **{**group, "store": store})
-        found[word] = allocated_by_a_rank(globals()[name], degrees)
+        found[word] = run(globals()[name], degrees)
         distributed.destroy_process_group()
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_map
@@ -46,39 +46,7 @@ _NOTHING = (
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
-    "set_stream",
 )
-
-
-class _Stream:
-    """A stream, or an event: there is nothing to wait for."""
-
-    device = GPU
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        self.cuda_stream = self.stream_id = 0
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def elapsed_time(self, _end: object) -> float:
-        return 1.0
-
-    def record_event(self, event: _Stream | None = None) -> _Stream:
-        return event or _Stream()
-
-    def nothing(self, *_args: object, **_kwargs: object) -> None:
-        """Waits and records, of which there is nothing to do."""
-
-    synchronize = wait = wait_event = wait_stream = record = nothing
-
-    def __enter__(self) -> Self:
-        return self
-
-    __exit__ = nothing
 
 
 def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], None]) -> None:
@@ -117,9 +85,6 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     for module in (cuda, cuda.random):
         module.get_rng_state = _answering(torch.get_rng_state)
         module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
-    cuda.Stream, cuda.Event = type("Stream", (_Stream,), {}), type("Event", (_Stream,), {})
-    for each in ("current_stream", "default_stream", "stream"):
-        setattr(cuda, each, _answering(cuda.Stream))
     for other in (torch.xpu, torch.mtia):  # `torch.manual_seed` tells them too, and they keep every call
         for each in ("manual_seed", "manual_seed_all"):
             if hasattr(other, each):
@@ -148,9 +113,10 @@ def _answer_as_accelerator() -> None:
     accelerator.device_count = _answering(lambda: 1)
     for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(accelerator, each, _answering(lambda: 0))
-    for each in ("set_device_index", "synchronize", "empty_cache", "reset_peak_memory_stats", "set_stream"):
+    for each in ("set_device_index", "synchronize", "empty_cache", "reset_peak_memory_stats"):
         setattr(accelerator, each, _answering(lambda: None))
-    accelerator.current_stream = _answering(_Stream)
+    accelerator.set_stream = torch.cuda.set_stream
+    accelerator.current_stream = torch.cuda.current_stream
 
 
 def _run_eagerly(note: Callable[[str], None]) -> None:

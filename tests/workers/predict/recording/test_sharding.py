@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import workers
+from tests.workers.predict.sharded_workloads import BATCH_SIZE_OF_TRACKER
 from tests.workers.predict.test_against_cpu import canonical
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -36,14 +38,17 @@ RUNS = {
     "gpt=fsdp1-no-shard:2": BOTH,
     "resnet=fsdp1:2": (HOST_ARCHITECTURE,),
 }
+TRACKED = ("gpt=fsdp:4", "llama=fsdp:8")
 TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2", "gpt=fsdp1:2", "llama=fsdp1-grad-op:2")
 
 
-def predicted(name: str, parallel: str, architecture: str = "sm_80", rank: int = 0, **knobs) -> TrialOutcome:
+def predicted(
+    name: str, parallel: str, architecture: str = "sm_80", rank: int = 0, batch_size: int = 4, **knobs
+) -> TrialOutcome:
     return workers.run(
         TrialSpec(
             workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
-            batch_size=4,
+            batch_size=batch_size,
             probe=Probe.PREDICT,
             architecture=architecture,
             setup=Setup(parallel=Parallel.parse(parallel), rank=rank),
@@ -99,7 +104,7 @@ def answer_of(process: subprocess.Popen[str]) -> dict[str, list[int]]:
 @pytest.fixture(scope="module")
 def real_ranks() -> dict[str, list[int]]:
     """What a rank allocates and frees in a group whose collectives are over when they return."""
-    return answer_of(run_rank(tuple(RUNS)))
+    return answer_of(run_rank((*RUNS, *(f"tracked:{run}" for run in TRACKED))))
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -108,6 +113,16 @@ def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
     assert real
     for architecture in RUNS[run]:
         assert large(sizes_in_steps(trace_of(*run.split("="), architecture=architecture))) == real
+
+
+@pytest.mark.parametrize("run", TRACKED)
+def test_what_lives_at_most_is_what_the_tracker_of_pytorch_counts(run, real_ranks):
+    trace = trace_of(*run.split("="), batch_size=BATCH_SIZE_OF_TRACKER)
+    (start,) = (mark.position for mark in trace.marks if mark.name == "step 2 input")
+    (stop,) = (mark.position for mark in trace.marks if mark.name == "step 3 input")
+    sizes = [a.num_bytes for a in trace.allocations]
+    live = list(itertools.accumulate(sizes[e] if e >= 0 else -sizes[~e] for e in trace.events[:stop]))
+    assert max(live[start:]) == pytest.approx(real_ranks[f"tracked:{run}"][-1], rel=0.01)
 
 
 @pytest.mark.process
@@ -207,6 +222,12 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
             "tp:3",
             {},
             "--parallel tp:3 does not divide the model's 8 attention heads: use tp:2, tp:4",
+        ),
+        (
+            "llama",
+            "tp:2",
+            {"optimizer": "adamw"},
+            "--parallel tp:2 leaves model.layers.0.input_layernorm.weight",
         ),
         ("llama", "tp:8", {}, "--parallel tp:8 does not divide the model's 4 heads of keys and values"),
         (
