@@ -27,6 +27,7 @@ from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
 from tests.bench.language import (  # noqa: E402
     fms_acceleration,
     fms_fsdp,
+    fsdp_qlora,
     fsdp_qlora_stages,
     liger,
     litgpt,
@@ -44,6 +45,7 @@ _OF = (
     fsdp_qlora_stages,
     fms_acceleration,
     fms_fsdp,
+    fsdp_qlora,
     litgpt,
     ms_swift,
     liger,

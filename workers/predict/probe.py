@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import InapplicableError, UnsupportedError
 from workers.knobs import Knobs
-from workers.knobs.base import QUANTIZATIONS
+from workers.knobs.base import QUANTIZATIONS, Bitsandbytes
 from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
@@ -204,7 +204,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model=model,
             optimizer=optimizer,
         )
-        with recorder.following(model):
+        with recorder.following(model), _wrapping_weights_again(spec, mode):
             if workload.mode == GENERATE:
                 generation = TracedGeneration(recorder, spec.knobs.new_tokens)
                 with generation.followed(model):
@@ -270,10 +270,11 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
     if not setup.parallel.shards:
         yield
         return
-    if spec.knobs.base in QUANTIZATIONS:
+    is_quantized = isinstance(QUANTIZATIONS.get(spec.knobs.base or ""), Bitsandbytes)
+    if spec.knobs.base in QUANTIZATIONS and not (is_quantized and setup.parallel.fsdp1):
         raise InapplicableError(
             f"--parallel {setup.parallel} cannot be predicted with base {spec.knobs.base}: weights that a "
-            "library quantizes are not sharded yet; leave --base out, or predict ddp:N"
+            "library quantizes are sharded by fsdp1:N alone, of bitsandbytes and in 4 bits; use it, or ddp:N"
         )
     if setup.mode == GENERATE:
         raise InapplicableError(
@@ -284,6 +285,13 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
         yield
 
 
+def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractContextManager[None]:
+    """Lets bitsandbytes make a parameter of its class of what FSDP put in the place of one, in each step."""
+    if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
+        return fake_device.parameters_made_like_others(mode)
+    return nullcontext()
+
+
 def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
     """The model under its knobs, on the device."""
     shards = spec.setup.parallel.shards
@@ -291,7 +299,9 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         model = setting.converted_model(workload.build_model(), spec.knobs)
         if not shards or spec.is_for_host:
             fake_device.move_to_device(mode, model, then=quantize)
-        model = setting.adapted_model(model, spec.knobs)
+        elif spec.knobs.base in QUANTIZATIONS:
+            fake_device.quantize_before_sharding(mode, model)
+        model = setting.adapted_model(model, spec.knobs, shards=shards)
     return _sharded(workload, spec, model, mode) if shards else model
 
 

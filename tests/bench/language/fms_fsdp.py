@@ -133,7 +133,9 @@ class _Loss(fms.Loss):
         is_last = next(self._passes) == self._num_passes
         for unit in model.fsdp_modules(model):  # what `no_sync` does until it is left
             unit._sync_gradients = is_last
-        return super().__call__(model, batch)
+        # What FullyShardedDataParallel casts is no reason for autofit to use autocast too; Trainer does.
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._has_autocast):
+            return super().__call__(model, batch)
 
     def prepare(self, model: nn.Module) -> None:
         """Lets blocks be checkpointed outside of their units, as the releases that ran did."""

@@ -17,7 +17,7 @@ from tests.workers.predict.test_against_cpu import canonical
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
-from workers.trace import Category, Trace
+from workers.trace import Allocation, Category, Trace
 
 FILE = Path(__file__).parents[1] / "sharded_workloads.py"
 # Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
@@ -175,6 +175,33 @@ def test_memory_of_the_first_fsdp_is_recorded_on_its_streams():
     gathered = [a for a in trace_of("llama", "fsdp1:8").allocations if a.stream]
     assert len({a.stream for a in gathered}) >= 2
     assert any(a.category is Category.PARAMETER and 0 in a.stream_uses for a in gathered)
+
+
+def test_weights_of_four_bits_are_shared_out_and_their_scales_are_not():
+    pytest.importorskip("bitsandbytes")
+    knobs = {"base": "nf4", "adapter": "lora:r=4", "precision": "bf16"}
+    alone, sharded = (trace_of("llama", kind, **knobs) for kind in ("fsdp1-no-shard:2", "fsdp1:2"))
+    quantized, scales = (
+        [
+            each.num_bytes
+            for each in still_alive(alone)
+            if each.operator == "bitsandbytes.quantize_4bit" and each.dtype == dtype
+        ]
+        for dtype in ("bfloat16", "float32")
+    )
+    assert not quantized  # they went to the host, to come back flattened
+    assert scales
+    assert scales == [
+        each.num_bytes
+        for each in still_alive(sharded)
+        if each.operator == "bitsandbytes.quantize_4bit" and each.dtype == "float32"
+    ]
+    assert live_bytes(sharded, Category.PARAMETER) < live_bytes(alone, Category.PARAMETER)
+
+
+def still_alive(trace: Trace) -> list[Allocation]:
+    freed = {~event for event in trace.events if event < 0}
+    return [each for number, each in enumerate(trace.allocations) if number not in freed]
 
 
 @pytest.mark.parametrize("kind", ["fsdp1:4", "fsdp1-no-shard:4"])
