@@ -54,6 +54,8 @@ class Parallel:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
         if len(kinds) > 1 and not FSDP1.keys().isdisjoint(kinds):
             raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
+        if REPLICATE in kinds and FSDP not in kinds:
+            raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
 
     @classmethod
@@ -74,6 +76,11 @@ class Parallel:
     @property
     def num_ranks(self) -> int:
         return math.prod(degree for _, degree in self.degrees)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """How many ranks each dimension of their mesh has; empty for a process by itself."""
+        return tuple(degree for _, degree in self.degrees)
 
     @property
     def num_batches(self) -> int:
@@ -100,11 +107,12 @@ class Parallel:
 
     def __str__(self) -> str:
         """As `parse` reads it; `ddp:1` for a process by itself."""
-        degrees = dict(self.degrees)
-        replicas = degrees.pop(REPLICATE, None)
-        said = [f"{kind}:{degree}" for kind, degree in degrees.items()]
-        if replicas is not None:
-            said = [f"hsdp:{replicas}x{degrees.pop(FSDP, 1)}"] + [f"{k}:{n}" for k, n in degrees.items()]
+        replicas = self.degree(REPLICATE)
+        said = (
+            f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else f"{kind}:{degree}"
+            for kind, degree in self.degrees
+            if kind != REPLICATE
+        )
         return ",".join(said) or f"{DDP}:1"
 
 

@@ -8,6 +8,7 @@ Nothing but the total is known before a process runs on the card; what is assume
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -61,7 +62,7 @@ def make_budget(
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
     kind: str = "cuda",
-    num_ranks: int = 1,
+    mesh: Sequence[int] = (),
 ) -> Budget:
     """Takes context, reserve and margin off a device's memory.
 
@@ -73,7 +74,7 @@ def make_budget(
             taken as the decimal number that it prints as.
         reserve_bytes: what other processes on the device are left.
         kind: `cuda`, or `cpu`, where there is no context.
-        num_ranks: the processes that train together, one on each card.
+        mesh: of processes that train together, one on each card, how many each dimension has.
 
     Raises:
         BudgetError: when nothing is left.
@@ -81,7 +82,7 @@ def make_budget(
     share = Fraction(str(margin))
     if not 0 <= share < 1:
         raise ValueError(f"margin must be at least 0 and less than 1, got {margin}")
-    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card, num_ranks)
+    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card, mesh)
     budget = Budget(
         device_total_bytes=device_total_bytes,
         context_bytes=0 if context is None else context.high_bytes,
@@ -97,7 +98,7 @@ def make_budget(
                 f"--gpu-mem {device_total_bytes} is {device_total_bytes} bytes: did you mean "
                 f"{device_total_bytes}{unit}?"
             )
-        outside = outside_allocator(architecture, num_ranks)
+        outside = outside_allocator(architecture, math.prod(mesh))
         raise BudgetError(
             f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "
             f"{format_bytes(budget.context_bytes)} for the {outside}, {format_bytes(reserve_bytes)} "
@@ -112,7 +113,7 @@ def budget_of(
     *,
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
-    num_ranks: int = 1,
+    mesh: Sequence[int] = (),
 ) -> Budget:
     """The budget of a card of the catalogue; arguments and errors are those of `make_budget`."""
     return make_budget(
@@ -121,34 +122,34 @@ def budget_of(
         card=gpu.key,
         margin=margin,
         reserve_bytes=reserve_bytes,
-        num_ranks=num_ranks,
+        mesh=mesh,
     )
 
 
 def assumed_context(
-    architecture: str | None, card: str | None = None, num_ranks: int = 1
+    architecture: str | None, card: str | None = None, mesh: Sequence[int] = ()
 ) -> tuple[ContextInterval, tuple[str, ...]]:
     """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
         architecture: None where only the memory of the card is known.
         card: its key or CUDA name, where it is known.
-        num_ranks: the processes that train together; with several of them NCCL's memory is added.
+        mesh: of processes that train together, how many each dimension has; with any NCCL's memory is added.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
     names = _names(architecture)
     said = _assumption(names.context, context, name)
-    if num_ranks == 1:
+    if not mesh:
         return context, (said,)
-    nccl = communicators_interval((num_ranks,), architecture)
+    nccl = communicators_interval(mesh, architecture)
     whole = ContextInterval(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,
         high_bytes=context.high_bytes + nccl.high_bytes,
         basis=f"{context.basis}; {names.communicator} {nccl.basis}",
     )
-    return whole, (said, _assumption(names.communicator, nccl, f"each of {num_ranks} ranks"))
+    return whole, (said, _assumption(names.communicator, nccl, f"each of {math.prod(mesh)} ranks"))
 
 
 class _Names(NamedTuple):

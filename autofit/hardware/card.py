@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autofit.errors import UnknownGpuError
@@ -42,16 +43,16 @@ class Card:
         return (self.architecture, *others)
 
 
-def card_named(name: str | None, num_ranks: int = 1) -> Card:
+def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
     """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
 
     Without a name its interval spans all that the catalogue has.
 
     Args:
-        num_ranks: the processes that train together, one on each such card.
+        mesh: of processes that train together, one on each such card, how many each dimension has.
     """
     if name is None:
-        context, _ = assumed_context(None, num_ranks=num_ranks)
+        context, _ = assumed_context(None, mesh=mesh)
         return Card(
             name=DEFAULT_ARCHITECTURE,
             architecture=DEFAULT_ARCHITECTURE,
@@ -59,5 +60,5 @@ def card_named(name: str | None, num_ranks: int = 1) -> Card:
             may_be=gpus.catalogue_architectures(),
         )
     gpu = gpus.find_gpu(name)
-    context, _ = assumed_context(gpu.architecture, gpu.key, num_ranks)
+    context, _ = assumed_context(gpu.architecture, gpu.key, mesh)
     return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)

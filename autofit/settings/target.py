@@ -84,7 +84,7 @@ def resolve_target(
         card=None if architecture is None else name,
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        num_ranks=settings.setup.num_ranks,
+        mesh=settings.setup.parallel.mesh,
     )
     probe = _cuda_probe(
         settings,

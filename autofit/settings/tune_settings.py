@@ -229,7 +229,7 @@ class TuneSettings:
     @property
     def card(self) -> Card:
         """The card that a prediction assumes."""
-        return card_named(None if self.gpu is None else self.gpu.key, self.setup.num_ranks)
+        return card_named(None if self.gpu is None else self.gpu.key, self.setup.parallel.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
         """The budget of a card of the catalogue, with what is to be kept free there.
@@ -238,7 +238,7 @@ class TuneSettings:
             BudgetError: nothing is left.
         """
         return budget_of(
-            gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, num_ranks=self.setup.num_ranks
+            gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.setup.parallel.mesh
         )
 
     @property

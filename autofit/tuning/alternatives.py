@@ -141,7 +141,7 @@ def card_answers(
     reserve_bytes: int,
     sizes: Sequence[int],
     emit: EventSink,
-    num_ranks: int = 1,
+    mesh: Sequence[int] = (),
 ) -> tuple[CardAnswer, ...]:
     """The largest batch of one knob setting on each of `cards` that it is predicted on, in their order.
 
@@ -150,7 +150,7 @@ def card_answers(
     Args:
         curve: of the setting, on any card.
         cards: the smallest first.
-        margin, reserve_bytes, num_ranks: see `budget_of`.
+        margin, reserve_bytes, mesh: see `budget_of`.
         sizes: those of interest, ascending.
         emit: is told of each card.
     """
@@ -158,14 +158,14 @@ def card_answers(
     answers = []
     for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
-        named = card_named(gpu.key, num_ranks)
+        named = card_named(gpu.key, mesh)
         if curve.why_unpredictable_on(named, sizes[0]) is not None:
             continue
         on_card = by_architecture.setdefault(gpu.architecture, curve.on(named))
         if on_card.why_refused(sizes[0]) is not None:  # its kernels are not for that card
             continue
         try:
-            budget = budget_of(gpu, margin=margin, reserve_bytes=reserve_bytes, num_ranks=num_ranks)
+            budget = budget_of(gpu, margin=margin, reserve_bytes=reserve_bytes, mesh=mesh)
         except BudgetError:  # the reserve may leave something on larger cards alone
             largest = None
         else:

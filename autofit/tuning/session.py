@@ -590,7 +590,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        num_ranks=settings.setup.num_ranks,
+        mesh=settings.setup.parallel.mesh,
         sizes=space.sizes(best.knobs),
         emit=emit,
     )

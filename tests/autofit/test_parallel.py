@@ -1,4 +1,4 @@
-"""`--parallel ddp:N`: the answer is one rank's, with its buckets and NCCL's memory."""
+"""`--parallel`: the answer is one rank's, with its buckets or shards and NCCL's memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import resolve_target
 from autofit.tuning.result import TuneResult
+from workers.setup import Parallel
 
 MODEL = "davenet-audio"
 GIB = 1024**3
@@ -45,7 +46,7 @@ def test_the_answer_is_one_ranks_and_the_samples_are_those_of_all(tuned: TuneRes
 
 def test_the_budget_leaves_room_for_nccl(tuned: TuneResult) -> None:
     alone = make_budget(15 * GIB, architecture="sm_75", card="t4")
-    ranks = make_budget(15 * GIB, architecture="sm_75", card="t4", num_ranks=4)
+    ranks = make_budget(15 * GIB, architecture="sm_75", card="t4", mesh=(4,))
     nccl = communicator_interval(4)
     assert ranks.context_bytes - alone.context_bytes == nccl.high_bytes
     assert alone.usable_bytes - ranks.usable_bytes == nccl.high_bytes
@@ -101,6 +102,7 @@ def test_ranks_are_predicted_even_where_there_is_a_card() -> None:
         ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
         ({"parallel": "hsdp:8"}, "'hsdp:8' is not ddp:N"),
         ({"parallel": "fsdp1:2,tp:2"}, "fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2"),
+        ({"parallel": "hsdp:2x1"}, "hsdp of one shard shards nothing: use ddp:N"),
         ({"parallel": "hsdp:2x0"}, "'hsdp:2x0' is not ddp:N"),
         ({"parallel": "fsdp:4x2"}, "'fsdp:4x2' is not ddp:N"),
         ({"parallel": "fsdp:4,fsdp:2"}, "fsdp:4,fsdp:2 names one kind of parallelism twice"),
@@ -130,3 +132,19 @@ def test_the_python_call_refuses_alike() -> None:
         autofit.estimate(MODEL, batch_size=1, parallel="zero:2")
     with pytest.raises(UsageError, match="is for training: ranks exchange gradients"):
         autofit.estimate(MODEL, batch_size=2, mode="infer", parallel="ddp:2")
+
+
+@pytest.mark.parametrize(
+    "text", ["ddp:8", "fsdp:8", "hsdp:2x4", "tp:2", "fsdp:4,tp:2", "hsdp:2x4,tp:2", "ddp:1"]
+)
+def test_what_was_read_is_written_so(text: str) -> None:
+    parallel = Parallel.parse(text)
+    assert str(parallel) == text
+    assert Parallel.parse("tp:2,fsdp:4") == Parallel.parse("fsdp:4,tp:2")
+
+
+def test_ranks_of_tensor_parallelism_share_a_batch_and_each_dimension_has_a_communicator() -> None:
+    both = Parallel.parse("fsdp:4,tp:2")
+    assert (both.num_ranks, both.num_batches, both.mesh) == (8, 4, (4, 2))
+    one, two = (make_budget(80 * GIB, architecture="sm_80", mesh=mesh) for mesh in ((8,), (4, 2)))
+    assert two.context_bytes > one.context_bytes

@@ -58,6 +58,22 @@ def sharded(
     return model
 
 
+def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[str, ...]:
+    """How a model was sharded, in sentences for whoever reads the answer."""
+    if parallel.degree(FSDP) == 1:
+        return ()
+    from torch.distributed.fsdp import FSDPModule
+
+    num_blocks = sum(isinstance(module, FSDPModule) for module in model.modules()) - 1
+    whole = (
+        "all its parameters are gathered at once, as no nn.Sequential or nn.ModuleList has repeated blocks"
+    )
+    said = [f"fully_shard on each of {num_blocks} blocks, then on the model" if num_blocks else whole]
+    if casts_itself(parallel, precision):
+        said.append(f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast")
+    return tuple(said)
+
+
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
     """Checks that an optimizer can take all parameters at once, as PyTorch's do on a GPU by default.
 

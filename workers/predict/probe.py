@@ -38,6 +38,7 @@ from workers.predict.recording.generation import TracedGeneration
 from workers.predict.recording.owners import gradients, owned, states
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
+from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.recording.tensor_list import TensorList
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.heart import LastWord, unsaid
@@ -100,7 +101,6 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
         raise UnsupportedError("what a script takes on the CPU is not predicted, only measured")
     _begin_program()
     _install(spec)
-    streams.begin_program(None)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
     return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
@@ -165,7 +165,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
-    streams.begin_program(recorder.note_use)
+    streams.begin_program(StreamWatch(recorder))
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
     training = workload.mode == "train"
@@ -234,7 +234,15 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         calls=() if log is None else tuple(log.calls),
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
-        notes=(*decisions.notes, *mode.notes, *asking.notes(), *triton.notes(), *_left_out(workload)),
+        host_waits=tuple(recorder.order.host_waits),
+        notes=(
+            *sharding.notes(model, spec.setup.parallel, spec.knobs.precision),
+            *decisions.notes,
+            *mode.notes,
+            *asking.notes(),
+            *triton.notes(),
+            *_left_out(workload),
+        ),
     )
     return trace if generation is None else generation.completed(trace)
 

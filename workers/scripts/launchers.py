@@ -27,7 +27,7 @@ from workers.scripts.watching import ScriptEnd
 
 ONE_PROCESS = (
     "call it without its launcher, as `python SCRIPT` on one GPU, where the batch of one process is the "
-    "same; for several ranks predict a model with --parallel ddp:N"
+    "same; for several ranks predict a model with --parallel, as in fsdp:8"
 )
 # What torchrun tells the only process that it starts.
 LAUNCHED = {

@@ -54,7 +54,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     heading(console, "Assumed")
     gpu = settings.gpu
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
-    _, context = assumed_context(architecture, key, estimate.num_ranks)
+    _, context = assumed_context(architecture, key, Parallel.named(estimate.parallel).mesh)
     card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)

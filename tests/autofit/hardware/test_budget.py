@@ -117,11 +117,11 @@ def test_on_amd_s_cards_the_context_is_hip_s_and_the_communicator_rccl_s() -> No
     alone = make_budget(64 * GIB, architecture="gfx90a", card="mi250x")
     assert alone.assumptions[0].startswith("HIP context: 1428 MiB assumed for gfx90a")
     assert "8 processes seen on AMD's cards" in alone.assumptions[0]
-    several = make_budget(64 * GIB, architecture="gfx90a", card="mi250x", num_ranks=8)
+    several = make_budget(64 * GIB, architecture="gfx90a", card="mi250x", mesh=(8,))
     assert several.assumptions[1].startswith("RCCL: ")
     assert several.context_bytes > alone.context_bytes
     with pytest.raises(BudgetError, match="for the HIP context and RCCL"):
-        make_budget(1 * GIB, architecture="gfx90a", num_ranks=8)
+        make_budget(1 * GIB, architecture="gfx90a", mesh=(8,))
 
 
 @pytest.mark.parametrize(

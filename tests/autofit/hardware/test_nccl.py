@@ -47,7 +47,7 @@ def test_one_dimension_is_the_default_group():
 
 def test_a_budget_leaves_room_for_what_switches_take():
     def left_out(architecture: str) -> int:
-        alone, ranks = (make_budget(80 * GIB, architecture=architecture, num_ranks=n) for n in (1, 8))
+        alone, ranks = (make_budget(80 * GIB, architecture=architecture, mesh=mesh) for mesh in ((), (8,)))
         return (ranks.context_bytes - alone.context_bytes) // MIB
 
     assert left_out("sm_90") - left_out("sm_80") == 256

@@ -73,6 +73,7 @@ EXAMPLES = [
     ("mode", "infer", "setup.mode", "infer"),
     ("worst-case", "true", "setup.batch_kind", "worst"),
     ("parallel", "ddp:4", "setup.parallel", Parallel(degrees=(("ddp", 4),))),
+    ("rank", "0", "setup.rank", 0),  # another needs --parallel
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),

@@ -647,3 +647,23 @@ def _enlarged() -> nn.Module:
 
 padded = _workload(_padded, shape=(3, 12, 12))
 enlarged = _workload(_enlarged, shape=(3, 12, 12))
+
+
+def _loss_on_streams(model: nn.Module, batch: Tensor) -> Tensor:
+    """Prepares the batch on another stream, as a prefetcher does, and reads the loss."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        batch = batch * 2
+    torch.cuda.current_stream().wait_stream(side)
+    batch.record_stream(torch.cuda.current_stream())
+    loss: Tensor = model(batch).square().mean()
+    loss.item()
+    return loss
+
+
+on_streams = Workload(
+    build_model=lambda: nn.Linear(64, 64),
+    make_batch=lambda batch_size, device: torch.randn(batch_size, 64, device=device),
+    loss=_loss_on_streams,
+    optimizer="sgd",
+)

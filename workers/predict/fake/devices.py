@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from workers.predict.fake import streams
 from workers.predict.values.decisions import running
 from workers.predict.values.known import is_made_up
 from workers.predict.values.made_up import MadeUpInt
@@ -78,6 +79,7 @@ class NamedDevices(TorchFunctionMode):
         if func in ANSWERS and (
             isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
         ):
+            streams.host_reads()
             return ANSWERS[func](*args, **kwargs)
         if any(map(_has_made_up, args)):
             args = tuple(map(_plain, args))

@@ -82,6 +82,8 @@ class FakeGpuMode(FakeDeviceMode):
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
         if (copy := _copied_to_host(func, args, kwargs)) is not None:
+            if not kwargs.get("non_blocking"):
+                streams.host_reads()
             return copy
         return self._run(func, args, kwargs)
 
@@ -181,7 +183,6 @@ def _pretend_that_cuda_is_available() -> None:
     for name in (
         "_lazy_init",
         "init",
-        "synchronize",
         "empty_cache",
         "set_device",
         "manual_seed_all",

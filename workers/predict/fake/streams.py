@@ -1,7 +1,8 @@
 """CUDA streams that are not there: objects with an identity, of which one is current.
 
 The caching allocator keeps the blocks of each stream apart, so an allocation has to know on which stream it
-was made, and whom `Tensor.record_stream` named. Nothing is computed, so nothing is ever waited for.
+was made, whom `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so that all
+is done at once; what a GPU may still have to do is told to an observer.
 
 PyTorch has 32 streams of each priority on a device and hands them out in turn (`kStreamsPerPool`,
 c10/cuda/CUDAStream.cpp); the 33rd is the first again.
@@ -10,71 +11,103 @@ c10/cuda/CUDAStream.cpp); the 33rd is the first again.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
-
-from workers.predict.fake.devices import GPU
 
 _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
 _DEFAULT = (0, -1)
 
-StreamObserver = Callable[[Tensor, int], None]
+Progress = Mapping[int, int]
+
+
+class Observer(Protocol):
+    """Whoever is told what a program does with its streams, each by its number.
+
+    A program's order of work is `workers.predict.recording.stream_order`'s to know.
+    """
+
+    def note_use(self, tensor: Tensor, stream: int) -> None:
+        """`Tensor.record_stream`."""
+
+    def record(self, stream: int) -> Progress:
+        """A stream records an event; returns what is done when that is over."""
+
+    def wait(self, stream: int, done: Progress) -> None:
+        """A stream waits for an event."""
+
+    def host_wait(self, done: Progress) -> None:
+        """The host waits for an event."""
+
+    def host_wait_for_all(self) -> None:
+        """The host waits for all that the GPU was given."""
 
 
 class _Device:
     """What is known of the streams of the one GPU.
 
     Attributes:
-        current: the stream that allocates.
-        observer: told of every `Tensor.record_stream`: the tensor, and the number of the stream.
+        current: the stream that allocates; None for the default one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
         self.numbers: dict[tuple[int, int], int] = {_DEFAULT: 0}
         self.taken: collections.Counter[int] = collections.Counter()
         self.current: Stream | None = None
-        self.observer: StreamObserver | None = None
+        self._observer = observer
+
+    @property
+    def observer(self) -> Observer | None:
+        """Whom to tell; nobody, as long as there is one stream alone."""
+        return self._observer if len(self.numbers) > 1 else None
 
 
-_device = _Device()
+_devices = [_Device()]
 
 
-class _Done:
-    """What streams and events have in common: all that was asked of them is done."""
+def _device() -> _Device:
+    return _devices[0]
 
-    device = GPU
+
+class _OnDevice:
+    device = torch.device("cuda:0")
     device_index = 0
     device_type = 1
 
     def query(self) -> bool:
         return True
 
-    def synchronize(self) -> None:
-        """Nothing is waited for, as by every method here of which a GPU would wait."""
 
-    def wait(self, *_args: object, **_kwargs: object) -> None:
-        """See `synchronize`."""
-
-
-class Event(_Done):
+class Event(_OnDevice):
     """`torch.cuda.Event`."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         self.cuda_event = self.event_id = 0
+        self.done: Progress = {}
 
-    def record(self, *_args: object, **_kwargs: object) -> Self:
+    def record(self, stream: Stream | None = None) -> Self:
+        observer = _device().observer
+        if observer is not None:
+            self.done = observer.record((stream or _current_stream()).number)
         return self
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or _current_stream()).wait_event(self)
+
+    def synchronize(self) -> None:
+        observer = _device().observer
+        if observer is not None:
+            observer.host_wait(self.done)
 
     def elapsed_time(self, _end: object) -> float:
         """A millisecond, by which programs may divide."""
         return 1.0
 
 
-class Stream(_Done):
+class Stream(_OnDevice):
     """`torch.cuda.Stream`.
 
     Attributes:
@@ -89,9 +122,10 @@ class Stream(_Done):
         self._outer: list[Stream | None] = []
 
     def _next(self) -> int:
-        key = (self.priority, _device.taken[self.priority] % _STREAMS_OF_A_PRIORITY)
-        _device.taken[self.priority] += 1
-        return _device.numbers.setdefault(key, len(_device.numbers))
+        device = _device()
+        key = (self.priority, device.taken[self.priority] % _STREAMS_OF_A_PRIORITY)
+        device.taken[self.priority] += 1
+        return device.numbers.setdefault(key, len(device.numbers))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.number == self.number
@@ -103,21 +137,26 @@ class Stream(_Done):
         return False
 
     def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
+        return (Event() if event is None else event).record(self)
 
-    def wait_event(self, _event: object) -> None:
-        """See `synchronize`."""
+    def wait_event(self, event: Event) -> None:
+        observer = _device().observer
+        if observer is not None:
+            observer.wait(self.number, event.done)
 
-    def wait_stream(self, _stream: object) -> None:
-        """See `synchronize`."""
+    def wait_stream(self, stream: Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        self.record_event().synchronize()
 
     def __enter__(self) -> Self:
-        self._outer.append(_device.current)
-        _device.current = self
+        self._outer.append(_device().current)
+        _device().current = self
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        _device.current = self._outer.pop()
+        _device().current = self._outer.pop()
 
 
 class ExternalStream(Stream):
@@ -144,21 +183,26 @@ class _StreamContext:
 
 def current_number() -> int:
     """The number of the stream that allocates now."""
-    return 0 if _device.current is None else _device.current.number
+    current = _devices[0].current
+    return 0 if current is None else current.number
 
 
-def begin_program(observer: StreamObserver | None) -> None:
+def begin_program(observer: Observer) -> None:
     """Another program begins: it has the default stream alone.
 
     Args:
-        observer: see `_Device`.
+        observer: is told what it does with others.
     """
-    _device.__init__()  # type: ignore[misc]
-    _device.observer = observer
+    _devices[:] = [_Device(observer)]
+
+
+def host_reads() -> None:
+    """The host waits for a value: for all that the current stream was given."""
+    _current_stream().synchronize()
 
 
 def _current_stream(_device_asked: object = None) -> Stream:
-    return _device.current or _default_stream()
+    return _device().current or _default_stream()
 
 
 def _default_stream(_device_asked: object = None) -> Stream:
@@ -167,12 +211,19 @@ def _default_stream(_device_asked: object = None) -> Stream:
 
 def _set_stream(stream: Stream | None) -> None:
     if stream is not None:
-        _device.current = stream
+        _device().current = stream
 
 
 def _record_stream(tensor: Tensor, stream: Stream) -> None:
-    if _device.observer is not None:
-        _device.observer(tensor, getattr(stream, "number", 0))
+    observer = _device().observer
+    if observer is not None:
+        observer.note_use(tensor, getattr(stream, "number", 0))
+
+
+def _synchronize(_device_asked: object = None) -> None:
+    observer = _device().observer
+    if observer is not None:
+        observer.host_wait_for_all()
 
 
 def install() -> None:
@@ -182,5 +233,6 @@ def install() -> None:
         module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream
     cuda.StreamContext, cuda.stream = _StreamContext, _StreamContext
     cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
+    cuda.synchronize = _synchronize
     tensor: Any = Tensor
     tensor.record_stream = _record_stream

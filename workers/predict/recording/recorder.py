@@ -28,6 +28,7 @@ from workers.predict.recording import counted, hidden
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import Stacks, called_by_the_engine, user_source
 from workers.predict.recording.convolution_calls import convolutions
+from workers.predict.recording.stream_order import StreamOrder
 from workers.predict.versions import parse_release
 from workers.trace import Allocation, Call, Category, Convolution, Mark
 
@@ -81,8 +82,14 @@ class Recorder:
         self._node_start = 0  # … and of the first allocation since
         self._pending: _PendingSum | None = None
         self._in_backward = False
+        self.order = StreamOrder(lambda: len(self._events))
         self._threads_with_handle: set[bool] = set()  # whether it is the thread that runs backward
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what happens is no longer recorded."""
+        return self._closed
 
     @property
     def num_live(self) -> int:

@@ -12,13 +12,14 @@ from workers.apply.attention import every_model_told
 from workers.errors import UnsupportedError, WorkerError
 from workers.knobs.conv_algo import CUDA_POLICIES
 from workers.predict.explaining import Unpredictable, explanation
-from workers.predict.fake import fake_device
+from workers.predict.fake import fake_device, streams
 from workers.predict.fake.fake_gpu import FakeGpuMode
 from workers.predict.kernels import triton
 from workers.predict.kernels.stand_ins import asking
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
 from workers.predict.recording.recorder import Recorder
+from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.scripts import answers, distributed
 from workers.predict.scripts.devices import ScriptDevices
 from workers.predict.scripts.phases import PhaseMarks
@@ -71,6 +72,7 @@ class ScriptTracer:
         answers.install(spec.architecture, name, self._watch.refuse, self._watch.notes.append)
         distributed.install(name, self._recorder, self._watch.refuse)
         begin(self._decisions)
+        streams.begin_program(StreamWatch(self._recorder))
         asking.offer_for(spec.knobs)
         seed(spec.seed)
         # Without threads of its own the engine runs backward here, where the mode is active.
@@ -117,6 +119,7 @@ class ScriptTracer:
             versions=self._versions(),
             calls=() if self._log is None else tuple(self._log.calls),
             assumptions=self._decisions.assumptions,
+            host_waits=tuple(recorder.order.host_waits),
             notes=self._notes(),
         )
 

@@ -137,6 +137,13 @@ def test_two_ranks_that_meet_over_gloo_allocate_the_same(tmp_path):
         assert without_passing(large(sizes_in_steps(trace))) == without_passing(large(real[run])), run
 
 
+def test_the_answer_says_how_the_model_was_sharded():
+    notes = trace_of("gpt", "fsdp:4", precision="amp-bf16").notes
+    assert "fully_shard on each of 3 blocks, then on the model" in notes
+    assert "amp-bf16 is the MixedPrecisionPolicy of fully_shard, without autocast" in notes
+    assert not trace_of("gpt", "ddp:4").notes
+
+
 def live_bytes(trace: Trace, category: Category) -> int:
     alive = set()
     for event in trace.events:
