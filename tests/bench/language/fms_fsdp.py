@@ -112,11 +112,11 @@ def _build(model: fms.Model, *, has_adapter: bool, casts_to: str | None) -> nn.M
     from torch.distributed.fsdp import MixedPrecision
 
     made: Any = fms.build(model, has_adapter=has_adapter)
+    made.fsdp_options = {"sync_module_states": True}
     if casts_to is not None:
         dtype = _DTYPES[casts_to]
-        made.fsdp_options = {
-            "mixed_precision": MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
-        }
+        casts = MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
+        made.fsdp_options["mixed_precision"] = casts
     module: nn.Module = made
     return module
 

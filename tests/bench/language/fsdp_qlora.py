@@ -106,7 +106,7 @@ class _Trained:
     def build_model(self) -> nn.Module:
         transformers: Any = imported("transformers", _NAME)
         self._llama = self._release.build(transformers.LlamaConfig(**_CONFIG))
-        self._llama.fsdp_options = {"use_orig_params": False}
+        self._llama.fsdp_options = {"use_orig_params": False, "sync_module_states": True}
         self._llama.enable_input_require_grads()
         made: nn.Module = self._llama
         return made
