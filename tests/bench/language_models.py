@@ -91,7 +91,7 @@ def predict(run: Measured) -> Answer:
 def _of_one_trace(run: Traced) -> Answer:
     from tests.bench.language.runs import QUANTITIES, Seen
 
-    seen = Seen(run.trace(), run.architecture)
+    seen = Seen(run.trace(), run.architecture, run.usable_bytes)
     return Answer(
         predicted={name: QUANTITIES[name](seen) for name in run.measured}, fits=seen.fits(run.usable_bytes)
     )
