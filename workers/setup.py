@@ -14,14 +14,17 @@ TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
+# FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
+FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
     DDP: "DistributedDataParallel",
     REPLICATE: "replicas of what fully_shard shards",
     FSDP: "fully_shard",
+    **{kind: f"FullyShardedDataParallel, {strategy}" for kind, strategy in FSDP1.items()},
     TP: "tensor parallelism",
 }
-_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, or fsdp:N,tp:M"
+_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, or fsdp1:N+no-shard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Parallel:
             )
         if DDP in kinds and len(kinds) > 1:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
+        if len(kinds) > 1 and not FSDP1.keys().isdisjoint(kinds):
+            raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         if REPLICATE in kinds and FSDP not in kinds:
             raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
@@ -87,8 +92,13 @@ class Parallel:
 
     @property
     def shards(self) -> bool:
-        """Whether parameters are spread over ranks."""
-        return any(kind in (FSDP, TP) for kind, _ in self.degrees)
+        """Whether parameters are spread over ranks, or by whom they would be (`fsdp1+no-shard`)."""
+        return any(kind != DDP for kind, _ in self.degrees)
+
+    @property
+    def fsdp1(self) -> str | None:
+        """The sharding strategy of `FullyShardedDataParallel`; None where another kind shards."""
+        return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     def degree(self, kind: str) -> int:
         """How many ranks share the work so; 1 where none do."""
@@ -102,7 +112,7 @@ class Parallel:
         """As `parse` reads it; `ddp:1` for a process by itself."""
         replicas = self.degree(REPLICATE)
         said = (
-            f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else f"{kind}:{degree}"
+            f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree)
             for kind, degree in self.degrees
             if kind != REPLICATE
         )
@@ -113,8 +123,15 @@ def _place_in_mesh(degree: tuple[str, int]) -> int:
     return list(PARALLEL_KINDS).index(degree[0])
 
 
+def _as_typed(kind: str, degree: int) -> str:
+    name, plus, variant = kind.partition("+")
+    return f"{name}:{degree}{plus}{variant}"
+
+
 def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
     kind, _, number = part.partition(":")
+    number, plus, variant = number.partition("+")
+    kind = f"{kind}{plus}{variant}"
     numbers = number.split("x") if kind == "hsdp" else [number]
     kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
     is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind != REPLICATE)

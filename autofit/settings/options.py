@@ -252,7 +252,8 @@ _VARIED = (
         help="One rank of several is predicted; where trials are measured, all run together on one machine. "
         "ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each repeated block and the model; "
         "hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan for tensor parallelism; "
-        "fsdp:N,tp:M of both. The batch size is that of one rank.",
+        "fsdp:N,tp:M of both; fsdp1:N, of FullyShardedDataParallel, fsdp1:N+grad-op where parameters stay "
+        "whole in a step, fsdp1:N+no-shard where always. The batch size is that of one rank.",
         metavar="KIND:N",
     ),
     Option(

@@ -137,11 +137,12 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
     [
         (
             {"parallel": "zero"},
-            "--parallel: 'zero' is not ddp:N, fsdp:N, hsdp:RxS, tp:N, or fsdp:N,tp:M, with numbers of ranks",
+            "--parallel: 'zero' is not ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, ",
         ),
         ({"parallel": "ddp"}, "'ddp' is not ddp:N"),
         ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
         ({"parallel": "hsdp:8"}, "'hsdp:8' is not ddp:N"),
+        ({"parallel": "fsdp1:2,tp:2"}, "fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2"),
         ({"parallel": "hsdp:2x1"}, "hsdp of one shard shards nothing: use ddp:N"),
         ({"parallel": "hsdp:2x0"}, "'hsdp:2x0' is not ddp:N"),
         ({"parallel": "fsdp:4x2"}, "'fsdp:4x2' is not ddp:N"),

@@ -28,6 +28,8 @@ from autofit.hardware.budget import DEFAULT_MARGIN  # noqa: E402
 from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
 from tests.bench.language import (  # noqa: E402
     fms_acceleration,
+    fms_fsdp,
+    fsdp_qlora,
     fsdp_qlora_stages,
     liger,
     litgpt,
@@ -44,6 +46,8 @@ _OF = (
     peft,
     fsdp_qlora_stages,
     fms_acceleration,
+    fms_fsdp,
+    fsdp_qlora,
     litgpt,
     ms_swift,
     liger,
@@ -113,7 +117,7 @@ def _of_one_trace(run: Traced) -> Answer:
     from tests.bench.language.runs import QUANTITIES, Seen
 
     trace = run.trace()
-    seen = Seen(trace, run.architecture)
+    seen = Seen(trace, run.architecture, run.usable_bytes)
     predicted = {name: QUANTITIES[name](seen) for name in run.measured}
     return Answer(
         predicted=predicted,

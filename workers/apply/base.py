@@ -6,13 +6,13 @@ model: then a layer's weights are there in 16 bits only while it is quantized.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workers.apply import adapter, torchao_weights
 from workers.errors import InapplicableError
@@ -78,13 +78,15 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     return model
 
 
-def prepared(model: nn.Module, knobs: Knobs) -> nn.Module:
+def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
     """A model with quantized layers, ready for an adapter: what is not quantized is float32, as peft has it.
 
-    Where all is to be bfloat16, it stays that; beside layers of torchao it is of their type.
+    Where all is to be bfloat16, it stays that, as where it will be sharded: a unit's weights are of one type.
+    Beside layers of torchao it is of their type.
     """
     torchao_weights.quantize_on(model)
-    if not isinstance(QUANTIZATIONS.get(knobs.base or ""), Bitsandbytes) or knobs.precision == "bf16":
+    keeps_types = shards or knobs.precision == "bf16"
+    if not isinstance(QUANTIZATIONS.get(knobs.base or ""), Bitsandbytes) or keeps_types:
         return model
     peft: Any = adapter.library(str(knobs.adapter))
     with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
@@ -119,6 +121,37 @@ def quantize(module: nn.Module) -> None:
     import bitsandbytes
 
     getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)  # noqa: SLF001 - no other name for it
+
+
+def quantized_before_sharding(
+    model: nn.Module, to_device: Callable[[nn.Parameter], nn.Parameter], to_host: Callable[[Tensor], Tensor]
+) -> None:
+    """Quantizes weights of a model on the CPU that will be sharded.
+
+    As transformers loads such a model: one layer after the other goes to the device, is quantized there, and
+    its weight comes back, but what tells how to read it stays. FullyShardedDataParallel flattens weights of
+    one floating-point type, so they are stored in that of the others (`bnb_4bit_quant_storage`).
+
+    Args:
+        model: of `with_base`.
+        to_device: a parameter there.
+        to_host: the same data back on the CPU.
+
+    Raises:
+        InapplicableError: they cannot be stored so.
+    """
+    for layer in model.modules():
+        if type(layer).__name__ not in _WEIGHTS:
+            continue
+        module: Any = layer
+        if not hasattr(module, "quant_storage"):
+            raise InapplicableError(
+                "weights of 8 bits cannot be flattened with others to be sharded: use base nf4, or ddp:N"
+            )
+        module.weight = to_device(module.weight)
+        module.quant_storage = module.weight.quant_storage = module.weight.dtype
+        quantize(module)
+        module.weight.data = to_host(module.weight.data)
 
 
 def _replace_layers(

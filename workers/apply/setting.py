@@ -173,15 +173,17 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     return compiled(model) if knobs.compile else model
 
 
-def adapted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
+def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:
     """A model on its device, with the adapter, the kernels and the loss that the knobs name.
+
+    One that will be sharded is not on its device yet.
 
     Raises:
         InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
         MissingLibraryError: its library is not installed here.
     """
     if knobs.adapter is not None:
-        model = base.prepared(model, knobs)
+        model = base.prepared(model, knobs, shards=shards)
         model = adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
     set_kernels(model, knobs)
     set_loss(model, knobs.loss)

@@ -4,6 +4,7 @@
             styles (`tp_plan`), which `parallelize_module` takes
     fsdp    `fully_shard`: each repeated block by itself, then the model around them
     hsdp    the same, on a mesh of two dimensions
+    fsdp1   `FullyShardedDataParallel`, see `fsdp1`
 
 It is called with a process group that is there; whether its ranks are does not matter here.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from workers.apply import fsdp1
 from workers.apply.checkpointing import repeated_blocks
 from workers.errors import InapplicableError
 from workers.setup import FSDP, REPLICATE, TP, Parallel
@@ -25,8 +27,9 @@ _PARAMETER_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
 
 
 def casts_itself(parallel: Parallel, precision: str) -> bool:
-    """Whether the model is computed in lower precision by `fully_shard`, without autocast."""
-    return parallel.degree(FSDP) > 1 and precision in _PARAMETER_DTYPES
+    """Whether the model is computed in lower precision by what shards it, without autocast."""
+    shards_fully = parallel.degree(FSDP) > 1 or parallel.fsdp1 is not None
+    return shards_fully and precision in _PARAMETER_DTYPES
 
 
 def sharded(
@@ -43,6 +46,9 @@ def sharded(
     """
     from torch.distributed.device_mesh import init_device_mesh
 
+    if parallel.fsdp1 is not None:
+        dtype = _PARAMETER_DTYPES.get(precision)
+        return fsdp1.wrapped(model, parallel.fsdp1, device_kind=device_kind, dtype=dtype)
     kinds, degrees = zip(*parallel.degrees, strict=True)
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
     if TP in kinds:

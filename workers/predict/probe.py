@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import UnsupportedError
 from workers.knobs import Knobs
+from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
@@ -209,7 +210,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             model=model,
             optimizer=optimizer,
         )
-        with recorder.following(model):
+        with recorder.following(model), _wrapping_weights_again(spec, mode):
             if workload.mode == GENERATE:
                 generation = TracedGeneration(recorder, spec.knobs.new_tokens, spec.knobs.cache)
                 with generation.followed(model):
@@ -284,6 +285,13 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
         yield
 
 
+def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractContextManager[None]:
+    """Lets bitsandbytes make a parameter of its class of what FSDP put in the place of one, in each step."""
+    if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
+        return fake_device.parameters_made_like_others(mode)
+    return nullcontext()
+
+
 def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
     """The model under its knobs, on the device."""
     shards = spec.setup.parallel.shards
@@ -292,7 +300,9 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         model = setting.converted_model(workload.build_model(), spec.knobs)
         if not shards or spec.is_for_host:
             fake_device.move_to_device(mode, model, then=quantize)
-        model = setting.adapted_model(model, spec.knobs)
+        elif spec.knobs.base in QUANTIZATIONS:
+            fake_device.quantize_before_sharding(mode, model)
+        model = setting.adapted_model(model, spec.knobs, shards=shards)
     return _sharded(workload, spec, model, mode) if shards else model
 
 

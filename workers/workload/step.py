@@ -111,10 +111,19 @@ def train_step(
     if clip_grad_norm is not None:
         for each in optimizers:
             scaler.unscale_(each)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
+        _clip(model, clip_grad_norm)
     for each in optimizers:
         scaler.step(each)
     scaler.update()
+
+
+def _clip(model: torch.nn.Module, norm: float) -> None:
+    """Clips gradients; `FullyShardedDataParallel` does so itself, by the norm over all ranks."""
+    own = getattr(model, "clip_grad_norm_", None)
+    if own is None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+    else:
+        own(norm)
 
 
 def infer_step(

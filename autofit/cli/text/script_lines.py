@@ -89,6 +89,9 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.degree(DDP) > 1:
         which = f"{'on its GPU, of' if device_kind == 'cuda' else 'one of'} {parallel.num_ranks} ranks"
         yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {which}"
+    if parallel.fsdp1 is not None:
+        yield from _lines_of_fsdp1(parallel.fsdp1, knobs)
+        return
     if not parallel.shards:
         return
     kinds, degrees = zip(*parallel.degrees, strict=True)
@@ -105,6 +108,20 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
             yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
         yield f"for module in (*blocks, model):  # {FSDP}: each repeated block, then the model"
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
+
+
+def _lines_of_fsdp1(strategy: str, knobs: Knobs) -> Iterator[str]:
+    yield "policy = torch.distributed.fsdp.wrap.ModuleWrapPolicy({...})  # the classes of repeated blocks"
+    dtype = _AUTOCAST_TYPES.get(knobs.precision)
+    casts = "" if dtype is None else ", mixed_precision=casts"
+    if dtype is not None:  # in place of autocast
+        types = f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
+        yield f"casts = torch.distributed.fsdp.MixedPrecision({types})  # and no autocast"
+    yield "model = torch.distributed.fsdp.FullyShardedDataParallel("
+    yield f"    model, sharding_strategy=torch.distributed.fsdp.ShardingStrategy.{strategy},"
+    yield "    auto_wrap_policy=policy,"
+    yield f"    use_orig_params=True, device_id=torch.cuda.current_device(){casts},"
+    yield ")"
 
 
 def _conv_lines(knobs: Knobs, device_kind: str) -> tuple[str, ...]:
@@ -188,7 +205,7 @@ def _in_backward_lines(made: str) -> Iterator[str]:
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
     """Those of a step, as far as the knobs change them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
-    is_cast = parallel.degree(FSDP) > 1  # by the policy of fully_shard
+    is_cast = parallel.degree(FSDP) > 1 or parallel.fsdp1 is not None  # by what shards the model
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
     is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)

@@ -39,15 +39,15 @@ from workers.workload.libraries.importing import imported
 from workers.workload.workload import Workload
 
 FILE = "llm/fms_acceleration.csv"
-_CARD = find_gpu("a100-80g")
-_MOST_NORM = 1.0  # Trainer's default
-_FRAMEWORKS = ("none", "baseline-peft-bnb", "accelerated-peft-bnb")
-_PADDED = "a100_80gb_pf.csv"
+CARD = find_gpu("a100-80g")
+MOST_NORM = 1.0  # Trainer's default
+FRAMEWORKS = ("none", "baseline-peft-bnb", "accelerated-peft-bnb")
+PADDED = "a100_80gb_pf.csv"
 _KEPT_IN_BFLOAT16 = ("lm_head", "embed_tokens", "wte", "wpe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class Model:
     """A model of the table.
 
     Attributes:
@@ -69,8 +69,8 @@ class _Model:
     cached: str | None = None
 
 
-_MODELS = {
-    "Mistral-7B-v0.1": _Model(
+MODELS = {
+    "Mistral-7B-v0.1": Model(
         config="MistralConfig",
         options={
             "vocab_size": 32000,
@@ -83,7 +83,7 @@ _MODELS = {
             "sliding_window": 4096,
         },
     ),
-    "Llama-2-70b-hf": _Model(
+    "Llama-2-70b-hf": Model(
         config="LlamaConfig",
         options={
             "vocab_size": 32000,
@@ -96,7 +96,7 @@ _MODELS = {
         },
     ),
     # Y. Shen et al., 2024: "Power Scheduler", table 4; the vocabulary is that of StarCoder, tied.
-    "PowerLM-3b": _Model(
+    "PowerLM-3b": Model(
         config="GraniteConfig",
         options={
             "vocab_size": 49152,
@@ -113,7 +113,7 @@ _MODELS = {
         },
         casts_head=True,
     ),
-    "gpt_bigcode-santacoder": _Model(
+    "gpt_bigcode-santacoder": Model(
         config="GPTBigCodeConfig",
         options={
             "vocab_size": 49280,
@@ -135,27 +135,33 @@ _MODELS = {
 def read(folder: Path) -> list[Run]:
     """The rows of one GPU, without kernels of the plugins."""
     with (folder / FILE).open(encoding="utf-8", newline="") as file:
-        rows = [(row, _more(row)) for row in csv.DictReader(file)]
+        rows = [(row, more_of(row)) for row in csv.DictReader(file)]
     return [_run(row, more) for row, more in rows if _is_traced(row, more)]
 
 
-def _more(row: dict[str, str]) -> dict[str, str]:
+def name_of(row: dict[str, str]) -> str:
+    """The name of a row's model, as in `MODELS`."""
+    return row["model"].rpartition("/")[2]
+
+
+def more_of(row: dict[str, str]) -> dict[str, str]:
+    """What a row says beside its columns."""
     return dict(pair.split("=", 1) for pair in row["other"].split("; ") if "=" in pair)
 
 
 def _is_traced(row: dict[str, str], more: dict[str, str]) -> bool:
-    if row["parallel"] != "none" or more.get("framework_config") not in _FRAMEWORKS:
+    if row["parallel"] != "none" or more.get("framework_config") not in FRAMEWORKS:
         return False
-    if row["model"].rpartition("/")[2] not in _MODELS or row["fit"] not in ("yes", "oom"):
+    if name_of(row) not in MODELS or row["fit"] not in ("yes", "oom"):
         return False
     if row["fit"] == "yes" and row["peak_kind"] != "max_allocated":
         return False
-    return not (row["source"].endswith(_PADDED) and row["method"] != "full")
+    return not (row["source"].endswith(PADDED) and row["method"] != "full")
 
 
 def _run(row: dict[str, str], more: dict[str, str]) -> Run:
-    name = row["model"].rpartition("/")[2]
-    model = _MODELS[name]
+    name = name_of(row)
+    model = MODELS[name]
     base, _, autocast = row["precision"].partition(" + ")
     half = {"bfloat16": "bf16", "float16": "fp16"}[base]
     is_quantized = row["method"].startswith("qlora")
@@ -168,39 +174,40 @@ def _run(row: dict[str, str], more: dict[str, str]) -> Run:
         make=functools.partial(
             _workload,
             model,
-            int(row["seq_len"]) if row["source"].endswith(_PADDED) else model.length,
+            int(row["seq_len"]) if row["source"].endswith(PADDED) else model.length,
             norms_in=torch.float32 if more["framework_config"].startswith("baseline") else torch.bfloat16,
             has_adapter=adapter is not None,
             has_autocast=bool(autocast),
         ),
         batch_size=int(row["batch_size"]),
-        architecture=_CARD.architecture,
+        architecture=CARD.architecture,
         knobs=Knobs(
             adapter=adapter,
             base="nf4-dq" if is_quantized else half,
             precision=f"amp-{half}" if autocast else "fp32",
             attention="fa2",
-            clip_grad_norm=_MOST_NORM,
+            clip_grad_norm=MOST_NORM,
         ),
         measured={"allocated peak": int(row["peak_bytes"])} if row["fit"] == "yes" else {},
-        usable_bytes=budget_of(_CARD, margin=0).usable_bytes,
+        usable_bytes=budget_of(CARD, margin=0).usable_bytes,
         fits=row["fit"] == "yes",
     )
 
 
 def _workload(
-    model: _Model, length: int, *, norms_in: torch.dtype, has_adapter: bool, has_autocast: bool
+    model: Model, length: int, *, norms_in: torch.dtype, has_adapter: bool, has_autocast: bool
 ) -> Workload:
     return Workload(
-        build_model=functools.partial(_build, model, has_adapter=has_adapter),
-        make_batch=functools.partial(_packed, length=length),
-        loss=_Loss(norms_in=norms_in, has_autocast=has_autocast, cached=model.cached),
+        build_model=functools.partial(build, model, has_adapter=has_adapter),
+        make_batch=functools.partial(packed, length=length),
+        loss=Loss(norms_in=norms_in, has_autocast=has_autocast, cached=model.cached),
         optimizer=torch.optim.AdamW,
         name=model.config,
     )
 
 
-def _build(model: _Model, *, has_adapter: bool) -> nn.Module:
+def build(model: Model, *, has_adapter: bool) -> nn.Module:
+    """The model, with checkpointing."""
     transformers: Any = imported("transformers", model.config)
     config = getattr(transformers, model.config)(**model.options)
     made: Any = transformers.AutoModelForCausalLM.from_config(config)
@@ -214,7 +221,8 @@ def _build(model: _Model, *, has_adapter: bool) -> nn.Module:
     return module
 
 
-def _packed(batch_size: int, device: torch.device, *, length: int) -> dict[str, torch.Tensor]:
+def packed(batch_size: int, device: torch.device, *, length: int) -> dict[str, torch.Tensor]:
+    """A batch of texts that fill all positions."""
     tokens = torch.ones((batch_size, length), dtype=torch.int64)
     return {name: tokens.clone().to(device) for name in ("input_ids", "labels", "attention_mask")}
 
@@ -229,13 +237,13 @@ def _shifted_loss(dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
     return loss
 
 
-class _Loss:
+class Loss:
     """Trainer's forward pass; outputs live until it returns.
 
     Args:
         norms_in: the type of the norms of a quantized model. peft has made all that is not quantized
             float32 when this comes to run.
-        cached: see `_Model`.
+        cached: see `Model`.
     """
 
     def __init__(self, *, norms_in: torch.dtype, has_autocast: bool, cached: str | None) -> None:
@@ -248,7 +256,7 @@ class _Loss:
     def __call__(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if not self._is_prepared:
             self._is_prepared = True
-            self._prepare(model)
+            self.prepare(model)
         # Of a mask without padding FlashAttention is told nothing.
         outputs = model(input_ids=batch["input_ids"], labels=batch["labels"])
         if self._has_autocast:
@@ -257,9 +265,14 @@ class _Loss:
         loss: torch.Tensor = outputs.loss
         return loss
 
-    def _prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module) -> None:
+        """Does what is to be done before the first step."""
         if self._has_autocast:
             _cast(model, self._norms_in)
+        self.keep_cached(model)
+
+    def keep_cached(self, model: nn.Module) -> None:
+        """Keeps what the model of that release caches."""
         for path, module in model.named_modules():
             if path.rpartition(".")[2] == self._cached:
                 module.register_forward_hook(self._keep)

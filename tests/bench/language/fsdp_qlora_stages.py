@@ -143,7 +143,7 @@ class _Profiled:
     def loss(self, model: Any, tokens: torch.Tensor) -> torch.Tensor:
         if not self._is_prepared:
             self._is_prepared = True
-            _keep_inputs_of_quantized_layers(model)
+            keep_inputs_of_quantized_layers(model)
             if self._checkpointed:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
                 self._llama.disable_input_require_grads()  # which today's turns on for peft's models
@@ -153,7 +153,8 @@ class _Profiled:
         return mean
 
 
-def _keep_inputs_of_quantized_layers(model: torch.nn.Module) -> None:
+def keep_inputs_of_quantized_layers(model: torch.nn.Module) -> None:
+    """Lets layers of 4 bits keep their inputs as long as the graph lives, as bitsandbytes did."""
     for module in model.modules():
         if type(module).__name__ == "Linear4bit":
             module.register_forward_hook(_keep_input)

@@ -28,6 +28,7 @@ from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.offline_plans import offline_source
 from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.scripts.reference import Script
+from workers.setup import Parallel, Setup
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -101,10 +102,12 @@ class Run(Traced):
     Attributes:
         make: the workload, called in the process that traces it.
         lengths: of what it trained on, where these are unlike.
+        parallel: how ranks shared the work, of which one is traced.
     """
 
     make: Callable[[], Workload]
     knobs: Knobs = field(default_factory=Knobs)
+    parallel: Parallel = field(default_factory=Parallel)
     lengths: UnlikeLengths | None = None
 
     def trace(self) -> Trace:
@@ -121,7 +124,11 @@ class Run(Traced):
         triton.install()
         reference = WorkloadRef(kind="import", target=self.name)
         spec = TrialSpec(
-            workload=reference, batch_size=self.batch_size, probe=Probe.PREDICT, knobs=self.knobs
+            workload=reference,
+            batch_size=self.batch_size,
+            probe=Probe.PREDICT,
+            knobs=self.knobs,
+            setup=Setup(parallel=self.parallel),
         )
         return trace_workload(workload, spec)
 
@@ -196,9 +203,14 @@ def _on_card(trace: Trace, architecture: str) -> StepOnCard:
 
 
 class Seen:
-    """What a trace of one size says on a card."""
+    """What a trace of one size says on a card.
 
-    def __init__(self, trace: Trace, architecture: str) -> None:
+    Args:
+        usable_bytes: what PyTorch may reserve there; None where nothing is said of that.
+    """
+
+    def __init__(self, trace: Trace, architecture: str, usable_bytes: int | None = None) -> None:
+        self.usable_bytes = usable_bytes
         self._on_card = _on_card(trace, architecture)
         self._trace = trace
         self._sizes = self._on_card.by_first_source.sizes(Level.LIKELY)
@@ -211,6 +223,11 @@ class Seen:
     def reserved_within(self, limit_bytes: int) -> int:
         """What is reserved at most where no more than a limit can be."""
         return self._on_card.by_first_source.replay_within(limit_bytes).peak_reserved_bytes
+
+    def reserved_on_its_card(self) -> int:
+        """What is reserved at most where no more is usable than is said."""
+        assert self.usable_bytes is not None
+        return self.reserved_within(self.usable_bytes)
 
     def live_bytes(self, mark: str | None = None, *, emptied_at: str | None = None) -> int:
         """What is allocated at a mark, or at the end; the cache may be emptied before, at another."""
@@ -290,6 +307,7 @@ _SECOND = "step 2 forward"  # what the first one leaves are the workspaces of it
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
     "allocated peak of generate": lambda seen: seen.replay.peak_allocated_bytes,
+    "reserved on its card": lambda seen: seen.reserved_on_its_card(),
     "reserved on an A100-80GB": lambda seen: seen.reserved_within(_OF_AN_A100),
     "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     **dict.fromkeys(

@@ -175,6 +175,15 @@ _sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
 _language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
 gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
+
+
+def _as_one_unit() -> nn.Module:
+    model = Gpt()
+    model.fsdp_options = {"auto_wrap_policy": None, "use_orig_params": False}
+    return model
+
+
+gpt_as_one_unit = _language(build_model=_as_one_unit)
 perceptrons = Workload(
     build_model=Perceptrons,
     make_batch=_rows,

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from workers.apply.base import quantized_before_sharding
 from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
@@ -336,14 +337,14 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
 
     module.register_parameter = register_diverted
     try:
-        with _parameters_made_like_others(mode):
+        with parameters_made_like_others(mode):
             yield
     finally:
         module.register_parameter = register
 
 
 @contextmanager
-def _parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
+def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
     """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter.
 
     So does `Parameter` itself, or a class of a library that is made of one, given fake data.
@@ -418,6 +419,13 @@ def move_to_device(
         for name, parameter in own.items():  # what took another's place is not kept alive with it
             if moved.get(id(parameter)) is not module._parameters.get(name):
                 moved.pop(id(parameter), None)
+
+
+def quantize_before_sharding(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+    """Quantizes weights of a model whose parts a sharding brings to the device."""
+    quantized_before_sharding(
+        model, lambda parameter: _fake_parameter(parameter, mode.placed), mode.without_values
+    )
 
 
 def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Says what the memory of `fully_shard` is: whole parameters, and what is on its way between ranks.
+"""Says what the memory of both FSDPs is: whole parameters, and what is on its way between ranks.
 
 Of the step itself nothing is repeated here: PyTorch's own code runs, with a name for what it allocates.
 """
@@ -6,35 +6,39 @@ Of the step itself nothing is repeated here: PyTorch's own code runs, with a nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from workers.predict.recording.recorder import Recorder
 from workers.trace import Category
 
-# Of `FSDPParamGroup`, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. A gradient that stays is
-# told apart later, as every one.
-_CATEGORIES = {
+# A gradient that stays is told apart later, as every one.
+_OF_FULLY_SHARD = {  # of `FSDPParamGroup`, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
     "unshard": Category.OTHER,
     "wait_for_unshard": Category.PARAMETER,
     "post_backward": Category.OTHER,
+}
+_OF_FSDP1 = {  # of `FlatParamHandle`, torch/distributed/fsdp/_flat_param.py
+    "init_flat_param_attributes": Category.OTHER,
+    "pre_unshard": Category.OTHER,
+    "unshard": Category.PARAMETER,
 }
 
 
 @contextmanager
 def followed(recorder: Recorder) -> Iterator[None]:
     """Names what sharded models allocate in the block."""
+    from torch.distributed.fsdp._flat_param import FlatParamHandle
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-    group: Any = FSDPParamGroup
-    plain = {name: getattr(group, name) for name in _CATEGORIES}
-    for name, category in _CATEGORIES.items():
-        setattr(group, name, _named(plain[name], recorder, category))
-    try:
+    followed_classes: Any = ((FSDPParamGroup, _OF_FULLY_SHARD), (FlatParamHandle, _OF_FSDP1))
+    with ExitStack() as kept:
+        for owner, categories in followed_classes:
+            for name, category in categories.items():
+                plain = getattr(owner, name)
+                kept.callback(setattr, owner, name, plain)
+                setattr(owner, name, _named(plain, recorder, category))
         yield
-    finally:
-        for name, method in plain.items():
-            setattr(group, name, method)
 
 
 def _named(method: Callable[..., Any], recorder: Recorder, category: Category) -> Callable[..., Any]:

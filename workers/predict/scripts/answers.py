@@ -13,16 +13,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from workers.errors import UnsupportedError
+from workers.predict.fake import addresses
 from workers.predict.fake.devices import GPU
 from workers.predict.fake.properties import card_properties
 from workers.predict.recording.call_sites import is_users
 
 _TOTAL_BYTES = 80 * 1024**3
-_ADDRESS_BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
 _NCCL = (2, 27, 3)  # that is younger than those that scripts ask for, as 2.10 for bfloat16
 Refuse = Callable[[Exception], NoReturn]
 
@@ -95,7 +94,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     _name_types()
     _load_without_gpu()
     _keep_scale()
-    _have_addresses()
+    addresses.install()
 
 
 def several_gpus(name: str, index: int) -> UnsupportedError:
@@ -203,22 +202,6 @@ def _keep_scale() -> None:
     """A gradient scaler's scale, which only an overflow changes within so few steps."""
     scaler: Any = torch.amp.GradScaler
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
-
-
-def _have_addresses() -> None:
-    """Addresses of tensors without data: who saves a model looks by them which of its tensors are one."""
-    storage_type, fake_type = torch.UntypedStorage, FakeTensor  # type: Any, Any
-    address = storage_type.data_ptr
-
-    def address_of_storage(storage: torch.UntypedStorage) -> int:
-        is_fake = storage.device.type == "meta"
-        return int(storage._cdata << _ADDRESS_BITS if is_fake else address(storage))
-
-    def address_of(tensor: torch.Tensor) -> int:
-        offset = int(tensor.storage_offset()) * tensor.element_size()
-        return address_of_storage(tensor.untyped_storage()) + offset
-
-    storage_type.data_ptr, fake_type.data_ptr = address_of_storage, address_of
 
 
 def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:

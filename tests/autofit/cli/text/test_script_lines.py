@@ -244,6 +244,15 @@ def test_shards_are_made_of_blocks_and_of_the_model_around_them(precision: str) 
     assert "torch.autocast(" not in text
 
 
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+def test_the_first_fsdp_is_told_its_strategy_and_what_it_casts(precision: str) -> None:
+    text = "\n".join(lines(Knobs(optimizer="adam", precision=precision), parallel="fsdp1:4+grad-op"))
+    ast.parse(text)
+    assert "ShardingStrategy.SHARD_GRAD_OP" in text
+    assert ("mixed_precision=casts" in text) == (precision == "amp-bf16")
+    assert "torch.autocast(" not in text
+
+
 def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
     text = lines(Knobs(optimizer="adam"), parallel="ddp:4")
     wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))

@@ -17,7 +17,7 @@ from tests.workers.predict.test_against_cpu import canonical
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
-from workers.trace import Category, Trace
+from workers.trace import Allocation, Category, Trace
 
 FILE = Path(__file__).parents[1] / "sharded_workloads.py"
 # Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
@@ -32,9 +32,14 @@ RUNS = {
     "llama=tp:2": BOTH,
     "llama=hsdp:2x2": BOTH,
     "llama=fsdp:2,tp:2": BOTH,
+    "gpt=fsdp1:2": BOTH,
+    "llama=fsdp1:2": BOTH,
+    "gpt=fsdp1:2+grad-op": BOTH,
+    "gpt=fsdp1:2+no-shard": BOTH,
+    "resnet=fsdp1:2": (HOST_ARCHITECTURE,),
 }
 TRACKED = ("gpt=fsdp:4", "llama=fsdp:8")
-TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2")
+TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2", "gpt=fsdp1:2", "llama=fsdp1:2+grad-op")
 
 
 def predicted(
@@ -163,6 +168,71 @@ def test_the_last_rank_has_no_more_than_the_first():
         live_bytes(trace_of("llama", "fsdp:3", rank=rank), Category.OPTIMIZER_STATE) for rank in (0, 2)
     )
     assert 0 < last < first
+
+
+def test_strategies_of_the_first_fsdp_keep_what_they_say():
+    full, grad_op, alone = (
+        trace_of("llama", kind) for kind in ("fsdp1:4", "fsdp1:4+grad-op", "fsdp1:4+no-shard")
+    )
+    states = [live_bytes(each, Category.OPTIMIZER_STATE) for each in (full, grad_op, alone)]
+    assert states[0] == states[1] < states[2] / 3
+
+
+def test_memory_of_the_first_fsdp_is_recorded_on_its_streams():
+    gathered = [a for a in trace_of("llama", "fsdp1:8").allocations if a.stream]
+    assert len({a.stream for a in gathered}) >= 2
+    assert any(a.category is Category.PARAMETER and 0 in a.stream_uses for a in gathered)
+
+
+def test_weights_of_four_bits_are_shared_out_and_their_scales_are_not():
+    pytest.importorskip("bitsandbytes")
+    knobs = {"base": "nf4", "adapter": "lora:r=4", "precision": "bf16"}
+    alone, sharded = (trace_of("llama", kind, **knobs) for kind in ("fsdp1:2+no-shard", "fsdp1:2"))
+    quantized, scales = (
+        [
+            each.num_bytes
+            for each in still_alive(alone)
+            if each.operator == "bitsandbytes.quantize_4bit" and each.dtype == dtype
+        ]
+        for dtype in ("bfloat16", "float32")
+    )
+    assert not quantized  # they went to the host, to come back flattened
+    assert scales
+    assert scales == [
+        each.num_bytes
+        for each in still_alive(sharded)
+        if each.operator == "bitsandbytes.quantize_4bit" and each.dtype == "float32"
+    ]
+    assert live_bytes(sharded, Category.PARAMETER) < live_bytes(alone, Category.PARAMETER)
+
+
+def still_alive(trace: Trace) -> list[Allocation]:
+    freed = {~event for event in trace.events if event < 0}
+    return [each for number, each in enumerate(trace.allocations) if number not in freed]
+
+
+@pytest.mark.parametrize("kind", ["fsdp1:4", "fsdp1:4+no-shard"])
+@pytest.mark.parametrize("precision", ["amp-bf16", "bf16"])
+def test_the_first_fsdp_clips_gradients_and_takes_steps(kind, precision):
+    outcome = predicted("gpt", kind, precision=precision, optimizer="adamw", clip_grad_norm=1.0)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+def test_a_model_says_itself_how_the_first_fsdp_wraps_it():
+    blocks, whole = (most_gathered(trace_of(name, "fsdp1:2")) for name in ("gpt", "gpt_as_one_unit"))
+    assert blocks < whole
+
+
+def most_gathered(trace: Trace) -> int:
+    """The most bytes of whole parameters that live at once in the last step."""
+    start = next(mark.position for mark in trace.marks if mark.name == "step 3 input")
+    alive = most = 0
+    for event in trace.events[start:]:
+        allocation = trace.allocations[max(event, ~event)]
+        if allocation.stream and allocation.category is Category.PARAMETER:
+            alive += allocation.num_bytes if event >= 0 else -allocation.num_bytes
+            most = max(most, alive)
+    return most
 
 
 @pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16"])

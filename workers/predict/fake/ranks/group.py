@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from workers.predict.fake import composites
+from workers.predict.fake import addresses, composites
 from workers.predict.fake.ranks import collectives, dtensors
 
 NCCL = "nccl"
@@ -39,6 +39,7 @@ def install() -> None:
         each.monitored_barrier = _kept
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
+    addresses.install()
     _installed.append(True)
 
 

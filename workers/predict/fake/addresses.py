@@ -1,0 +1,36 @@
+"""Addresses of tensors without data: programs ask by them what lies in one memory, or in none.
+
+So `FullyShardedDataParallel` asks whether a parameter is its shard, and who saves a model which weights are
+one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
+_installed: list[bool] = []
+
+
+def install() -> None:
+    """Gives them addresses, for good."""
+    if _installed:
+        return
+    storage_type: Any = torch.UntypedStorage
+    fake_type: Any = FakeTensor
+    address = storage_type.data_ptr
+
+    def address_of_storage(storage: torch.UntypedStorage) -> int:
+        if storage.device.type != "meta":
+            return int(address(storage))
+        return storage._cdata << _BITS if storage.nbytes() else 0
+
+    def address_of(tensor: torch.Tensor) -> int:
+        start = address_of_storage(tensor.untyped_storage())
+        return start + int(tensor.storage_offset()) * tensor.element_size() if start else 0
+
+    storage_type.data_ptr, fake_type.data_ptr = address_of_storage, address_of
+    _installed.append(True)
