@@ -63,7 +63,7 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `ddp:8`, `fsdp:8`, `hsdp:2x4`, `tp:2` or `fsdp:4,tp:2`; one rank is a process by itself.
+        """Reads the forms of `--parallel`, such as `hsdp:2x4`; one rank is a process by itself.
 
         Raises:
             ValueError: it is of another kind, or says no number.
@@ -94,6 +94,11 @@ class Parallel:
     def shards(self) -> bool:
         """Whether parameters are spread over ranks, or by whom they would be (`fsdp1+no-shard`)."""
         return any(kind != DDP for kind, _ in self.degrees)
+
+    @property
+    def casts(self) -> bool:
+        """Whether an FSDP shards, which casts parameters itself where the precision is mixed: no autocast."""
+        return self.degree(FSDP) > 1 or self.fsdp1 is not None
 
     @property
     def fsdp1(self) -> str | None:

@@ -16,6 +16,7 @@ _SPANNING = {
     MANAGED_MEMORY: "pages of managed memory",
     COMPILED_STEP: "temporaries of the compiled optimizer step",
 }
+_OF_STREAMS = "freed memory that other streams still use"
 
 
 class Widening:
@@ -89,4 +90,6 @@ class Widening:
 def spanning(trace: Trace) -> tuple[str, ...]:
     """What of a step is known as a span alone, whatever the card and the runs that are known, in words."""
     operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
-    return tuple(words for operator, words in _SPANNING.items() if operator in operators)
+    spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
+    is_shared = any(a.stream_uses for a in trace.allocations)  # until the device is done with it
+    return (*spans, _OF_STREAMS) if is_shared else spans

@@ -132,11 +132,17 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
 
 def _require_measurement(settings: TuneSettings, target: Target) -> None:
     """Throughput is measured or not known: a prediction has no times."""
-    if settings.objective is Objective.THROUGHPUT and target.probe is None:
+    if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
+        return
+    if settings.setup.parallel and settings.probe == "auto":
         raise UsageError(
-            "--objective throughput needs measured steps, but there is no GPU to measure on: leave it out, "
-            "name a cluster with --address, or measure the CPU with --device cpu"
+            "--objective throughput needs measured steps, and ranks are measured on request alone: add "
+            "--probe measure, or leave it out"
         )
+    raise UsageError(
+        "--objective throughput needs measured steps, but there is no GPU to measure on: leave it out, "
+        "name a cluster with --address, or measure the CPU with --device cpu"
+    )
 
 
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:

@@ -21,7 +21,7 @@ from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.plain import from_plain
 from workers.protocol import Device, Evidence, TrialOutcome
-from workers.setup import TYPICAL, WORST, Parallel
+from workers.setup import DDP, TYPICAL, WORST, Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
@@ -301,7 +301,11 @@ class TuneResult:
         """
         if document.get("schema") != TUNE_SCHEMA:
             raise ValueError(f"expected a document of schema {TUNE_SCHEMA}, got {document.get('schema')!r}")
-        return from_plain(cls, document)
+        result = from_plain(cls, document)
+        if result.num_ranks > 1 and not result.parallel:  # of 0.1, which knew no other kind
+            result = dataclasses.replace(result, parallel=f"{DDP}:{result.num_ranks}")
+        Parallel.named(result.parallel)  # which refuses what is none
+        return result
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)

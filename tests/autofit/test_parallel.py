@@ -113,6 +113,11 @@ def test_one_rank_is_predicted_and_never_measured_alone(options: dict[str, str])
     assert target_on(8, rank="1", probe="predict").probe is None
 
 
+def test_the_throughput_of_ranks_wants_that_they_are_measured(state_dir: Path) -> None:
+    with pytest.raises(UsageError, match="ranks are measured on request alone: add --probe measure"):
+        autofit.tune(MODEL, gpu="t4", parallel="ddp:4", objective="throughput")
+
+
 @pytest.mark.parametrize(("num_gpus", "has"), [(1, "has 1 GPU to"), (3, "has 3 GPUs to")])
 def test_more_ranks_than_cards_are_refused(num_gpus: int, has: str) -> None:
     with pytest.raises(DispatchError) as refused:

@@ -83,6 +83,11 @@ def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> tor
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
+    if knobs.base in QUANTIZATIONS:
+        raise InapplicableError(
+            f"--parallel {parallel} with base {knobs.base} is predicted and not measured: leave out what "
+            "measures (--probe measure, --device), or use ddp:N"
+        )
     model = sharded(
         setting.adapted_model(model, knobs), parallel, device_kind=device.type, precision=knobs.precision
     )

@@ -22,14 +22,13 @@ from workers.apply.checkpointing import repeated_blocks
 from workers.errors import InapplicableError
 from workers.setup import FSDP, REPLICATE, TP, Parallel
 
-# What autocast would compute in, `fully_shard` casts its parameters to; sums of gradients stay exact.
+# What autocast would compute in, both FSDPs cast their parameters to; sums of gradients stay exact.
 _PARAMETER_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
 
 
 def casts_itself(parallel: Parallel, precision: str) -> bool:
     """Whether the model is computed in lower precision by what shards it, without autocast."""
-    shards_fully = parallel.degree(FSDP) > 1 or parallel.fsdp1 is not None
-    return shards_fully and precision in _PARAMETER_DTYPES
+    return parallel.casts and precision in _PARAMETER_DTYPES
 
 
 def sharded(
@@ -39,7 +38,7 @@ def sharded(
 
     Args:
         parallel: has to shard.
-        precision: of the knob; with amp `fully_shard` casts parameters.
+        precision: of the knob; with amp both FSDPs cast parameters.
 
     Raises:
         InapplicableError: the model has no plan for tensor parallelism, or cannot be divided so.

@@ -54,11 +54,7 @@ def script_lines(
     for name in KNOBS:
         if name != "allocator":
             yield from _lines_of(name, knobs)
-    sampler = (
-        ", sampler=torch.utils.data.distributed.DistributedSampler(dataset)"
-        if parallel.num_batches > 1
-        else ""
-    )
+    sampler = _sampler(parallel)
     yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
     yield from _lines_of_the_model(knobs)
     if training and knobs.checkpointing != "none":
@@ -69,20 +65,33 @@ def script_lines(
         yield f"model = model.to({conversions})  # before it is moved to the GPU"
     if knobs.adapter is not None or knobs.base is not None:
         yield _adapt_line(knobs)
-    if knobs.compile:
-        yield "model = torch.compile(model)  # once it is on its device"
-    yield from _lines_of_ranks(parallel, knobs, device_kind)
+    compiling = ("model = torch.compile(model)  # once it is on its device",) if knobs.compile else ()
+    in_order = (compiling, _lines_of_ranks(parallel, knobs, device_kind))
+    for lines in reversed(in_order) if parallel.shards else in_order:  # as trials do
+        yield from lines
     if training:
         yield from _optimizer_lines(knobs)
     if training and knobs.precision == "amp-fp16":
-        yield f'scaler = torch.amp.GradScaler("{device_kind}")'
+        sharded = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"  # by which all ranks agree
+        scaler = "torch.amp.GradScaler" if parallel.fsdp1 is None else sharded
+        yield f'scaler = {scaler}("{device_kind}")'
     if conversions:
         yield f"inputs = inputs.to({conversions})"
     if training:
         yield from _training_lines(knobs, device_kind, knobs.num_batches(batch_size), parallel)
-    elif dtype := _AUTOCAST_TYPES.get(knobs.precision):
+    elif (dtype := _AUTOCAST_TYPES.get(knobs.precision)) and not parallel.casts:
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
+
+
+def _sampler(parallel: Parallel) -> str:
+    """What gives ranks batches of their own; those of tensor parallelism, which are neighbours, share one."""
+    if parallel.num_batches == 1:
+        return ""
+    shared = parallel.degree(TP)
+    rank = f"rank=torch.distributed.get_rank() // {shared}"
+    options = "" if shared == 1 else f", num_replicas={parallel.num_batches}, {rank}"
+    return f", sampler=torch.utils.data.distributed.DistributedSampler(dataset{options})"
 
 
 def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Iterator[str]:
@@ -90,7 +99,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
         which = f"{'on its GPU, of' if device_kind == 'cuda' else 'one of'} {parallel.num_ranks} ranks"
         yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {which}"
     if parallel.fsdp1 is not None:
-        yield from _lines_of_fsdp1(parallel.fsdp1, knobs)
+        yield from _lines_of_fsdp1(parallel.fsdp1, knobs, device_kind)
         return
     if not parallel.shards:
         return
@@ -110,7 +119,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
 
 
-def _lines_of_fsdp1(strategy: str, knobs: Knobs) -> Iterator[str]:
+def _lines_of_fsdp1(strategy: str, knobs: Knobs, device_kind: str) -> Iterator[str]:
     yield "policy = torch.distributed.fsdp.wrap.ModuleWrapPolicy({...})  # the classes of repeated blocks"
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     casts = "" if dtype is None else ", mixed_precision=casts"
@@ -120,7 +129,8 @@ def _lines_of_fsdp1(strategy: str, knobs: Knobs) -> Iterator[str]:
     yield "model = torch.distributed.fsdp.FullyShardedDataParallel("
     yield f"    model, sharding_strategy=torch.distributed.fsdp.ShardingStrategy.{strategy},"
     yield "    auto_wrap_policy=policy,"
-    yield f"    use_orig_params=True, device_id=torch.cuda.current_device(){casts},"
+    device = ", device_id=torch.cuda.current_device()" if device_kind == "cuda" else ""
+    yield f"    use_orig_params=True{device}{casts},"
     yield ")"
 
 
@@ -205,13 +215,12 @@ def _in_backward_lines(made: str) -> Iterator[str]:
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
     """Those of a step, as far as the knobs change them."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
-    is_cast = parallel.degree(FSDP) > 1 or parallel.fsdp1 is not None  # by what shards the model
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
     is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)
     if is_told and not accumulates:
         yield zero
-    if dtype is not None and not is_cast:
+    if dtype is not None and not parallel.casts:
         yield _autocast(device_kind, dtype)
         share = f" / {num_batches}" if accumulates else ""
         yield f"    loss = ...{share}  # forward pass and loss; backward outside"
@@ -220,7 +229,7 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
     if knobs.optimizer_in_backward:
         yield "loss.backward()  # steps all optimizers, and drops the gradients"
         return
-    step = _step_lines(knobs, scales=scales)
+    step = _step_lines(knobs, scales=scales, shards=parallel.fsdp1 is not None)
     if scales:
         yield "scaler.scale(loss).backward()"
     elif accumulates or len(step) > 1:
@@ -232,12 +241,17 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
         yield from step
 
 
-def _step_lines(knobs: Knobs, *, scales: bool) -> list[str]:
-    """Those from the gradients to the optimizer's step."""
+def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
+    """Those from the gradients to the optimizer's step.
+
+    Args:
+        shards: whether `FullyShardedDataParallel` does, whose gradients do not say the norm of the others'.
+    """
     clipping: list[str] = []
     if knobs.clip_grad_norm is not None:
         clipping += _of_each("scaler.unscale_(optimizer)", knobs) if scales else ()
-        clipping.append(f"torch.nn.utils.clip_grad_norm_(model.parameters(), {knobs.clip_grad_norm})")
+        of_all = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {knobs.clip_grad_norm})"
+        clipping.append(f"model.clip_grad_norm_({knobs.clip_grad_norm})" if shards else of_all)
     if scales:
         return [*clipping, *_of_each("scaler.step(optimizer)", knobs), "scaler.update()"]
     return [*clipping, *_of_each("optimizer.step()", knobs)]

@@ -92,6 +92,27 @@ def test_what_may_be_on_the_card_or_not_is_an_unknown_of_its_own_from_nothing_to
     assert curve(8).interval.high_bytes >= unknown.high_bytes
 
 
+def test_memory_that_other_streams_still_use_is_an_unknown_and_within_the_interval(
+    predictor: Predictor, worker: Any, make_trace: Any
+) -> None:
+    def gathers_twice(batch_size: int) -> Trace:
+        trace = make_trace(batch_size)
+        gathered = Allocation(num_bytes=4096 * MIB, category=Category.OTHER, stream=1, stream_uses=(0,))
+        number = len(trace.allocations)
+        return dataclasses.replace(
+            trace,
+            allocations=(*trace.allocations, gathered, gathered),
+            events=(*trace.events, number, ~number, number + 1, ~(number + 1)),
+        )
+
+    worker.trace_at = gathers_twice
+    estimate = predictor.curve(CUDNN, card_named("h100-80g"))(8)
+    (unknown,) = estimate.unknowns
+    assert unknown.source == "freed memory that other streams still use"
+    assert unknown.high_bytes == unknown.likely_bytes + 4096 * MIB
+    assert estimate.interval.high_bytes >= unknown.high_bytes
+
+
 def test_on_amd_s_cards_the_workspaces_of_products_are_an_unknown_of_their_own(
     predictor: Predictor, worker: Any, make_trace: Any
 ) -> None:

@@ -370,6 +370,13 @@ def test_a_result_is_read_back_from_its_json() -> None:
     assert TuneResult.from_dict(json.loads(result().to_json())) == result()
 
 
+def test_ranks_of_an_earlier_version_are_of_its_one_kind() -> None:
+    document = json.loads(result(num_ranks=4).to_json())
+    del document["parallel"]
+    read = TuneResult.from_dict(document)
+    assert (read.parallel, read.samples_per_step) == ("ddp:4", 80)
+
+
 @pytest.mark.parametrize(
     "document",
     [{}, {"schema": "autofit.error/1"}, {"schema": TUNE_SCHEMA}, {"schema": TUNE_SCHEMA, "best": 3}],

@@ -54,7 +54,8 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
 def unrolled_streams(trace: Trace) -> Streams:
     """The streams of the same events.
 
-    The host's waits in the passes that repeat the last one are left out: fewer give no less memory back.
+    The host's waits in the passes that repeat the last one are left out: without them no
+    more memory comes back than with them, so that a peak is not too low.
     """
     found = Streams.of(trace.allocations, trace.host_waits)
     repetition = trace.repetition

@@ -253,6 +253,38 @@ def test_the_first_fsdp_is_told_its_strategy_and_what_it_casts(precision: str) -
     assert "torch.autocast(" not in text
 
 
+def test_the_first_fsdp_scales_and_clips_with_all_ranks() -> None:
+    text = lines(Knobs(precision="amp-fp16", clip_grad_norm=1.0), parallel="fsdp1:4")
+    assert 'scaler = torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler("cuda")' in text
+    assert "model.clip_grad_norm_(1.0)" in text
+
+
+def test_the_first_fsdp_names_no_gpu_on_the_cpu() -> None:
+    assert not any("cuda" in line for line in lines(Knobs(), device_kind="cpu", parallel="fsdp1:4"))
+
+
+@pytest.mark.parametrize("parallel", ["fsdp:4", "fsdp1:4"])
+def test_inference_of_what_casts_itself_has_no_autocast(parallel: str) -> None:
+    text = lines(Knobs(precision="amp-bf16"), training=False, parallel=parallel)
+    assert not any("torch.autocast(" in line for line in text)
+
+
+def test_ranks_of_tensor_parallelism_get_one_batch() -> None:
+    text = "\n".join(lines(Knobs(), parallel="fsdp:4,tp:2"))
+    assert "DistributedSampler(dataset, num_replicas=4, rank=torch.distributed.get_rank() // 2)" in text
+    assert "DistributedSampler" not in "\n".join(lines(Knobs(), parallel="tp:2"))
+
+
+@pytest.mark.parametrize(("parallel", "is_first"), [("ddp:4", True), ("fsdp:4", False)])
+def test_a_model_is_compiled_where_trials_compile_it(parallel: str, *, is_first: bool) -> None:
+    text = lines(Knobs(compile=True), parallel=parallel)
+    compiled, spread = (
+        next(i for i, line in enumerate(text) if what in line)
+        for what in ("torch.compile", "DistributedDataParallel(" if is_first else "fully_shard(")
+    )
+    assert (compiled < spread) == is_first
+
+
 def test_each_of_several_ranks_wraps_its_model_before_the_optimizer_is_made():
     text = lines(Knobs(optimizer="adam"), parallel="ddp:4")
     wrapped, made = (next(i for i, line in enumerate(text) if what in line) for what in ("Parallel", "Adam"))
