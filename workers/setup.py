@@ -86,7 +86,7 @@ class Parallel:
         return tuple(degree for _, degree in self.degrees)
 
     @property
-    def num_batches(self) -> int:
+    def num_replicas(self) -> int:
         """How many ranks have batches of their own; those of tensor parallelism share one."""
         return math.prod(degree for kind, degree in self.degrees if kind != TP)
 

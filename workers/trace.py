@@ -337,7 +337,7 @@ class Trace:
         batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
         num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
         parallel: how they share the work, `fsdp:8`, where that is not by `DistributedDataParallel`.
-        rank: which of them it is, likewise.
+        rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.

@@ -249,7 +249,7 @@ class Estimate:
     @property
     def samples_per_step(self) -> int:
         """See `Knobs.samples_per_step`."""
-        return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
+        return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_replicas)
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

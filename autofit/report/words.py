@@ -16,8 +16,8 @@ def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
     """How many samples a step has of all ranks together; those of tensor parallelism share a batch."""
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
-    total = knobs.samples_per_step(batch_size, parallel.num_batches)
-    groups = f"{parallel.num_batches} groups of {parallel.degree(TP)} ranks"
+    total = knobs.samples_per_step(batch_size, parallel.num_replicas)
+    groups = f"{parallel.num_replicas} groups of {parallel.degree(TP)} ranks"
     ranks = f"{parallel.num_ranks} ranks" if parallel.degree(TP) == 1 else groups
     return f"{ranks} with {each} each: {total} samples a step"
 

@@ -185,7 +185,7 @@ def test_what_was_read_is_written_so(text: str) -> None:
 
 def test_ranks_of_tensor_parallelism_share_a_batch_and_each_dimension_has_a_communicator() -> None:
     both = Parallel.parse("fsdp:4,tp:2")
-    assert (both.num_ranks, both.num_batches, both.mesh) == (8, 4, (4, 2))
+    assert (both.num_ranks, both.num_replicas, both.mesh) == (8, 4, (4, 2))
     one, two = (make_budget(80 * GIB, architecture="sm_80", mesh=mesh) for mesh in ((8,), (4, 2)))
     assert two.context_bytes > one.context_bytes
 

@@ -113,7 +113,7 @@ def _kind(result: CheckResult) -> str:
     """With which algorithm, batch and process it is, where there are several kinds."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
-    samples = result.knobs.samples_per_step(result.batch_size, Parallel.named(result.parallel).num_batches)
+    samples = result.knobs.samples_per_step(result.batch_size, Parallel.named(result.parallel).num_replicas)
     ranks = f" on each of {result.num_ranks} ranks, {samples} samples a step," if result.num_ranks > 1 else ""
     return with_setting(" and ".join(parts)) + ranks
 

@@ -86,11 +86,11 @@ def script_lines(
 
 def _sampler(parallel: Parallel) -> str:
     """What gives ranks batches of their own; those of tensor parallelism, which are neighbours, share one."""
-    if parallel.num_batches == 1:
+    if parallel.num_replicas == 1:
         return ""
     shared = parallel.degree(TP)
     rank = f"rank=torch.distributed.get_rank() // {shared}"
-    options = "" if shared == 1 else f", num_replicas={parallel.num_batches}, {rank}"
+    options = "" if shared == 1 else f", num_replicas={parallel.num_replicas}, {rank}"
     return f", sampler=torch.utils.data.distributed.DistributedSampler(dataset{options})"
 
 
