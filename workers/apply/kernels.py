@@ -8,12 +8,11 @@ from torch import nn
 
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
+from workers.knobs.kernels import liger_options
 from workers.workload.libraries.importing import imported
 
 _LIGER = "liger_kernel.transformers.monkey_patch"
 _APPLYING = "transformers.integrations.liger"
-# The losses of Liger, in the words of its functions; off where another loss is asked for.
-_NO_LOSS = {"fused_linear_cross_entropy": False, "cross_entropy": False}
 
 
 def set_kernels(model: nn.Module, knobs: Knobs) -> None:
@@ -41,4 +40,4 @@ def set_kernels(model: nn.Module, knobs: Knobs) -> None:
             f"Liger has no kernels for models of type {found.config.model_type}: leave kernels at default"
         )
     applying: Any = imported(_APPLYING, "liger")
-    applying.apply_liger_kernel(found, {} if knobs.loss == "full" else _NO_LOSS)
+    applying.apply_liger_kernel(found, liger_options(knobs.loss))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from workers.errors import UnsupportedError
 from workers.knobs.knob import Knob, one_of
@@ -71,7 +72,7 @@ def _lines(value: str) -> tuple[str, ...]:
     return tuple(f"torch.backends.cuda.{switch}(False)" for switch in others)
 
 
-def _model_lines(value: str) -> tuple[str, ...]:
+def _model_lines(value: str, _knobs: Any) -> tuple[str, ...]:
     implementation = IMPLEMENTATIONS.get(value)
     return () if implementation is None else (f'model.set_attn_implementation("{implementation.name}")',)
 

@@ -7,6 +7,7 @@ transformers' Trainer puts them into a model.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from workers.errors import UnsupportedError
 from workers.knobs.knob import Knob, one_of
@@ -20,12 +21,17 @@ def _applied(value: str, device_kind: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _model_lines(value: str) -> tuple[str, ...]:
+def liger_options(loss: str) -> dict[str, bool]:
+    """What Liger is told beside its defaults: where another loss is asked for, its own are off."""
+    return {} if loss == "full" else {"fused_linear_cross_entropy": False, "cross_entropy": False}
+
+
+def _model_lines(value: str, knobs: Any) -> tuple[str, ...]:
     if value == "default":
         return ()
     return (
         "from transformers.integrations.liger import apply_liger_kernel",
-        "apply_liger_kernel(model, None)",
+        f"apply_liger_kernel(model, {liger_options(knobs.loss)})",
     )
 
 

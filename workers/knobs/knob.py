@@ -63,7 +63,7 @@ class Knob:
         words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part
             of the loop, which several knobs make together.
-        model_lines: likewise, for after the model was made.
+        model_lines: likewise, for after the model was made, by value and the `Knobs` that it is one of.
         cost: which values are usually faster; None where that depends on the model.
         applied: sets PyTorch's switches for a value on a kind of device (`cuda`, `cpu`) for the length of a
             block, and imports torch; None where the knob is applied to model, batch or optimizer.
@@ -87,7 +87,7 @@ class Knob:
     words: Mapping[Any, str] = field(default_factory=dict)
     phrase: str = "{}"
     script_lines: Callable[[Any], tuple[str, ...]] | None = None
-    model_lines: Callable[[Any], tuple[str, ...]] | None = None
+    model_lines: Callable[[Any, Any], tuple[str, ...]] | None = None
     cost: Cost | None = None
     applied: Applied | None = None
 

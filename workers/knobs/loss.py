@@ -6,6 +6,8 @@ library functions in `workers.apply.loss` that take the head's weight and never 
 
 from __future__ import annotations
 
+from typing import Any
+
 from workers.knobs.knob import Knob, number_after, one_of
 
 LOSSES = ("full", "chunked", "fused")
@@ -29,7 +31,7 @@ def _read(value: object) -> str:
     return kind if number is None else f"{kind}:{number}"
 
 
-def _model_lines(value: str) -> tuple[str, ...]:
+def _model_lines(value: str, _knobs: Any) -> tuple[str, ...]:
     return () if value == "full" else (f'autofit.set_loss(model, "{value}")  # cross entropy of its labels',)
 
 

@@ -147,7 +147,7 @@ def _lines_of(name: str, knobs: Knobs) -> tuple[str, ...]:
 def _lines_of_the_model(knobs: Knobs) -> Iterator[str]:
     for knob in KNOBS.values():
         if knob.model_lines is not None:
-            yield from knob.model_lines(getattr(knobs, knob.name))
+            yield from knob.model_lines(getattr(knobs, knob.name), knobs)
 
 
 def _conversions(knobs: Knobs) -> str:

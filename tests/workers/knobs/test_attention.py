@@ -73,8 +73,8 @@ def test_an_implementation_of_transformers_leaves_pytorchs_switches_and_has_a_li
     assert lines is not None
     with applied(Knobs(attention=name), "cuda"):
         assert enabled() == before
-    assert lines(name) == (f'model.set_attn_implementation("{IMPLEMENTATIONS[name].name}")',)
-    assert lines("flash") == lines("default") == ()
+    assert lines(name, Knobs()) == (f'model.set_attn_implementation("{IMPLEMENTATIONS[name].name}")',)
+    assert lines("flash", Knobs()) == lines("default", Knobs()) == ()
 
 
 def _backend(name: str) -> torch.nn.attention.SDPBackend:

@@ -179,6 +179,14 @@ def test_a_model_of_transformers_is_told_its_attention_once_it_is_made():
     assert list(call_lines(settings, best)) == [f"# in it: {told}", "# in it: BATCH = 7", "python train.py"]
 
 
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [("full", "{}"), ("chunked:8", "{'fused_linear_cross_entropy': False, 'cross_entropy': False}")],
+)
+def test_kernels_of_liger_bring_their_loss_where_no_other_is_asked_for(loss: str, told: str):
+    assert f"apply_liger_kernel(model, {told})" in lines(Knobs(kernels="liger", loss=loss))
+
+
 def test_a_model_is_compiled_once_it_is_where_it_runs():
     made = lines(Knobs(compile=True, memory_format="channels_last"))
     moved, compiled = (
