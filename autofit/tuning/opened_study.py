@@ -12,9 +12,7 @@ from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.predictions import Predicted
-from autofit.tuning.scope import (
-    pruning_of,
-)
+from autofit.tuning.scope import pruning_of
 from workers.protocol import Probe, TrialSpec
 from workers.setup import LIKELY_SHARE
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from workers.apply import adapter, torchao_weights
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
-from workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao
+from workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.
@@ -86,7 +86,7 @@ def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Modu
     """
     torchao_weights.quantize_on(model)
     keeps_types = shards or knobs.precision == "bf16"
-    if not isinstance(QUANTIZATIONS.get(knobs.base or ""), Bitsandbytes) or keeps_types:
+    if not is_of_bitsandbytes(knobs.base) or keeps_types:
         return model
     peft: Any = adapter.library(str(knobs.adapter))
     with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):

@@ -12,7 +12,7 @@ from workers.apply import setting
 from workers.apply.compiling import compiled
 from workers.apply.sharding import sharded
 from workers.errors import InapplicableError
-from workers.knobs.base import QUANTIZATIONS, Bitsandbytes
+from workers.knobs.base import QUANTIZATIONS, is_of_bitsandbytes
 from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
 from workers.setup import DDP, GENERATE, TP, TRAIN
@@ -41,8 +41,8 @@ def require_applicable(spec: TrialSpec, mode: str) -> None:
         raise InapplicableError(
             f"--parallel {parallel} is for training and inference: leave it out to generate"
         )
-    is_of_bitsandbytes = isinstance(QUANTIZATIONS.get(knobs.base or ""), Bitsandbytes)
-    if parallel.shards and knobs.base in QUANTIZATIONS and not (is_of_bitsandbytes and parallel.fsdp1):
+    is_sharded_so = parallel.fsdp1 is not None and is_of_bitsandbytes(knobs.base)
+    if parallel.shards and knobs.base in QUANTIZATIONS and not is_sharded_so:
         raise InapplicableError(
             f"--parallel {parallel} cannot be combined with base {knobs.base}: weights that a library "
             "quantizes are sharded by fsdp1:N alone, of bitsandbytes and in 4 bits; use it, or ddp:N"

@@ -34,8 +34,9 @@ from workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_
 from workers.errors import UnsupportedError
 from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
+from workers.setup import ALONE, Parallel
 
-_AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 
 
@@ -125,9 +126,11 @@ def set_threads(count: int | None) -> None:
         torch.set_num_threads(count)
 
 
-def autocast_factory(knobs: Knobs, device_kind: str) -> Callable[[], AbstractContextManager[object]]:
-    """What makes the autocast context of one step under this precision."""
-    dtype = _AUTOCAST_DTYPES.get(knobs.precision)
+def autocast_factory(
+    knobs: Knobs, device_kind: str, parallel: Parallel = ALONE.parallel
+) -> Callable[[], AbstractContextManager[object]]:
+    """What makes the autocast context of one step under this precision; nothing where what shards casts."""
+    dtype = None if parallel.casts else AUTOCAST_DTYPES.get(knobs.precision)
     return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
 
 

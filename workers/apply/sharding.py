@@ -19,16 +19,9 @@ import torch
 
 from workers.apply import fsdp1
 from workers.apply.checkpointing import repeated_blocks
+from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
 from workers.setup import FSDP, REPLICATE, TP, Parallel
-
-# What autocast would compute in, both FSDPs cast their parameters to; sums of gradients stay exact.
-_PARAMETER_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}
-
-
-def casts_itself(parallel: Parallel, precision: str) -> bool:
-    """Whether the model is computed in lower precision by what shards it, without autocast."""
-    return parallel.casts and precision in _PARAMETER_DTYPES
 
 
 def sharded(
@@ -45,15 +38,15 @@ def sharded(
     """
     from torch.distributed.device_mesh import init_device_mesh
 
+    dtype = AUTOCAST_DTYPES.get(precision)  # both FSDPs cast parameters to what autocast would compute in
     if parallel.fsdp1 is not None:
-        dtype = _PARAMETER_DTYPES.get(precision)
         return fsdp1.wrapped(model, parallel.fsdp1, device_kind=device_kind, dtype=dtype)
     kinds, degrees = zip(*parallel.degrees, strict=True)
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
     if TP in kinds:
         _spread_tensors(model, mesh[TP], parallel.degree(TP))
     if FSDP in kinds:
-        _shard_fully(model, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], precision)
+        _shard_fully(model, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
     return model
 
 
@@ -68,7 +61,7 @@ def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[s
         "all its parameters are gathered at once, as no nn.Sequential or nn.ModuleList has repeated blocks"
     )
     said = [f"fully_shard on each of {num_blocks} blocks, then on the model" if num_blocks else whole]
-    if casts_itself(parallel, precision):
+    if precision in AUTOCAST_DTYPES:
         said.append(f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast")
     return tuple(said)
 
@@ -91,10 +84,9 @@ def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
         )
 
 
-def _shard_fully(model: torch.nn.Module, mesh: Any, precision: str) -> None:
+def _shard_fully(model: torch.nn.Module, mesh: Any, dtype: torch.dtype | None) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    dtype = _PARAMETER_DTYPES.get(precision)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
     for _, block in repeated_blocks(model):
         if type(block).forward is not torch.nn.Module.forward:  # a container's parts are called by themselves

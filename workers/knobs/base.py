@@ -69,6 +69,12 @@ QUANTIZATIONS: dict[str, Bitsandbytes | Torchao] = {
 }
 BASES = (*FLOATS, *QUANTIZATIONS)
 
+
+def is_of_bitsandbytes(base: str | None) -> bool:
+    """Whether bitsandbytes keeps the weights of a base."""
+    return isinstance(QUANTIZATIONS.get(base or ""), Bitsandbytes)
+
+
 KNOB = Knob(
     name="base",
     default=None,

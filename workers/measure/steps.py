@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from workers.apply import process_state, ranks, setting, sharding
+from workers.apply import process_state, ranks, setting
 from workers.apply.compiling import what_was_compiled
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
@@ -145,8 +145,7 @@ class Trial:
         progress.enter("build")
         ranks.require_applicable(spec, workload.mode)
         ranks.join(spec, device)
-        casts_itself = sharding.casts_itself(spec.setup.parallel, spec.knobs.precision)
-        self._autocast = nullcontext if casts_itself else setting.autocast_factory(spec.knobs, device.type)
+        self._autocast = setting.autocast_factory(spec.knobs, device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)

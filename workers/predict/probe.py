@@ -355,11 +355,7 @@ class _TracedStep:
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
-        self._autocast = (
-            nullcontext
-            if sharding.casts_itself(spec.setup.parallel, spec.knobs.precision)
-            else setting.autocast_factory(spec.knobs, mode.device.type)
-        )
+        self._autocast = setting.autocast_factory(spec.knobs, mode.device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
         self._part = WHOLE

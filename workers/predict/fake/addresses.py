@@ -6,19 +6,18 @@ one.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 _BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
-_installed: list[bool] = []
 
 
+@functools.cache
 def install() -> None:
     """Gives them addresses, for good."""
-    if _installed:
-        return
     storage_type: Any = torch.UntypedStorage
     fake_type: Any = FakeTensor
     address = storage_type.data_ptr
@@ -33,4 +32,3 @@ def install() -> None:
         return start + int(tensor.storage_offset()) * tensor.element_size() if start else 0
 
     storage_type.data_ptr, fake_type.data_ptr = address_of_storage, address_of
-    _installed.append(True)

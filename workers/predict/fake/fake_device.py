@@ -34,7 +34,6 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
 _MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
-_installed: list[bool] = []
 _active: list[FakeDeviceMode] = []  # the innermost last
 
 
@@ -195,10 +194,9 @@ def _is_wrapper(kind: type) -> bool:
     return kind.__module__.startswith("torch.distributed.") and hasattr(kind, "__tensor_flatten__")
 
 
+@functools.cache
 def install() -> None:
     """Prepares this process, for good, to train on fake tensors."""
-    if _installed:
-        return
     dynamo.install()
     _let_modules_convert_fake_parameters()
     _let_scalers_step_without_values()
@@ -207,7 +205,6 @@ def install() -> None:
     _let_models_be_copied()
     _let_data_be_moved()
     _let_storages_tell_their_size()
-    _installed.append(True)
 
 
 def _let_modules_convert_fake_parameters() -> None:

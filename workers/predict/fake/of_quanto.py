@@ -20,15 +20,13 @@ from workers.predict.fake.composites import WITH_TEMPORARIES
 from workers.workload.libraries.finders import ExecutingFinder, when_imported
 
 _QUANTIZING = "quanto::quantize_affine"
-_installed: list[bool] = []
 
 
+@functools.cache
 def install() -> None:
     """From here on, in this process for good, fake tensors are plain tensors to it."""
-    if not _installed:
-        _installed.append(True)
-        when_imported("optimum.quanto.tensor.weights.qbits", _pack)
-        sys.meta_path.insert(0, ExecutingFinder(["optimum.quanto.library.quantize"], _keep_kernel))
+    when_imported("optimum.quanto.tensor.weights.qbits", _pack)
+    sys.meta_path.insert(0, ExecutingFinder(["optimum.quanto.library.quantize"], _keep_kernel))
 
 
 def _pack(module: Any) -> None:

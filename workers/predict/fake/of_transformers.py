@@ -7,18 +7,16 @@ run goes: the mask of a batch without padding is made and given to attention, wh
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from workers.workload.libraries.finders import when_imported
 
-_installed: list[bool] = []
 
-
+@functools.cache
 def install() -> None:
     """From here on, in this process for good, fake tensors are tensors to it."""
-    if not _installed:
-        _installed.append(True)
-        when_imported("transformers.utils.import_utils", _answer)
+    when_imported("transformers.utils.import_utils", _answer)
 
 
 def _answer(module: Any) -> None:

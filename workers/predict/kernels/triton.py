@@ -15,6 +15,7 @@ kernel asks `triton.set_allocator` for, as those do that make tensor descriptors
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import weakref
@@ -80,16 +81,13 @@ _COMPILED = tuple(
     for name, ours in (("selective_scan_cuda", "selective_scan"), ("causal_conv1d_cuda", "causal_conv1d"))
 )
 _finder = StandInFinder()
-_installed: list[bool] = []
 _launched: dict[str, None] = {}  # the kernels of this program, by name
 _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+@functools.cache
 def install() -> None:
     """From here on, in this process for good, launches do nothing, and there is a Triton to import."""
-    if _installed:
-        return
-    _installed.append(True)
     if hasattr(_library, "wrap_triton_enabled_default"):
         _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
     for compiled in _COMPILED:

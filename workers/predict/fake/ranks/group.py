@@ -6,6 +6,7 @@ of every backend that a program names, and goes by that one's name, for programs
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -21,13 +22,11 @@ from workers.predict.fake.ranks import collectives, dtensors
 NCCL = "nccl"
 _FAKE = "fake"
 _TIMEOUT = timedelta(minutes=10)  # PyTorch's own warns where it was built without NCCL
-_installed: list[bool] = []
 
 
+@functools.cache
 def install() -> None:
     """Lets every process group of this process be one that is not there, for good."""
-    if _installed:
-        return
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     _let_groups_be_fake(c10d)
@@ -40,7 +39,6 @@ def install() -> None:
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
     addresses.install()
-    _installed.append(True)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ anew. Whatever else looks for the library finds it as it is.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -44,14 +45,11 @@ _REMEMBERING = (
     "is_torch_cuda_available",
 )
 _finder = StandInFinder()
-_installed: list[bool] = []
 
 
+@functools.cache
 def install() -> None:
     """From here on a model of transformers that asks for FlashAttention gets it, in this process for good."""
-    if _installed:
-        return
-    _installed.append(True)
     when_decided(_offered)
 
 
