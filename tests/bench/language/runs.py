@@ -302,13 +302,11 @@ def _likely_sizes(trace: Trace, architecture: str) -> list[int]:
 
 
 # A trace's steps are numbered from 1; in the loops of the tables the second one is like all that follow.
-_OF_AN_A100 = (81038 - 518) * 2**20  # of 80 GB, less what a process holds there outside the allocator
 _SECOND = "step 2 forward"  # what the first one leaves are the workspaces of its products
 QUANTITIES: dict[str, Quantity] = {
     "allocated peak": lambda seen: seen.replay.peak_allocated_bytes,
     "allocated peak of generate": lambda seen: seen.replay.peak_allocated_bytes,
     "reserved on its card": lambda seen: seen.reserved_on_its_card(),
-    "reserved on an A100-80GB": lambda seen: seen.reserved_within(_OF_AN_A100),
     "allocated peak of a call": lambda seen: seen.peak_since("step 3 forward"),
     **dict.fromkeys(
         ("allocated peak of a kernel's call", "allocated peak of a compiled call"),
