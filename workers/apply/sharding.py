@@ -11,8 +11,9 @@ It is called with a process group that is there; whether its ranks are does not 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from workers.apply.checkpointing import repeated_blocks
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
 from workers.setup import FSDP, REPLICATE, TP, Parallel
+
+_Apply = Callable[[torch.nn.Module], Any]
 
 
 def sharded(
@@ -43,10 +46,17 @@ def sharded(
         return fsdp1.wrapped(model, parallel.fsdp1, device_kind=device_kind, dtype=dtype)
     kinds, degrees = zip(*parallel.degrees, strict=True)
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
-    if TP in kinds:
-        _spread_tensors(model, mesh[TP], parallel.degree(TP))
+    spread = _spreading(model, mesh[TP], parallel.degree(TP)) if TP in kinds else None
+    shard = None
     if FSDP in kinds:
-        _shard_fully(model, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
+        shard = _sharding(mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
+    # Block by block, so that no more than one of them is on the device before it is sharded.
+    for part in (*(block for _, block in repeated_blocks(model)), model):
+        if spread:
+            spread(part)
+        # A container's parts are called by themselves.
+        if shard and (part is model or type(part).forward is not torch.nn.Module.forward):
+            shard(part)
     return model
 
 
@@ -84,22 +94,18 @@ def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
         )
 
 
-def _shard_fully(model: torch.nn.Module, mesh: Any, dtype: torch.dtype | None) -> None:
+def _sharding(mesh: Any, dtype: torch.dtype | None) -> _Apply:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
-    for _, block in repeated_blocks(model):
-        if type(block).forward is not torch.nn.Module.forward:  # a container's parts are called by themselves
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return functools.partial(fully_shard, mesh=mesh, mp_policy=policy)
 
 
-def _spread_tensors(model: torch.nn.Module, mesh: Any, degree: int) -> None:
-    resolve = getattr(model, "_resolve_parallel_plans", None)  # of transformers
-    if resolve is not None:
+def _spreading(model: torch.nn.Module, mesh: Any, degree: int) -> _Apply:
+    """What spreads those tensors of a part of the model that were not spread yet."""
+    if getattr(model, "_resolve_parallel_plans", None) is not None:  # of transformers
         _require_divided_heads(model, degree)
-        _spread_by_transformers(model, mesh, degree)
-        return
+        return _spreading_by_transformers(model, mesh, degree)
     from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
     plan: Any = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
@@ -109,10 +115,12 @@ def _spread_tensors(model: torch.nn.Module, mesh: Any, degree: int) -> None:
             f"--parallel tp: {type(model).__name__} has no plan for it: give the model an attribute tp_plan, "
             "a dict of module paths to styles of torch.distributed.tensor.parallel, or use fsdp:N"
         )
-    parallelize_module(model, mesh, dict(plan))
+    # Its paths may be patterns, so that the whole model is spread with its first part.
+    whole = functools.cache(lambda: parallelize_module(model, mesh, dict(plan)))
+    return lambda _part: whole()
 
 
-def _spread_by_transformers(model: Any, mesh: Any, degree: int) -> None:
+def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> _Apply:
     from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
@@ -121,7 +129,18 @@ def _spread_by_transformers(model: Any, mesh: Any, degree: int) -> None:
             f"--parallel tp: transformers has no plan for {type(model).__name__}: use fsdp:N"
         )
     plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=degree))  # noqa: SLF001 - how it loads
-    apply_tensor_parallelism(model, mesh, plan)
+    modules = dict(model.named_modules())
+    remaining = dict(plan)
+
+    def spread(part: torch.nn.Module) -> None:
+        inside = set(part.modules())
+        # A plan names modules and parameters of modules.
+        named = [
+            name for name in remaining if modules.get(name, modules.get(name.rpartition(".")[0])) in inside
+        ]
+        apply_tensor_parallelism(model, mesh, {name: remaining.pop(name) for name in named})
+
+    return spread
 
 
 def _require_divided_heads(model: Any, degree: int) -> None:

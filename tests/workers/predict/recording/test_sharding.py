@@ -163,6 +163,17 @@ def test_a_rank_keeps_its_share_of_parameters_and_optimizer_states():
         assert live_bytes(sharded, category) < live_bytes(alone, category) / 7
 
 
+def test_a_model_that_is_spread_and_sharded_comes_to_the_device_block_by_block():
+    trace = trace_of("llama", "fsdp:4,tp:2")
+    loaded = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
+    live, most = 0, 0
+    for event in trace.events[:loaded]:
+        size = trace.allocations[max(event, ~event)].num_bytes
+        live += size if event >= 0 else -size
+        most = max(most, live)
+    assert live < most < 3 * live  # all that is spread, before it is sharded, is more than four times it
+
+
 def test_collectives_run_on_streams_of_their_own():
     streams = {a.stream for a in trace_of("llama", "fsdp:8").allocations}
     assert len(streams) > 2
