@@ -220,8 +220,18 @@ _VARIED = (
         field="searched",
         read=values.searched,
         help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
-        "is a setting, and settings that cannot win are pruned.",
+        "is a setting, and settings that cannot win are pruned. Of parallel=ddp,fsdp,… the largest batch of "
+        "all ranks together wins.",
         metavar="KNOB=A,B,…",
+        of_search=True,
+    ),
+    Option(
+        name="nproc",
+        field="num_ranks",
+        read=whole_number(minimum=2),
+        help="How many ranks those of --search parallel=KIND,… have. hsdp, and kinds joined by + as in "
+        "fsdp+tp, are tried in every split of them.",
+        metavar="N",
         of_search=True,
     ),
     Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from autofit.tuning.trials import Measuring
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.run import start_predictor
+from workers.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -61,12 +63,13 @@ def predict(
     workload: WorkloadRef,
     measuring: Measuring,
     emit: EventSink,
-    predictor: Predictor | None,
+    predictor_of: Callable[[Setup], Predictor] | None,
 ) -> Predicted:
     """Finds the target, what is searched there, and the curves of that.
 
     Args:
-        predictor: knows the workload already, if one does.
+        predictor_of: has predictors of the workload, of a target that is predicted alone; None where there
+            are none yet.
 
     Raises:
         AutofitError: what is asked for is not there, or the workload fails.
@@ -82,7 +85,7 @@ def predict(
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = common_spec(settings, workload, target)
-    predictor = predictor or predictor_for(spec, target, emit)
+    predictor = predictor_for(spec, target, emit) if predictor_of is None else predictor_of(spec.setup)
     with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)

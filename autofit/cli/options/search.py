@@ -21,6 +21,7 @@ SEARCH = combined(
     CONV_ALGOS_OPTION,
     KNOBS,
     SEARCH_KNOBS,
+    settings("nproc"),
     settings("maximize", "batch-size", "lengths", "batching", "max-batch"),
     KEPT_FREE,
     settings("risk", "objective", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"),

@@ -99,8 +99,11 @@ def print_tuned_cards(results: CardResults) -> None:
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
-    """The setting's name, with the size of a sample that was asked for or found on this card."""
-    parts = (result.setting_names[chosen.knobs], result.size_in_words(chosen.knobs))
+    """The setting's name, with the ranks and the size of a sample that were found on this card."""
+    ranks = (
+        f"{chosen.parallel or 'ddp:1'}, {chosen.samples_per_step} samples a step" if result.parallels else ""
+    )
+    parts = (ranks, result.setting_names[chosen.knobs], result.size_in_words(chosen.knobs))
     return " · ".join(filter(None, parts))
 
 
