@@ -50,6 +50,24 @@ def parallels_of(forms: Iterable[str], num_ranks: int | None) -> tuple[Parallel,
     return tuple(dict.fromkeys(parallel for form in forms for parallel in _parallels(form, num_ranks)))
 
 
+def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ...]:
+    """A kind with each number of ranks; of one rank, a process by itself.
+
+    Raises:
+        ValueError: the form says a number, or cannot be of so many.
+    """
+    if ":" in form:
+        raise ValueError(
+            f"{form} says how many GPUs, as --gpus does: give the kind alone, as in --parallel fsdp"
+        )
+    kind = parallel_form(form)
+    return tuple(
+        parallel
+        for number in numbers
+        for parallel in ((Parallel(),) if number == 1 else _parallels(kind, number))
+    )
+
+
 def _parallels(form: str, num_ranks: int | None) -> Iterator[Parallel]:
     if ":" in form:
         parallel = Parallel.parse(_with_commas(form))
@@ -65,10 +83,10 @@ def _parallels(form: str, num_ranks: int | None) -> Iterator[Parallel]:
     splits = list(_splits(num_ranks, len(kinds)))
     if not splits:
         raise ValueError(
-            f"{form} cannot be of --nproc {num_ranks}, no product of {len(kinds)} numbers from 2 on: "
-            "leave it out, or give another number"
+            f"{form} cannot be of {num_ranks} ranks, no product of {len(kinds)} numbers from 2 on: leave it "
+            "out, or give another number"
             if len(kinds) > 1
-            else "--nproc: at least 2 ranks train together"
+            else f"{form} of {num_ranks}: at least 2 ranks train together"
         )
     for degrees in splits:
         yield Parallel(degrees=tuple(zip(kinds, degrees, strict=True)))

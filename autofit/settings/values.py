@@ -91,6 +91,14 @@ def rank(value: Any) -> int:
     return int(text)
 
 
+def gpu_numbers(value: Any) -> tuple[int, ...]:
+    """Numbers of GPUs, ascending: `1,2,4,8`."""
+    try:
+        return tuple(sorted(set(map(whole_number(minimum=1), _items(value, ",")))))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a list of numbers of GPUs: write it as 1,2,4,8") from None
+
+
 def conv_algos(value: Any) -> tuple[str, ...]:
     """The convolution algorithms to search, each once, or all."""
     names = _items(value, ",")

@@ -69,7 +69,7 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
         ({"search": "parallel=fsdp:8", "nproc": 4}, "fsdp:8 is of 8 ranks, --nproc of 4"),
         (
             {"search": "parallel=ddp,hsdp", "nproc": 7},
-            "hsdp cannot be of --nproc 7, no product of 2 numbers from 2 on",
+            "hsdp cannot be of 7 ranks, no product of 2 numbers from 2 on",
         ),
         ({"search": "parallel=ddp", "nproc": 1}, "--nproc: 1 is not a whole number of 2 or more"),
         ({"nproc": 8}, "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel"),
