@@ -43,7 +43,9 @@ import workers
 from autofit.dispatch import processes
 from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
+from autofit.dispatch.ray_nodes import Load, TrialOnNodes, agent_class
 from autofit.dispatch.requests import (
+    RAY_OPTIONS,
     Node,
     Request,
     Wishes,
@@ -51,6 +53,7 @@ from autofit.dispatch.requests import (
     can_run,
     in_words,
     num_at_once,
+    num_groups_at_once,
     offers_in_words,
 )
 from autofit.errors import DispatchError, UsageError
@@ -72,7 +75,6 @@ SERVERS = ("gcs_server", "raylet")  # without which a cluster of one node is non
 # A socket's path has at most 107 bytes (unix(7)). Ray's part of it, after our folder and `/r`, is
 # /session_2026-11-25_01-13-19_673863_4194304/sockets/plasma_store.
 _LONGEST_FOLDER_BYTES = 107 - 2 - 64
-_RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
 
 
@@ -137,8 +139,12 @@ class RayDispatcher(Dispatcher):
         self._package_root = str(Path(workers.__path__[0]).parent)
         # In a cluster of others this asks for workers of our own; in ours every worker is one.
         environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{_KILLS_CHILDREN}": "0"}}
-        self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner))
-        self._pending: PendingTrials[_Trial] = PendingTrials()
+        self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner, _loader()))
+        # A call that ends ranks comes while another one runs them.
+        self._agent = ray.remote(
+            max_restarts=0, max_task_retries=0, max_concurrency=2, runtime_env=environment
+        )(agent_class(_loader()))
+        self._pending: PendingTrials[_Trial | TrialOnNodes] = PendingTrials()
         self._closed = threading.Event()
         self._watch = threading.Thread(target=self._give_up_waiting, name="autofit-ray", daemon=True)
         self._watch.start()
@@ -148,15 +154,15 @@ class RayDispatcher(Dispatcher):
             raise RuntimeError("cannot submit a trial after the dispatcher was closed")
         nodes = _nodes()
         request = self._wishes.request(spec.probe, spec, nodes)
-        if not can_run(nodes, request):
+        if not can_run(nodes, request, spec.num_nodes):
             if not self._node_wait_seconds:
-                raise _no_node(nodes, request)
-            self._emit(
-                Progress(
-                    stage=f"waiting up to {self._node_wait_seconds:g} s for a node with {in_words(request)}"
-                )
-            )
-        custom = {name: amount for name, amount in request.items() if name not in _RAY_OPTIONS}
+                raise _no_node(nodes, request, spec.num_nodes)
+            what = "a node" if spec.num_nodes == 1 else f"{spec.num_nodes} nodes, each"
+            waits = f"waiting up to {self._node_wait_seconds:g} s for {what} with {in_words(request)}"
+            self._emit(Progress(stage=waits))
+        if spec.num_nodes > 1:
+            return self._submit_on_nodes(spec, request)
+        custom = {name: amount for name, amount in request.items() if name not in RAY_OPTIONS}
         task = self._supervise.options(
             num_cpus=request["CPU"],
             num_gpus=request.get("GPU", 0),
@@ -171,8 +177,24 @@ class RayDispatcher(Dispatcher):
         )
         return future
 
+    def _submit_on_nodes(self, spec: TrialSpec, request: Request) -> Future[TrialOutcome]:
+        trial = TrialOnNodes(
+            spec,
+            request,
+            agent=self._agent,
+            driver_root=self._package_root,
+            told=_of_a_failed_node,
+            complete=lambda outcome: self._pending.complete(future, outcome),
+        )
+        future = self._pending.add(trial)
+        trial.start()
+        return future
+
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        return sum(num for _, num in self._able(trial))
+        if isinstance(trial, Probe) or trial.num_nodes == 1:
+            return sum(num for _, num in self._able(trial))
+        nodes = _nodes()
+        return num_groups_at_once(nodes, self._wishes.request(trial.probe, trial, nodes), trial.num_nodes)
 
     def devices(self) -> Devices:
         able = [node for node, num in self._able(Probe.CUDA) if num]
@@ -204,7 +226,13 @@ class RayDispatcher(Dispatcher):
             return
         self._closed.set()
         self._watch.join()
-        _interrupt([trial.reference for trial in self._pending.cancel_all()])
+        pending = self._pending.cancel_all()
+        on_nodes = [trial for trial in pending if isinstance(trial, TrialOnNodes)]
+        for trial in on_nodes:
+            trial.cancel()
+        _interrupt([trial.reference for trial in pending if isinstance(trial, _Trial)])
+        for trial in on_nodes:
+            trial.join(_EXIT_SECONDS)
         if self._owns_cluster:
             started = _processes_of_ray()
             ray.shutdown()
@@ -216,8 +244,6 @@ class RayDispatcher(Dispatcher):
 
     def _give_up_waiting(self) -> None:
         """Ends trials that wait for a node that does not come."""
-        import ray
-
         least, most = _LOOK_SECONDS
         waiting_since: dict[Future[TrialOutcome], float] = {}
         while not self._closed.wait(min(max(self._node_wait_seconds / 4, least), most)):
@@ -232,24 +258,32 @@ class RayDispatcher(Dispatcher):
             waiting_since = {
                 future: waiting_since.get(future, now)
                 for future, trial in pending.items()
-                if not can_run(nodes, trial.request)
+                if not can_run(nodes, trial.request, trial.num_nodes)
             }
             for future, since in waiting_since.items():
                 if now - since >= self._node_wait_seconds:
-                    self._pending.complete(future, _no_node(nodes, pending[future].request, now - since))
-                    ray.cancel(pending[future].reference)
+                    trial = pending[future]
+                    why = _no_node(nodes, trial.request, trial.num_nodes, now - since)
+                    self._pending.complete(future, why)
+                    trial.cancel()
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
     request: Request
     reference: Any
+    num_nodes: int = 1
+
+    def cancel(self) -> None:
+        import ray
+
+        ray.cancel(self.reference)
 
 
-def _supervisor(runner: Runner | None) -> Callable[[str, str], str]:
-    """Makes what a Ray worker runs; a nested function, because those are pickled by value."""
+def _loader() -> Load:
+    """Makes what has a Ray worker take the package; a nested function, because those are pickled by value."""
 
-    def supervise(spec_json: str, driver_root: str) -> str:
+    def load(driver_root: str) -> None:
         import importlib.machinery
         import importlib.util
         import pathlib
@@ -266,8 +300,19 @@ def _supervisor(runner: Runner | None) -> Callable[[str, str], str]:
             assert module_spec.loader is not None
             package = sys.modules["workers"] = importlib.util.module_from_spec(module_spec)
             module_spec.loader.exec_module(package)
+
+    return load
+
+
+def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
+    """Makes what a Ray worker runs; a nested function as well."""
+
+    def supervise(spec_json: str, driver_root: str) -> str:
+        import importlib
+
+        load(driver_root)
         protocol = importlib.import_module("workers.protocol")
-        run: Runner = runner or package.run
+        run: Runner = runner or importlib.import_module("workers").run
         return run(protocol.TrialSpec.from_json(spec_json)).to_json()
 
     return supervise
@@ -296,24 +341,48 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call, unused-ignore]
 
 
-def _no_node(nodes: Sequence[Node], request: Request, waited_seconds: float = 0.0) -> DispatchError:
+def _no_node(
+    nodes: Sequence[Node], request: Request, num_nodes: int, waited_seconds: float = 0.0
+) -> DispatchError:
     after = f" after {waited_seconds:.0f} s of waiting" if waited_seconds else ""
+    offers = offers_in_words(nodes, request)
+    if num_nodes > 1:
+        able = sum(num_at_once(node, request) > 0 for node in nodes)
+        return DispatchError(
+            f"--nnodes {num_nodes}: {able} of the {len(nodes)} nodes of the Ray cluster can run ranks of the "
+            f"trial{after}: each is asked for {in_words(request)}, and the nodes offer {offers}: add nodes, "
+            "or ask for less"
+        )
     return DispatchError(
         f"no node of the Ray cluster can run the trial{after}: it asks for {in_words(request)}, and the "
-        f"nodes offer {offers_in_words(nodes, request)}: add a node that can, or ask for less"
+        f"nodes offer {offers}: add a node that can, or ask for less"
     )
 
 
 def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchError:
     """What a finished Ray task says: lost workers are verdicts, other failures are errors."""
+    error = answer.exception()
+    if error is not None:
+        return _of_error(spec, error)
+    try:
+        return TrialOutcome.from_json(answer.result())
+    except (ValueError, KeyError, TypeError) as mismatch:
+        return DispatchError(f"a worker's answer cannot be read ({mismatch}): {_SAME_VERSION}")
+
+
+def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
+    """The same of a node that runs some ranks of a trial."""
+    if isinstance(error, TimeoutError):
+        return _lost(spec, f"its node is lost ({brief_error(error)})")
+    outcome = _of_error(spec, error)
+    if isinstance(outcome, DispatchError):
+        raise outcome
+    return outcome
+
+
+def _of_error(spec: TrialSpec, error: BaseException) -> TrialOutcome | DispatchError:
     from ray import exceptions
 
-    error = answer.exception()
-    if error is None:
-        try:
-            return TrialOutcome.from_json(answer.result())
-        except (ValueError, KeyError, TypeError) as mismatch:
-            return DispatchError(f"a worker's answer cannot be read ({mismatch}): {_SAME_VERSION}")
     if isinstance(error, exceptions.OutOfMemoryError):
         # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
         return _lost(
@@ -326,8 +395,12 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
         exceptions.NodeDiedError,
         exceptions.LocalRayletDiedError,
         exceptions.ObjectLostError,
+        exceptions.RayActorError,
+        exceptions.ActorUnschedulableError,
+        exceptions.ActorPlacementGroupRemoved,
     )
-    if isinstance(error, lost):
+    is_refused = isinstance(error, exceptions.RayActorError) and error.actor_init_failed
+    if isinstance(error, lost) and not is_refused:
         return _lost(spec, f"the trial's worker or its node died ({brief_error(error)})")
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     return DispatchError(f"a worker could not supervise a trial ({brief_error(cause)}): {_SAME_VERSION}")
