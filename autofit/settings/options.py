@@ -457,6 +457,17 @@ _PLACES = (
         of_cluster=True,
     ),
     Option(
+        name="nnodes",
+        field="num_nodes",
+        read=whole_number(minimum=1),
+        help="Spread the ranks of measured trials over so many nodes, as many on each; hsdp without degrees "
+        "then shards within a node.",
+        default="1",
+        metavar="K",
+        of_search=True,
+        of_cluster=True,
+    ),
+    Option(
         name="node-wait",
         field="node_wait_seconds",
         read=values.seconds_or_zero,

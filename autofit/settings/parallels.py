@@ -1,7 +1,8 @@
 """The ways of training together that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
 
 ddp, fsdp, tp, …        all of --nproc ranks
-hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2
+hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2; of several
+                        nodes hsdp has a replica on each, whose shards then stay within it
 fsdp:8, fsdp:4+tp:2     as --parallel has them, with + in place of the comma
 """
 
@@ -38,15 +39,18 @@ def parallel_form(value: Any) -> str:
     return form
 
 
-def parallels_of(forms: Iterable[str], num_ranks: int | None) -> tuple[Parallel, ...]:
+def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1) -> tuple[Parallel, ...]:
     """All that the forms stand for, each once.
 
     Args:
         num_ranks: what `--nproc` says; None where it is not given.
+        num_nodes: over which they are spread; of several `hsdp` has a replica on each.
 
     Raises:
         ValueError: a form needs a number of ranks, has another one, or cannot be of so many.
     """
+    if num_ranks is not None and num_nodes > 1 and num_ranks % num_nodes == 0:
+        forms = [f"{_HSDP}:{num_nodes}x{num_ranks // num_nodes}" if form == _HSDP else form for form in forms]
     return tuple(dict.fromkeys(parallel for form in forms for parallel in _parallels(form, num_ranks)))
 
 

@@ -105,7 +105,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     try:
         return TuneSettings(
             searched=tuple(searched.items()),
-            parallels=parallels_of(forms, parts[""].get("num_ranks")),
+            parallels=parallels_of(forms, parts[""].get("num_ranks"), parts[""].get("num_nodes", 1)),
             **parts[""],
             knobs=Knobs(**parts["knobs"]),
             given_knobs=tuple(sorted(parts["knobs"])),

@@ -65,6 +65,7 @@ class TuneSettings:
         dispatch: what runs measured trials: Ray, or this machine one after another.
         address: a Ray cluster's address; None for a local one.
         resources: amounts of Ray's custom resources that every trial asks its node for.
+        num_nodes: over so many nodes the ranks of a measured trial are spread.
         node_wait_seconds: how long a trial waits for a node that could run it; 0 for not at all.
         fresh: ignore earlier studies and cached results.
         metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
@@ -113,6 +114,7 @@ class TuneSettings:
     dispatch: str = RAY
     address: str | None = None
     resources: tuple[tuple[str, float], ...] = ()
+    num_nodes: int = 1
     node_wait_seconds: float = 30.0
     fresh: bool = False
     metrics_port: int | None = None
@@ -137,22 +139,7 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.rank and (wants := self._measures):
-            raise UsageError(
-                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
-                "all of them: drop one of the two"
-            )
-        if self.knobs.global_batch is not None and (self.setup.parallel or self.parallels):
-            raise UsageError(
-                "--global-batch counts the samples of one process and cannot be combined with --parallel or "
-                "--search parallel=…: give --grad-accumulation instead"
-            )
-        if self.num_ranks is not None and not self.parallels:
-            raise UsageError(
-                "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel KIND:N"
-            )
-        if self.script is not None and self.parallels:
-            raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        self._require_ranks()
         if self.device != "cpu":
             return
         if self.knobs.allocator != Knobs().allocator or "allocator" in dict(self.searched):
@@ -185,6 +172,31 @@ class TuneSettings:
         """The lengths of the data, longer samples cut to `--seq-len`."""
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
+
+    def _require_ranks(self) -> None:
+        """Refuses what contradicts how many ranks there are, and where."""
+        if self.setup.rank and (wants := self._measures):
+            raise UsageError(
+                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
+                "all of them: drop one of the two"
+            )
+        if self.knobs.global_batch is not None and (self.setup.parallel or self.parallels):
+            raise UsageError(
+                "--global-batch counts the samples of one process and cannot be combined with --parallel or "
+                "--search parallel=…: give --grad-accumulation instead"
+            )
+        if self.num_ranks is not None and not self.parallels:
+            raise UsageError(
+                "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel KIND:N"
+            )
+        if self.script is not None and self.parallels:
+            raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        for parallel in self.parallels or (self.setup.parallel,):
+            if parallel.num_ranks % self.num_nodes:
+                raise UsageError(
+                    f"--nnodes {self.num_nodes} has the same number of ranks on each node, and {parallel} is "
+                    f"of {parallel.num_ranks}: give a number of nodes that divides it"
+                )
 
     def _require_sizes(self) -> None:
         """Refuses what contradicts how the size of a sample is said, or is to be found."""

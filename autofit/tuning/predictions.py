@@ -151,12 +151,12 @@ def _require_measurement(settings: TuneSettings, target: Target) -> None:
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study.
 
-    Ranks share the cores.
+    Ranks share the cores of their node.
     """
     if target.probe is not Probe.CPU:
         return None
-    num_ranks = settings.setup.num_ranks
-    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_ranks)
+    num_here = settings.setup.num_ranks // settings.num_nodes
+    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_here)
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
@@ -169,6 +169,7 @@ def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
+        num_nodes=settings.num_nodes,
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )

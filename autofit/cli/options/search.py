@@ -27,7 +27,7 @@ SEARCH = combined(
     settings("risk", "objective", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"),
 )
 STUDY = settings("study", "fresh")
-TRIALS = settings("resources", "node-wait")
+TRIALS = settings("resources", "nnodes", "node-wait")
 STORAGE = setting("storage")
 STORAGE_WAIT = setting("storage-wait")
 ADDRESS = settings("dispatch", "address", "metrics-port", "metrics-host")

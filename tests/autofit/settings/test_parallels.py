@@ -89,6 +89,20 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(given: dict[str, Any],
         settings(**given)
 
 
+def test_on_several_nodes_shards_stay_within_one() -> None:
+    compared = settings(search="parallel=fsdp,hsdp", nproc=8, nnodes=2).parallels
+    assert [str(parallel) for parallel in compared] == ["fsdp:8", "hsdp:2x4"]
+
+
+def test_nodes_have_as_many_ranks_each() -> None:
+    assert settings(parallel="fsdp:6", nnodes=3).num_nodes == 3
+    for given in ({"parallel": "fsdp:6"}, {"search": "parallel=ddp:8,fsdp:6"}, {}):
+        with pytest.raises(UsageError, match="--nnodes 4 has the same number of ranks on each node, and"):
+            settings(**given, nnodes=4)
+    with pytest.raises(UsageError, match="--nnodes is for a Ray cluster"):
+        settings(parallel="fsdp:6", nnodes=2, dispatch="inline")
+
+
 def test_a_script_decides_by_itself_how_it_trains_together() -> None:
     with pytest.raises(UsageError, match="a script decides that itself"):
         resolve_settings({"script": "train.py", "search": "parallel=ddp:2"}, {}, None)

@@ -29,6 +29,7 @@ NEEDED = {
     "batch-size": {"maximize": "seq-len"},
     "batching": {"lengths": LENGTHS},
     "nproc": {"search": "parallel=fsdp"},
+    "nnodes": {"parallel": "fsdp:8"},
 }
 DERIVED = ("given_knobs", "parallels")  # from what options hold
 # Option, its text, the field and what the field holds.
@@ -100,6 +101,7 @@ EXAMPLES = [
     ("dispatch", "inline", "dispatch", "inline"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
     ("resources", "rack_a=1, ssd=0.5", "resources", (("rack_a", 1.0), ("ssd", 0.5))),
+    ("nnodes", "2", "num_nodes", 2),
     ("node-wait", "0", "node_wait_seconds", 0.0),
     ("fresh", "true", "fresh", True),
     ("metrics-port", "9464", "metrics_port", 9464),
