@@ -195,7 +195,7 @@ class WorkloadRef:
 # In the environment of a prediction that failed: the places where branches hung on values nobody has.
 DECIDED = "decided"
 # A process beats twice a second; less than this would take a busy machine for a hang.
-_LEAST = {"batch_size": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+_LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +211,8 @@ class TrialSpec:
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
+        num_nodes: over so many machines of a cluster the ranks are spread, as many on each; where they run on
+            one machine all the same, it means nothing.
         deadline_seconds: after so long the trial's whole process group is killed, those of all ranks.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
             several times as often, also during an operator of hours; only what keeps the interpreter's
@@ -235,6 +237,7 @@ class TrialSpec:
     num_warmup_steps: int = 1
     num_steps: int = 3
     num_threads: int | None = None
+    num_nodes: int = 1
     deadline_seconds: float = 600.0
     heartbeat_seconds: float = 60.0
     seed: int = 0
@@ -250,12 +253,21 @@ class TrialSpec:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.setup.num_ranks % self.num_nodes:
+            raise ValueError(
+                f"{self.setup.num_ranks} ranks cannot be spread evenly over {self.num_nodes} nodes"
+            )
         self.knobs.num_batches(self.batch_size)
 
     @property
     def num_processes(self) -> int:
         """How many processes it is run in, one a rank; of a prediction one, whatever its ranks."""
         return 1 if self.probe is Probe.PREDICT else self.setup.num_ranks
+
+    @property
+    def processes_per_node(self) -> int:
+        """How many of them run on one machine."""
+        return self.num_processes // (1 if self.probe is Probe.PREDICT else self.num_nodes)
 
     @property
     def is_for_host(self) -> bool:

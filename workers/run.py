@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+from collections.abc import Callable
 
 from workers.documents import parse_json
 from workers.errors import StaleTensorError
@@ -49,13 +50,18 @@ def run(spec: TrialSpec) -> TrialOutcome:
     """
     if spec.probe is Probe.PREDICT:
         return _predicted(spec)
-    outcome = _measured(spec)
+    return measured_by(_measured, spec)
+
+
+def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
+    """Measures, and once more without the limit where that tells whether memory ran out."""
+    outcome = measure(spec)
     if (
         spec.probe is Probe.CPU
         and spec.budget_bytes is not None
         and may_be_memory(outcome, of_script=spec.workload.kind == "script")
     ):
-        return _decided_without_limit(spec, outcome)
+        return _decided_without_limit(measure, spec, outcome)
     return outcome
 
 
@@ -159,9 +165,11 @@ def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
     return outcome or _predictor.run(spec)
 
 
-def _decided_without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialOutcome:
+def _decided_without_limit(
+    measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec, limited: TrialOutcome
+) -> TrialOutcome:
     """Tells running out of memory from another failure: it alone goes away with the limit."""
-    unlimited = _measured(_without_limit(spec, limited))
+    unlimited = measure(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
     if unlimited.verdict is not Verdict.FITS:

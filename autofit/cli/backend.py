@@ -12,6 +12,7 @@ from autofit.hardware import gpus
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor, local_predictor
+from autofit.questions.card_counts import on_how_many
 from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.compare import Comparison, compare_workloads
@@ -127,6 +128,10 @@ def cards(
     settings: TuneSettings, workload: WorkloadRef, question: CardsQuestion, emit: EventSink
 ) -> CardsAnswer:
     """Holds the prediction of one configuration against several cards."""
+    if question.parallels:
+        return on_how_many(
+            lambda setup: local_predictor(workload, setup=setup, emit=emit), settings, question, emit=emit
+        )
     return which_cards(_predictor(settings, workload, emit), settings, question, emit=emit)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import workers
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials
 from autofit.dispatch.processes import remove_folder
-from autofit.dispatch.ray import RayStartError, no_start, private_folder
+from autofit.dispatch.ray_connection import RayStartError, no_start, private_folder
 from autofit.dispatch.ray_host import GRACE_SECONDS, HURRY, error_from_dict
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError

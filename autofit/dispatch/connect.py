@@ -14,7 +14,8 @@ import sys
 from autofit.dispatch.apart import RayApart
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.inline import InlineDispatcher
-from autofit.dispatch.ray import RayDispatcher, RayStartError
+from autofit.dispatch.ray import RayDispatcher
+from autofit.dispatch.ray_connection import RayStartError
 from autofit.dispatch.requests import Wishes
 from autofit.events import EventSink
 

@@ -21,29 +21,29 @@ on that node.
 
 from __future__ import annotations
 
-import functools
-import logging
-import os
-import secrets
-import signal
-import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import workers
 from autofit.dispatch import processes
-from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
+from autofit.dispatch.ray_connection import (
+    KILLS_CHILDREN,
+    connect,
+    imported,
+    private_folder,
+    process_state_kept,
+    processes_of_ray,
+)
+from autofit.dispatch.ray_nodes import Load, TrialOnNodes, agent_class
 from autofit.dispatch.requests import (
+    RAY_OPTIONS,
     Node,
     Request,
     Wishes,
@@ -51,41 +51,18 @@ from autofit.dispatch.requests import (
     can_run,
     in_words,
     num_at_once,
+    num_groups_at_once,
     offers_in_words,
 )
-from autofit.errors import DispatchError, UsageError
+from autofit.errors import DispatchError
 from autofit.events import EventSink, Progress, ignore
 from workers.process.outcomes import without_answer
 from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 from workers.shown import brief_error
 
-# Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
-# the memory, would be missing from what trials can be given.
-_OBJECT_STORE_BYTES = 128 * 1024**2
 _EXIT_SECONDS = 4.0
-_CONNECT_SECONDS = 3.0
 _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
-# A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
-# before it can.
-_KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
-SERVERS = ("gcs_server", "raylet")  # without which a cluster of one node is none
-# A socket's path has at most 107 bytes (unix(7)). Ray's part of it, after our folder and `/r`, is
-# /session_2026-11-25_01-13-19_673863_4194304/sockets/plasma_store.
-_LONGEST_FOLDER_BYTES = 107 - 2 - 64
-_RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that a task asks for by options of their own
 _SAME_VERSION = "install the same autofit on every node of the cluster"
-
-
-class RayStartError(DispatchError):
-    """Ray cannot be had on this machine.
-
-    Args:
-        reason: why, in short.
-    """
-
-    def __init__(self, message: str, *, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class RayDispatcher(Dispatcher):
@@ -124,11 +101,11 @@ class RayDispatcher(Dispatcher):
         address = address or "local"
         self._own_folder: Path | None = None
         with process_state_kept(), ExitStack() as on_failure:
-            ray = _imported()
+            ray = imported()
             if address == "local" and folder is None and not ray.is_initialized():
                 folder = self._own_folder = private_folder()
                 on_failure.callback(processes.remove_folder, folder)
-            self._owns_connection = _connect(address, folder)
+            self._owns_connection = connect(address, folder)
             on_failure.pop_all()
         self._owns_cluster = self._owns_connection and address == "local"
         self._wishes = wishes
@@ -136,9 +113,13 @@ class RayDispatcher(Dispatcher):
         self._emit = emit
         self._package_root = str(Path(workers.__path__[0]).parent)
         # In a cluster of others this asks for workers of our own; in ours every worker is one.
-        environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{_KILLS_CHILDREN}": "0"}}
-        self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner))
-        self._pending: PendingTrials[_Trial] = PendingTrials()
+        environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{KILLS_CHILDREN}": "0"}}
+        self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner, _loader()))
+        # A call that ends ranks comes while another one runs them.
+        self._agent = ray.remote(
+            max_restarts=0, max_task_retries=0, max_concurrency=2, runtime_env=environment
+        )(agent_class(_loader()))
+        self._pending: PendingTrials[_Trial | TrialOnNodes] = PendingTrials()
         self._closed = threading.Event()
         self._watch = threading.Thread(target=self._give_up_waiting, name="autofit-ray", daemon=True)
         self._watch.start()
@@ -148,15 +129,15 @@ class RayDispatcher(Dispatcher):
             raise RuntimeError("cannot submit a trial after the dispatcher was closed")
         nodes = _nodes()
         request = self._wishes.request(spec.probe, spec, nodes)
-        if not can_run(nodes, request):
+        if not can_run(nodes, request, spec.num_nodes):
             if not self._node_wait_seconds:
-                raise _no_node(nodes, request)
-            self._emit(
-                Progress(
-                    stage=f"waiting up to {self._node_wait_seconds:g} s for a node with {in_words(request)}"
-                )
-            )
-        custom = {name: amount for name, amount in request.items() if name not in _RAY_OPTIONS}
+                raise _no_node(nodes, request, spec.num_nodes)
+            what = "a node" if spec.num_nodes == 1 else f"{spec.num_nodes} nodes, each"
+            waits = f"waiting up to {self._node_wait_seconds:g} s for {what} with {in_words(request)}"
+            self._emit(Progress(stage=waits))
+        if spec.num_nodes > 1:
+            return self._submit_on_nodes(spec, request)
+        custom = {name: amount for name, amount in request.items() if name not in RAY_OPTIONS}
         task = self._supervise.options(
             num_cpus=request["CPU"],
             num_gpus=request.get("GPU", 0),
@@ -171,8 +152,24 @@ class RayDispatcher(Dispatcher):
         )
         return future
 
+    def _submit_on_nodes(self, spec: TrialSpec, request: Request) -> Future[TrialOutcome]:
+        trial = TrialOnNodes(
+            spec,
+            request,
+            agent=self._agent,
+            driver_root=self._package_root,
+            told=_of_a_failed_node,
+            complete=lambda outcome: self._pending.complete(future, outcome),
+        )
+        future = self._pending.add(trial)
+        trial.start()
+        return future
+
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        return sum(num for _, num in self._able(trial))
+        if isinstance(trial, Probe) or trial.num_nodes == 1:
+            return sum(num for _, num in self._able(trial))
+        nodes = _nodes()
+        return num_groups_at_once(nodes, self._wishes.request(trial.probe, trial, nodes), trial.num_nodes)
 
     def devices(self) -> Devices:
         able = [node for node, num in self._able(Probe.CUDA) if num]
@@ -204,9 +201,15 @@ class RayDispatcher(Dispatcher):
             return
         self._closed.set()
         self._watch.join()
-        _interrupt([trial.reference for trial in self._pending.cancel_all()])
+        pending = self._pending.cancel_all()
+        on_nodes = [trial for trial in pending if isinstance(trial, TrialOnNodes)]
+        for trial in on_nodes:
+            trial.cancel()
+        _interrupt([trial.reference for trial in pending if isinstance(trial, _Trial)])
+        for trial in on_nodes:
+            trial.join(_EXIT_SECONDS)
         if self._owns_cluster:
-            started = _processes_of_ray()
+            started = processes_of_ray()
             ray.shutdown()
             processes.see_them_end(started)
             if self._own_folder is not None:
@@ -216,8 +219,6 @@ class RayDispatcher(Dispatcher):
 
     def _give_up_waiting(self) -> None:
         """Ends trials that wait for a node that does not come."""
-        import ray
-
         least, most = _LOOK_SECONDS
         waiting_since: dict[Future[TrialOutcome], float] = {}
         while not self._closed.wait(min(max(self._node_wait_seconds / 4, least), most)):
@@ -232,24 +233,32 @@ class RayDispatcher(Dispatcher):
             waiting_since = {
                 future: waiting_since.get(future, now)
                 for future, trial in pending.items()
-                if not can_run(nodes, trial.request)
+                if not can_run(nodes, trial.request, trial.num_nodes)
             }
             for future, since in waiting_since.items():
                 if now - since >= self._node_wait_seconds:
-                    self._pending.complete(future, _no_node(nodes, pending[future].request, now - since))
-                    ray.cancel(pending[future].reference)
+                    trial = pending[future]
+                    why = _no_node(nodes, trial.request, trial.num_nodes, now - since)
+                    self._pending.complete(future, why)
+                    trial.cancel()
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
     request: Request
     reference: Any
+    num_nodes: int = 1
+
+    def cancel(self) -> None:
+        import ray
+
+        ray.cancel(self.reference)
 
 
-def _supervisor(runner: Runner | None) -> Callable[[str, str], str]:
-    """Makes what a Ray worker runs; a nested function, because those are pickled by value."""
+def _loader() -> Load:
+    """Makes what has a Ray worker take the package; a nested function, because those are pickled by value."""
 
-    def supervise(spec_json: str, driver_root: str) -> str:
+    def load(driver_root: str) -> None:
         import importlib.machinery
         import importlib.util
         import pathlib
@@ -266,8 +275,19 @@ def _supervisor(runner: Runner | None) -> Callable[[str, str], str]:
             assert module_spec.loader is not None
             package = sys.modules["workers"] = importlib.util.module_from_spec(module_spec)
             module_spec.loader.exec_module(package)
+
+    return load
+
+
+def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
+    """Makes what a Ray worker runs; a nested function as well."""
+
+    def supervise(spec_json: str, driver_root: str) -> str:
+        import importlib
+
+        load(driver_root)
         protocol = importlib.import_module("workers.protocol")
-        run: Runner = runner or package.run
+        run: Runner = runner or importlib.import_module("workers").run
         return run(protocol.TrialSpec.from_json(spec_json)).to_json()
 
     return supervise
@@ -296,24 +316,48 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call, unused-ignore]
 
 
-def _no_node(nodes: Sequence[Node], request: Request, waited_seconds: float = 0.0) -> DispatchError:
+def _no_node(
+    nodes: Sequence[Node], request: Request, num_nodes: int, waited_seconds: float = 0.0
+) -> DispatchError:
     after = f" after {waited_seconds:.0f} s of waiting" if waited_seconds else ""
+    offers = offers_in_words(nodes, request)
+    if num_nodes > 1:
+        able = sum(num_at_once(node, request) > 0 for node in nodes)
+        return DispatchError(
+            f"--nnodes {num_nodes}: {able} of the {len(nodes)} nodes of the Ray cluster can run ranks of the "
+            f"trial{after}: each is asked for {in_words(request)}, and the nodes offer {offers}: add nodes, "
+            "or ask for less"
+        )
     return DispatchError(
         f"no node of the Ray cluster can run the trial{after}: it asks for {in_words(request)}, and the "
-        f"nodes offer {offers_in_words(nodes, request)}: add a node that can, or ask for less"
+        f"nodes offer {offers}: add a node that can, or ask for less"
     )
 
 
 def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchError:
     """What a finished Ray task says: lost workers are verdicts, other failures are errors."""
+    error = answer.exception()
+    if error is not None:
+        return _of_error(spec, error)
+    try:
+        return TrialOutcome.from_json(answer.result())
+    except (ValueError, KeyError, TypeError) as mismatch:
+        return DispatchError(f"a worker's answer cannot be read ({mismatch}): {_SAME_VERSION}")
+
+
+def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
+    """The same of a node that runs some ranks of a trial."""
+    if isinstance(error, TimeoutError):
+        return _lost(spec, f"its node is lost ({brief_error(error)})")
+    outcome = _of_error(spec, error)
+    if isinstance(outcome, DispatchError):
+        raise outcome
+    return outcome
+
+
+def _of_error(spec: TrialSpec, error: BaseException) -> TrialOutcome | DispatchError:
     from ray import exceptions
 
-    error = answer.exception()
-    if error is None:
-        try:
-            return TrialOutcome.from_json(answer.result())
-        except (ValueError, KeyError, TypeError) as mismatch:
-            return DispatchError(f"a worker's answer cannot be read ({mismatch}): {_SAME_VERSION}")
     if isinstance(error, exceptions.OutOfMemoryError):
         # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
         return _lost(
@@ -326,8 +370,12 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
         exceptions.NodeDiedError,
         exceptions.LocalRayletDiedError,
         exceptions.ObjectLostError,
+        exceptions.RayActorError,
+        exceptions.ActorUnschedulableError,
+        exceptions.ActorPlacementGroupRemoved,
     )
-    if isinstance(error, lost):
+    is_refused = isinstance(error, exceptions.RayActorError) and error.actor_init_failed
+    if isinstance(error, lost) and not is_refused:
         return _lost(spec, f"the trial's worker or its node died ({brief_error(error)})")
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     return DispatchError(f"a worker could not supervise a trial ({brief_error(cause)}): {_SAME_VERSION}")
@@ -335,172 +383,3 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
 
 def _lost(spec: TrialSpec, message: str) -> TrialOutcome:
     return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
-
-
-def _imported() -> Any:
-    """Ray's package, of which an installation may lack parts."""
-    try:
-        import ray
-    except Exception as error:
-        reason = brief_error(error)
-        raise RayStartError(
-            f"Ray cannot be imported ({reason}): install it with pip install 'ray[default]', or measure on "
-            "this machine with --dispatch inline",
-            reason=reason,
-        ) from error
-    return ray
-
-
-def _processes_of_ray() -> list[psutil.Process]:
-    """Those that this process started as a cluster, and all below them."""
-    import ray
-
-    started = processes.children_running(Path(ray.__file__).parent)
-    return started + [below for child in started for below in processes.descendants(child)]
-
-
-def servers_of_ray() -> dict[str, psutil.Process]:
-    """The servers of a cluster that this process started, by name; those that run."""
-    found = {}
-    for process in _processes_of_ray():
-        with suppress(psutil.NoSuchProcess):
-            if process.name() in SERVERS:
-                found[process.name()] = process
-    return found
-
-
-def private_folder() -> Path:
-    """Makes a folder for the files of a cluster that others of this machine cannot enter.
-
-    Raises:
-        RayStartError: it cannot be made.
-    """
-    places = [os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"]  # noqa: S108
-    for place in places:
-        try:
-            folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # which nobody else can enter
-        except OSError as error:
-            raise no_start(brief_error(error)) from error
-        if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
-            break
-        os.rmdir(folder)  # noqa: PTH106 - as it was made
-    return Path(folder)
-
-
-def _connect(address: str, folder: Path | None) -> bool:
-    """Connects this process to Ray, and returns whether that was needed."""
-    import ray
-
-    if ray.is_initialized():
-        connected_to = ray.get_runtime_context().gcs_address
-        if address not in ("local", "auto", connected_to):
-            raise UsageError(
-                f"this process is already connected to the Ray cluster at {connected_to}: leave out the "
-                f"address {address}, or call ray.shutdown() first"
-            )
-        return False
-    local: dict[str, Any] = {}
-    if address == "local":
-        local = {
-            "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-            "_system_config": {_KILLS_CHILDREN: False},
-            # Ray opens the folder that it is given to everyone: this one lies in a private one.
-            "_temp_dir": str(folder / "r") if folder is not None else None,
-        }
-        _protect_local_cluster()
-        _require_connections()
-    else:
-        use_token_at_hand()
-        require_answer(address, cluster_here=cluster_of_this_machine)
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except BaseException as error:
-        ray.shutdown()
-        # Ray ends the process by SIGTERM when it loses a cluster while it connects.
-        if not isinstance(error, (Exception, SystemExit)):
-            raise
-        if address == "local":
-            processes.see_them_end(_processes_of_ray(), within_seconds=0.0)  # what of it did start
-            raise no_start(brief_error(error)) from error
-        raise DispatchError(
-            f"Ray cannot connect to {address} ({brief_error(error)}): use the cluster's version of Ray, "
-            "and its token in RAY_AUTH_TOKEN if it has one"
-        ) from error
-    return True
-
-
-def no_start(reason: str) -> RayStartError:
-    """Says that Ray cannot start here, and why."""
-    return RayStartError(
-        f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
-        "(--dispatch inline)",
-        reason=reason,
-    )
-
-
-def _require_connections() -> None:
-    """Tries whether processes can reach each other here: where they cannot, Ray tries for minutes.
-
-    Raises:
-        RayStartError: they cannot.
-    """
-    from ray.util import get_node_ip_address
-
-    try:
-        here: str = get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
-        with socket.create_server((here, 0)) as server:
-            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
-        raise no_start(f"its processes cannot connect to each other, {brief_error(error)}") from error
-
-
-def cluster_of_this_machine() -> str | None:
-    """The address of the Ray cluster that this machine belongs to."""
-    from ray._private.services import canonicalize_bootstrap_address
-
-    try:
-        address: str | None = canonicalize_bootstrap_address("auto")
-    except ConnectionError:
-        return None
-    return address
-
-
-@contextmanager
-def process_state_kept() -> Iterator[None]:
-    """Undoes what connecting to Ray changes of this process: its environment, SIGTERM's handler."""
-    environment = dict(os.environ)
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
-
-
-def _protect_local_cluster() -> None:
-    """Gives the cluster to be started a token of its own.
-
-    Ray guards a cluster by a token, and writes one that it makes itself into the home directory,
-    where it would stay and be used for other clusters too.
-    """
-    chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
-        os.environ["RAY_AUTH_TOKEN"] = _token()
-
-
-def use_token_at_hand() -> None:
-    """Shows a cluster the token that there is; Ray itself does so on `RAY_AUTH_MODE=token` alone."""
-    from ray._private.authentication.authentication_token_setup import (
-        maybe_enable_token_auth_if_token_available,
-    )
-
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-
-
-@functools.cache
-def _token() -> str:
-    return secrets.token_hex(32)  # one per process, because Ray remembers the first it is given

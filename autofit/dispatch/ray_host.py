@@ -33,7 +33,8 @@ from typing import Any, TextIO
 import psutil
 
 from autofit.dispatch.processes import is_alive, remove_folder
-from autofit.dispatch.ray import SERVERS, RayDispatcher, RayStartError, servers_of_ray
+from autofit.dispatch.ray import RayDispatcher
+from autofit.dispatch.ray_connection import SERVERS, RayStartError, servers_of_ray
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
 from autofit.events import Event, Progress

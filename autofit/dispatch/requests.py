@@ -16,6 +16,7 @@ from workers.protocol import Probe, TrialSpec
 Node = Mapping[str, float]
 Request = dict[str, float]
 
+RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that tasks ask Ray for by options of their own
 OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")  # those that are no custom ones
 SMALLEST_AMOUNT = 0.0001  # Ray counts in these
 
@@ -40,11 +41,12 @@ class Wishes:
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
         """What such a trial asks of one of these nodes; without a spec, the least it may ask.
 
-        One node has what all of its ranks need, so that nothing but PyTorch has to bring them together.
+        One node has what all of its ranks need, so that nothing but PyTorch has to bring them together; of a
+        trial on several nodes each has what its share of them needs.
         A CPU trial that names no number of threads gets one CPU, because Ray sets
         `OMP_NUM_THREADS` to the CPUs that a task asked for.
         """
-        num_ranks = 1 if spec is None else spec.num_processes
+        num_ranks = 1 if spec is None else spec.processes_per_node
         request: Request = {"CPU": num_ranks}
         if probe is Probe.CUDA:
             request["GPU"] = num_ranks
@@ -85,9 +87,19 @@ def num_at_once(node: Node, request: Request) -> int:
     return min(int(node.get(name, 0) / amount + _ROUNDING) for name, amount in request.items())
 
 
-def can_run(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether one of the nodes could serve the request, were it idle."""
-    return any(num_at_once(node, request) > 0 for node in nodes)
+def can_run(nodes: Iterable[Node], request: Request, num_nodes: int = 1) -> bool:
+    """Whether so many of the nodes could serve the request, each once, were they idle."""
+    return sum(num_at_once(node, request) > 0 for node in nodes) >= num_nodes
+
+
+def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) -> int:
+    """How many groups of so many nodes could serve it on each of theirs at the same time, were they idle."""
+    counts = [num_at_once(node, request) for node in nodes]
+    most = sum(counts) // num_nodes
+    # A node is in a group once, and so serves no more of them than there are.
+    return next(
+        (num for num in range(most, 0, -1) if sum(min(count, num) for count in counts) >= num * num_nodes), 0
+    )
 
 
 def in_words(request: Request) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from autofit.dispatch.addresses import require_answer
-from autofit.dispatch.ray import cluster_of_this_machine, process_state_kept, use_token_at_hand
+from autofit.dispatch.ray_connection import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
 from workers.errors import text_of

@@ -24,6 +24,7 @@ from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from workers.knobs import Knobs
 from workers.protocol import Evidence, Verdict
+from workers.setup import Parallel
 
 CARDS_SCHEMA = "autofit.cards/1"
 
@@ -36,11 +37,14 @@ class CardsQuestion:
         gpus: the cards that it is held against.
         batch_size: samples a batch; None for the one that a script has of itself.
         with_traces: whether changes are tried that cost a trace each, where it does not fit.
+        parallels: by how many GPUs, and how, it is asked for each card, ascending; empty where the settings
+            say it. Of these no changes are looked for.
     """
 
     gpus: tuple[Gpu, ...]
     batch_size: int | None
     with_traces: bool = False
+    parallels: tuple[Parallel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,9 @@ class CardFit:
         advice: what was tried to make it fit; None where it fits anyway.
         reason: why no card of its kind can run it, whatever memory there is, or why nothing is predicted of
             it there; else empty.
+        num_gpus: so many of this card train together.
+        parallel: how, `fsdp:8`; empty for one by itself.
+        samples_per_step: samples of an optimizer step, of all of them.
     """
 
     gpu: str
@@ -81,6 +88,9 @@ class CardFit:
     lever: Lever | None = None
     advice: Advice | None = None
     reason: str = ""
+    num_gpus: int = 1
+    parallel: str = ""
+    samples_per_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +108,11 @@ class CardsAnswer:
         evidence: `predicted`.
         convolves: whether the step has convolutions.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
+        num_ranks: the processes that train together, of which this is one; 1 for one by itself. Where several
+            numbers were asked for, the smallest.
+        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        fewest_gpus: where several numbers of GPUs were asked for, by card the smallest on which it fits; None
+            for none. Then a card has a row for each number.
         versions: the versions of autofit and PyTorch.
     """
 
@@ -113,6 +127,8 @@ class CardsAnswer:
     convolves: bool = True
     batch_kind: str | None = None
     num_ranks: int = 1
+    parallel: str = ""
+    fewest_gpus: dict[str, int | None] | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -157,7 +173,7 @@ def which_cards(
     if not predictor.confirm(knobs, any_card, batch_size):
         curve = predictor.curve(knobs, any_card, risk=settings.risk)
     max_batch = min(settings.max_batch, predictor.traces.num_samples or settings.max_batch)
-    kinds: dict[str, _Kind | _Unpredictable] = {}
+    kinds: dict[str, _Kind | Unpredictable] = {}
     emit(Progress(stage="cards"))
     for name in architectures:
         card = card_named(smallest[name])
@@ -165,20 +181,24 @@ def which_cards(
         kinds[name] = (
             _Kind(curve.on(card), batch_size, sizes_for(knobs, min_batch=1, max_batch=max_batch))
             if why is None
-            else _Unpredictable(why)
+            else Unpredictable(why)
         )
     fits = {gpu: kinds[gpu.architecture].on(gpu, settings) for gpu in reversed(ordered)}
-    adviser = Adviser(
-        predictor,
-        knobs,
-        batch_size,
-        risk=settings.risk,
-        fixed=settings.fixed_knobs,
-        with_traces=question.with_traces,
-        emit=emit,
-    )
-    # Where the time does not suffice for all, those come first that lack least.
-    advised = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
+    num_untried = 0
+    if settings.script is None and not question.parallels:
+        adviser = Adviser(
+            predictor,
+            knobs,
+            batch_size,
+            risk=settings.risk,
+            fixed=settings.fixed_knobs,
+            with_traces=question.with_traces,
+            emit=emit,
+        )
+        # Where the time does not suffice for all, those come first that lack least.
+        fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
+        num_untried = adviser.num_untried
+    samples_per_step = knobs.samples_per_step(batch_size, settings.setup.parallel.num_replicas)
     estimate = curve(batch_size)
     return CardsAnswer(
         workload=estimate.workload,
@@ -186,17 +206,18 @@ def which_cards(
         batch_size=batch_size,
         knobs=estimate.knobs,
         risk=settings.risk,
-        cards=tuple(advised[gpu] for gpu in ordered),
-        num_levers_untried=0 if settings.script is not None else adviser.num_untried,
+        cards=tuple(dataclasses.replace(fits[gpu], samples_per_step=samples_per_step) for gpu in ordered),
+        num_levers_untried=num_untried,
         convolves=estimate.convolves,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
+        parallel=_named(settings),
         versions=estimate.versions,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Unpredictable:
+class Unpredictable:
     """The cards of an architecture on which nothing is predicted of the configuration.
 
     Attributes:
@@ -219,6 +240,8 @@ class _Unpredictable:
             device_peak_bytes=None,
             largest_batch=None,
             reason=self.reason,
+            num_gpus=settings.setup.num_ranks,
+            parallel=_named(settings),
         )
 
 
@@ -251,6 +274,8 @@ class _Kind:
             device_peak_bytes=self._estimate.peak_reserved_bytes + context_bytes,
             largest_batch=self._largest(usable_bytes),
             reason=self._reason,
+            num_gpus=settings.setup.num_ranks,
+            parallel=_named(settings),
         )
 
     def _answer(self, usable_bytes: int) -> Answer:
@@ -271,13 +296,17 @@ class _Kind:
 
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
     """The same with what makes the batch fit, where it does not."""
-    if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0 or settings.script is not None:
+    if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
         return fit
     advice = adviser.on(card_named(gpu.key, settings.setup.parallel.mesh), fit.usable_bytes)
     options = () if advice.combination is None else advice.combination.options
     single = levers(settings.configuration("a table of cards"))
     lever = next((each for each in single if options == (each.how,)), None)
     return dataclasses.replace(fit, advice=advice, lever=lever)
+
+
+def _named(settings: TuneSettings) -> str:
+    return str(settings.setup.parallel) if settings.setup.parallel else ""
 
 
 def _budget(gpu: Gpu, settings: TuneSettings) -> tuple[int, int]:

@@ -220,8 +220,18 @@ _VARIED = (
         field="searched",
         read=values.searched,
         help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
-        "is a setting, and settings that cannot win are pruned.",
+        "is a setting, and settings that cannot win are pruned. Of parallel=ddp,fsdp,… the largest batch of "
+        "all ranks together wins.",
         metavar="KNOB=A,B,…",
+        of_search=True,
+    ),
+    Option(
+        name="nproc",
+        field="num_ranks",
+        read=whole_number(minimum=2),
+        help="How many ranks those of --search parallel=KIND,… have. hsdp, and kinds joined by + as in "
+        "fsdp+tp, are tried in every split of them.",
+        metavar="N",
         of_search=True,
     ),
     Option(
@@ -443,6 +453,17 @@ _PLACES = (
         read=values.resources,
         help="Custom Ray resources that every trial asks its node for.",
         metavar="NAME=NUM,…",
+        of_search=True,
+        of_cluster=True,
+    ),
+    Option(
+        name="nnodes",
+        field="num_nodes",
+        read=whole_number(minimum=1),
+        help="Spread the ranks of measured trials over so many nodes, as many on each; hsdp without degrees "
+        "then shards within a node.",
+        default="1",
+        metavar="K",
         of_search=True,
         of_cluster=True,
     ),

@@ -23,9 +23,11 @@ from autofit.hardware.gpus import Gpu
 from autofit.paths import KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE
 from autofit.settings import values
 from autofit.settings.options import OPTIONS
+from autofit.settings.parallels import NAME as PARALLEL
+from autofit.settings.parallels import parallels_of
 from autofit.settings.tune_settings import TuneSettings
 from workers.documents import DocumentError, parse_toml, read_file
-from workers.knobs import KNOBS, Knobs
+from workers.knobs import Knobs
 from workers.setup import Setup
 
 _VARIABLE_PREFIX = "AUTOFIT_"
@@ -98,8 +100,12 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     for name, value in fields.items():
         part, _, own = name.rpartition(".")
         parts[part][own] = value
+    searched = dict(parts[""].pop("searched", ()))
+    forms = searched.pop(PARALLEL, ())
     try:
         return TuneSettings(
+            searched=tuple(searched.items()),
+            parallels=parallels_of(forms, parts[""].get("num_ranks"), parts[""].get("num_nodes", 1)),
             **parts[""],
             knobs=Knobs(**parts["knobs"]),
             given_knobs=tuple(sorted(parts["knobs"])),
@@ -110,10 +116,10 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuses a knob that is both set and searched."""
+    """Refuses what is both set and searched."""
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
-        if OPTIONS[option].is_knob and OPTIONS[option].argument in dict(searched):
+        if OPTIONS[option].argument in dict(searched):
             raise UsageError(f"--{option} sets what --search {option}=… chooses from: leave one of them out")
 
 
@@ -158,7 +164,7 @@ def _chosen(
         for option, (label, raw) in given.items():
             value = _read(option, raw, label)
             if option == "search":
-                value = tuple(pair for pair in value if KNOBS[pair[0]].option not in put_aside)
+                value = tuple(pair for pair in value if _option_of(pair[0]) not in put_aside)
                 raw = _search_text(value)  # noqa: PLW2901 - without what a higher place sets
             if option not in put_aside and (value or option != "search"):
                 chosen.setdefault(option, (raw, value))
@@ -176,15 +182,18 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
     if chosen.keys() & set(_OF_A_CLUSTER):
         put_aside |= {"dispatch"}
     _, searched = chosen.get("search", ("", ()))
-    return (
-        put_aside | {KNOBS[field].option for field, _ in searched} | (chosen.keys() & set(values.SEARCHABLE))
-    )
+    return put_aside | {_option_of(field) for field, _ in searched} | (chosen.keys() & set(values.SEARCHABLE))
+
+
+def _option_of(field: str) -> str:
+    """The option of what is searched."""
+    return field.replace("_", "-")
 
 
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
     """What `--search` says, as it could have been typed."""
     return ";".join(
-        f"{KNOBS[field].option}={','.join(str(value).lower() for value in chosen)}"
+        f"{_option_of(field)}={','.join(str(value).lower() for value in chosen)}"
         for field, chosen in searched
     )
 

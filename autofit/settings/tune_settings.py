@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Self
 
 from autofit.dispatch.connect import RAY
 from autofit.errors import UsageError
@@ -17,7 +18,7 @@ from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths import BatchLengths
 from workers.knobs import Knobs
-from workers.setup import Setup
+from workers.setup import Parallel, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class TuneSettings:
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
+        parallels: the ways of training together that are compared, instead of the one of the setup.
+        num_ranks: how many ranks those have that are named by their kind.
         maximize: what is made as large as fits.
         batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
         lengths: of the samples of the data, whose longest decides the size of a sample; None where that is
@@ -62,6 +65,7 @@ class TuneSettings:
         dispatch: what runs measured trials: Ray, or this machine one after another.
         address: a Ray cluster's address; None for a local one.
         resources: amounts of Ray's custom resources that every trial asks its node for.
+        num_nodes: over so many nodes the ranks of a measured trial are spread.
         node_wait_seconds: how long a trial waits for a node that could run it; 0 for not at all.
         fresh: ignore earlier studies and cached results.
         metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
@@ -90,6 +94,8 @@ class TuneSettings:
     given_knobs: tuple[str, ...] = field(default=(), compare=False)
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     setup: Setup = field(default_factory=Setup)
+    parallels: tuple[Parallel, ...] = ()
+    num_ranks: int | None = None
     maximize: Maximized = Maximized.BATCH_SIZE
     batch_size: int | None = None
     lengths: BatchLengths | None = None
@@ -108,6 +114,7 @@ class TuneSettings:
     dispatch: str = RAY
     address: str | None = None
     resources: tuple[tuple[str, float], ...] = ()
+    num_nodes: int = 1
     node_wait_seconds: float = 30.0
     fresh: bool = False
     metrics_port: int | None = None
@@ -132,16 +139,7 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.rank and (wants := self._measures):
-            raise UsageError(
-                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
-                "all of them: drop one of the two"
-            )
-        if self.knobs.global_batch is not None and self.setup.parallel:
-            raise UsageError(
-                "--global-batch counts the samples of one process and cannot be combined with --parallel: "
-                "give --grad-accumulation instead"
-            )
+        self._require_ranks()
         if self.device != "cpu":
             return
         if self.knobs.allocator != Knobs().allocator or "allocator" in dict(self.searched):
@@ -174,6 +172,31 @@ class TuneSettings:
         """The lengths of the data, longer samples cut to `--seq-len`."""
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
+
+    def _require_ranks(self) -> None:
+        """Refuses what contradicts how many ranks there are, and where."""
+        if self.setup.rank and (wants := self._measures):
+            raise UsageError(
+                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
+                "all of them: drop one of the two"
+            )
+        if self.knobs.global_batch is not None and (self.setup.parallel or self.parallels):
+            raise UsageError(
+                "--global-batch counts the samples of one process and cannot be combined with --parallel or "
+                "--search parallel=…: give --grad-accumulation instead"
+            )
+        if self.num_ranks is not None and not self.parallels:
+            raise UsageError(
+                "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel KIND:N"
+            )
+        if self.script is not None and self.parallels:
+            raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        for parallel in self.parallels or (self.setup.parallel,):
+            if parallel.num_ranks % self.num_nodes:
+                raise UsageError(
+                    f"--nnodes {self.num_nodes} has the same number of ranks on each node, and {parallel} is "
+                    f"of {parallel.num_ranks}: give a number of nodes that divides it"
+                )
 
     def _require_sizes(self) -> None:
         """Refuses what contradicts how the size of a sample is said, or is to be found."""
@@ -215,6 +238,10 @@ class TuneSettings:
             else "--probe measure" if self.probe == "measure"
             else None
         )  # fmt: skip
+
+    def with_parallel(self, parallel: Parallel) -> Self:
+        """The same for one of the `parallels` alone."""
+        return replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_ranks=None)
 
     @property
     def may_compile(self) -> bool:
@@ -264,6 +291,6 @@ class TuneSettings:
         Raises:
             UsageError: several algorithms are named, or a knob is to be searched.
         """
-        if self.searched:
+        if self.searched or self.parallels:
             raise UsageError(f"--search: {what} takes one value for each knob; give them one by one")
         return replace(self.knobs, conv_algo=self.one_conv_algo(what))

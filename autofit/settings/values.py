@@ -16,6 +16,8 @@ from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
+from autofit.settings.parallels import NAME as PARALLEL
+from autofit.settings.parallels import parallel_form
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
@@ -87,6 +89,14 @@ def rank(value: Any) -> int:
     if not text.isascii() or not text.isdecimal():
         raise ValueError(f"{value!r} is not a rank: expected a number from 0 on")
     return int(text)
+
+
+def gpu_numbers(value: Any) -> tuple[int, ...]:
+    """Numbers of GPUs, ascending: `1,2,4,8`."""
+    try:
+        return tuple(sorted(set(map(whole_number(minimum=1), _items(value, ",")))))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a list of numbers of GPUs: write it as 1,2,4,8") from None
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:
@@ -174,7 +184,7 @@ def batch_kind(value: Any) -> str:
 
 
 def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Knobs with their values: `KNOB=A,B`, several after semicolons or in a list, or a table of TOML."""
+    """Knobs and `parallel` with their values: `KNOB=A,B`, several after semicolons, in a list or a table."""
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
@@ -230,5 +240,8 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
     return cards[0] if len(cards) == 1 else cards
 
 
-# The knobs of `--search`, beside the convolution algorithm, which has an option of its own.
-SEARCHABLE: dict[str, Read] = {knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable}
+# What `--search` takes: `parallel`, and knobs but for the convolution algorithm, which has its own option.
+SEARCHABLE: dict[str, Read] = {
+    **{knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable},
+    PARALLEL: parallel_form,
+}

@@ -165,8 +165,9 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
     if not parallel:
         return ()
     if target.probe is not None:
+        where = "one machine" if settings.num_nodes == 1 else f"{settings.num_nodes} nodes"
         return (
-            f"each trial ran {parallel.num_ranks} ranks together on one machine; a size is that of the rank "
+            f"each trial ran {parallel.num_ranks} ranks together on {where}; a size is that of the rank "
             "with the largest peak",
         )
     defaults = (

@@ -19,6 +19,7 @@ from autofit.tuning.result import Best, FrontierEntry, Recommended
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
+from workers.setup import ALONE, Parallel
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",
@@ -51,6 +52,7 @@ class Frontier:
         objective: what the best has most of.
         verified: the configurations that ran through a soak, and for how many steps.
         caps: why no larger batch than those of interest can be run, of settings where that is so.
+        parallel: how several processes train together, of which batches and peaks are one's.
         stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
     """
 
@@ -66,6 +68,7 @@ class Frontier:
         verified: Mapping[Configuration, int] | None = None,
         stopped_by: str | None = None,
         caps: Mapping[Knobs, Cap] | None = None,
+        parallel: Parallel = ALONE.parallel,
     ) -> None:
         self._boundaries = boundaries
         self._outcomes = known
@@ -75,6 +78,7 @@ class Frontier:
         self._objective = objective
         self._verified = verified or {}
         self._caps = caps or {}
+        self._parallel = parallel
         self.stopped_by = stopped_by
 
     @property
@@ -159,7 +163,16 @@ class Frontier:
             samples_per_second=None if fits is None else fits.samples_per_second,
             predicted_bytes=predicted_bytes,
             prediction_error=_error(predicted_bytes, None if fits is None else fits.budgeted_bytes),
+            parallel=self._named_parallel,
+            samples_per_step=None if largest is None else self._samples_per_step(knobs, largest),
         )
+
+    @property
+    def _named_parallel(self) -> str:
+        return str(self._parallel) if self._parallel else ""
+
+    def _samples_per_step(self, knobs: Knobs, batch_size: int) -> int:
+        return knobs.samples_per_step(batch_size, self._parallel.num_replicas)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
         """The next size of a setting that reached its cap, where it is known that it cannot be run."""
@@ -218,6 +231,8 @@ class Frontier:
             "samples_per_second": outcome.samples_per_second,
             "soak_steps": self._steps_verified(outcome),
             "grad_accumulation": outcome.knobs.num_batches(outcome.batch_size),
+            "parallel": self._named_parallel,
+            "samples_per_step": self._samples_per_step(outcome.knobs, outcome.batch_size),
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from autofit.tuning.trials import Measuring
 from workers.knobs import Knobs
 from workers.protocol import Probe, TrialSpec, WorkloadRef
 from workers.run import start_predictor
+from workers.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -61,12 +63,13 @@ def predict(
     workload: WorkloadRef,
     measuring: Measuring,
     emit: EventSink,
-    predictor: Predictor | None,
+    predictor_of: Callable[[Setup], Predictor] | None,
 ) -> Predicted:
     """Finds the target, what is searched there, and the curves of that.
 
     Args:
-        predictor: knows the workload already, if one does.
+        predictor_of: has predictors of the workload, of a target that is predicted alone; None where there
+            are none yet.
 
     Raises:
         AutofitError: what is asked for is not there, or the workload fails.
@@ -82,7 +85,7 @@ def predict(
     if target.probe is not None:
         measuring.begin_to_connect()
     spec = common_spec(settings, workload, target)
-    predictor = predictor or predictor_for(spec, target, emit)
+    predictor = predictor_for(spec, target, emit) if predictor_of is None else predictor_of(spec.setup)
     with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)
@@ -148,12 +151,12 @@ def _require_measurement(settings: TuneSettings, target: Target) -> None:
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study.
 
-    Ranks share the cores.
+    Ranks share the cores of their node.
     """
     if target.probe is not Probe.CPU:
         return None
-    num_ranks = settings.setup.num_ranks
-    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_ranks)
+    num_here = settings.setup.num_ranks // settings.num_nodes
+    return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_here)
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
@@ -166,6 +169,7 @@ def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
+        num_nodes=settings.num_nodes,
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )

@@ -45,6 +45,8 @@ class Best:
         soak_steps: how many steps it ran for in a fresh process as its verification; None if it was not
             verified, as for a prediction.
         grad_accumulation: batches that make an optimizer step.
+        parallel: how several processes train together, `fsdp:8`; empty for one by itself.
+        samples_per_step: the global batch: samples of an optimizer step, of all ranks and all its batches.
     """
 
     batch_size: int
@@ -59,6 +61,8 @@ class Best:
     samples_per_second: float | None = None
     soak_steps: int | None = None
     grad_accumulation: int = 1
+    parallel: str = ""
+    samples_per_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class FrontierEntry:
         step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
         predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
         prediction_error: (predicted − measured) / measured peak.
+        parallel, samples_per_step: of the largest batch, see `Best`.
     """
 
     knobs: Knobs
@@ -122,6 +127,31 @@ class FrontierEntry:
     samples_per_second: float | None = None
     predicted_bytes: int | None = None
     prediction_error: float | None = None
+    parallel: str = ""
+    samples_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelAnswer:
+    """What one way of training together allows, where several were compared.
+
+    Attributes:
+        parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
+        num_ranks: the processes that train together.
+        budget: of one rank; what NCCL holds depends on the ranks. None where it was refused.
+        best: the best configuration; None when nothing fits.
+        frontier: one entry for each knob setting, see `TuneResult.frontier`.
+        study: the name of its study; empty where it was refused.
+        refused: why the workload cannot be trained so, or why it was not tried; else empty.
+    """
+
+    parallel: str
+    num_ranks: int
+    budget: Budget | None = None
+    best: Best | None = None
+    frontier: tuple[FrontierEntry, ...] = ()
+    study: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +187,8 @@ class TuneResult:
         batch_kinds: how far typical and worst batches get, where the workload makes both.
         num_ranks: the processes that train together, of which the answer is for one; 1 for one by itself.
         parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        parallels: the ways of sharing it that were compared, in the order they were given; the answer is that
+            of the one with the largest global batch. Empty where there was one alone.
         conv_plan: the algorithm of every layer, where `mixed` is the best.
         advice: what would make it fit, where nothing does and that was tried; otherwise None.
         notes: what else to know about the answer, one sentence each.
@@ -188,6 +220,7 @@ class TuneResult:
     batch_kinds: BatchKinds | None = None
     num_ranks: int = 1
     parallel: str = ""
+    parallels: tuple[ParallelAnswer, ...] = ()
     conv_plan: ConvPlan | None = None
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
@@ -278,6 +311,7 @@ class TuneResult:
             "lengths": None if self.lengths is None else dataclasses.asdict(self.lengths),
             "num_ranks": self.num_ranks,
             "parallel": self.parallel,
+            "parallels": [dataclasses.asdict(each) for each in self.parallels],
             "samples_per_step": self.samples_per_step,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "advice": None if self.advice is None else dataclasses.asdict(self.advice),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.answer import Tried, answer
 from autofit.tuning.opened_study import open_study
+from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.predictions import Predicted, predict
 from autofit.tuning.result import CardResults, TuneResult
 from autofit.tuning.scope import (
@@ -30,6 +32,7 @@ from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.protocol import WorkloadRef
 from workers.run import start_predictor
+from workers.setup import Setup
 
 _log = logging.getLogger(__name__)
 
@@ -55,41 +58,58 @@ def run(
     *,
     emit: EventSink,
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
-    predictor: Predictor | None = None,
+    predictor_of: Callable[[Setup], Predictor] | None = None,
 ) -> TuneResult:
     """Answers resolved settings, by an earlier answer or by a search; `tune` and the command line end here.
+
+    Of several ways of training together each is a search with a study of its own.
 
     Args:
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
-        predictor: knows the workload already, for a target that is predicted alone.
+        predictor_of: has predictors of the workload, for a target that is predicted alone; None for new ones.
     """
     if workload.script is None and settings.device != "cpu":
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()  # its import of torch takes as long as the look for an earlier answer
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
-        asked = earlier_answers.question(
-            settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
+        if not settings.parallels:
+            return _answered(settings, workload, measuring, emit, predictor_of)
+        return compare_parallels(
+            settings, lambda one: _answered(one, workload, measuring, emit, predictor_of), emit
         )
-        earlier = None if asked is None or settings.fresh else earlier_answers.find(asked)
-        if earlier is not None:
-            usable_bytes = earlier.budget.usable_bytes
-            emit(
-                TuneStarted(
-                    workload=workload.name,
-                    gpu=gpu_label(settings, earlier.device),
-                    budget_bytes=usable_bytes,
-                    study=earlier.study,
-                    started_seconds=time.time(),
-                )
+
+
+def _answered(
+    settings: TuneSettings,
+    workload: WorkloadRef,
+    measuring: Measuring,
+    emit: EventSink,
+    predictor_of: Callable[[Setup], Predictor] | None,
+) -> TuneResult:
+    """The answer of one search, or the earlier one to the same question."""
+    asked = earlier_answers.question(
+        settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
+    )
+    earlier = None if asked is None or settings.fresh else earlier_answers.find(asked)
+    if earlier is not None:
+        usable_bytes = earlier.budget.usable_bytes
+        emit(
+            TuneStarted(
+                workload=workload.name,
+                gpu=gpu_label(settings, earlier.device),
+                budget_bytes=usable_bytes,
+                study=earlier.study,
+                started_seconds=time.time(),
             )
-            result = earlier
-        else:
-            result, sources = _search(settings, workload, measuring, emit, predictor)
-            if asked is not None:
-                earlier_answers.keep(asked, result, sources)
-            # Of this run alone, so they are not kept with the answer.
-            result = dataclasses.replace(result, notes=(*result.notes, *measuring.notes))
+        )
+        result = earlier
+    else:
+        result, sources = _search(settings, workload, measuring, emit, predictor_of)
+        if asked is not None:
+            earlier_answers.keep(asked, result, sources)
+        # Of this run alone, so they are not kept with the answer.
+        result = dataclasses.replace(result, notes=(*result.notes, *measuring.notes))
     best = result.best
     emit(
         TuneFinished(
@@ -114,13 +134,13 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
         WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
-    predictor = local_predictor(workload, setup=on_cards[0].setup, emit=emit)
+    predictor_of = functools.cache(lambda setup: local_predictor(workload, setup=setup, emit=emit))
     answers: list[TuneResult] = []
     refused: dict[str, UnpredictableCardError] = {}
     for settings in on_cards:
         predicted = dataclasses.replace(settings, probe="predict")
         try:
-            answers.append(run(predicted, workload, emit=emit, predictor=predictor))
+            answers.append(run(predicted, workload, emit=emit, predictor_of=predictor_of))
         except UnpredictableCardError as error:
             assert settings.gpu is not None
             refused[settings.gpu.key] = error
@@ -153,10 +173,10 @@ def _search(
     workload: WorkloadRef,
     measuring: Measuring,
     emit: EventSink,
-    predictor: Predictor | None,
+    predictor_of: Callable[[Setup], Predictor] | None,
 ) -> tuple[TuneResult, dict[str, str] | None]:
     """Predicts, tries and answers; with the answer come the files that the workload used."""
-    predicted = predict(settings, workload, measuring, emit, predictor)
+    predicted = predict(settings, workload, measuring, emit, predictor_of)
     tried = _try(settings, predicted, measuring, emit)
     return answer(settings, predicted, tried, measuring, emit), predicted.predictor.traces.sources
 

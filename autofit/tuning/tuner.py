@@ -247,6 +247,7 @@ class Tuner:
             verified=self._study.verified(),
             stopped_by=stopped_by,
             caps=self._caps,
+            parallel=self._spec.setup.parallel,
         )
 
     def _announce_found(self) -> None:

@@ -167,7 +167,7 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
     progress.enter(ALLOCATOR_PEAK)
     try:
         _demand_time(spec, progress)
-        with data_limit(limit_of_machine(spec.num_processes)):
+        with data_limit(limit_of_machine(spec.processes_per_node)):
             trial.drop_gradients()
             allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(trial.step)
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here

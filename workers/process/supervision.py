@@ -124,7 +124,7 @@ class Supervision:
     def _host_limit(self, available_bytes: int | None) -> int | None:
         if available_bytes is None:
             return None
-        share = _HOST_SHARE / self._spec.num_processes
+        share = _HOST_SHARE / self._spec.processes_per_node
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:

@@ -21,13 +21,15 @@ from autofit.cli.options.shared import (
     complete_gpus,
     setting,
 )
-from autofit.errors import ExitCode
+from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.questions.cards import CardsAnswer, CardsQuestion
+from autofit.settings.parallels import parallels_by_number
 from autofit.settings.resolve import chosen_cards, resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
-from autofit.settings.values import ALL_CARDS
+from autofit.settings.values import ALL_CARDS, gpu_numbers
 from autofit.settings.workloads import refer
+from workers.setup import FSDP, Parallel
 
 
 @click.command()
@@ -45,6 +47,13 @@ from autofit.settings.workloads import refer
 @KEPT_FREE
 @setting("risk")
 @click.option(
+    "--gpus",
+    "num_gpus",
+    metavar="N,M,…",
+    help="Ask it of so many GPUs of each card, such as 1,2,4,8; --parallel then names their kind alone. The "
+    "batch is that of each GPU.",
+)
+@click.option(
     "--what-if",
     "with_traces",
     is_flag=True,
@@ -58,6 +67,7 @@ def cards(
     /,
     *,
     batch_size: int,
+    num_gpus: str | None,
     with_traces: bool,
     quiet: bool,
     as_json: bool,
@@ -67,18 +77,36 @@ def cards(
     """Predict on which cards one configuration fits.
 
     Prints a row for each card, the smallest memory first: whether the batch fits, the largest that does, and
-    the gentlest changes of settings that make it fit. No GPU is needed.
+    the gentlest changes of settings that make it fit. With --gpus a row for each number of GPUs, by
+    fully_shard unless --parallel names another kind, and the smallest number of each card. No GPU is needed.
 
     Exit codes: 0 it fits on some card; 3 on none; 2 wrong options; 4 the workload fails or cannot be
     predicted.
     """
     gpus = cards_named(gpu or ALL_CARDS)
-    settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
-    question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=with_traces)
     asked = {**given, "batch_size": batch_size}
+    parallels: tuple[Parallel, ...] = ()
+    if num_gpus is not None:
+        if with_traces:
+            raise UsageError(
+                "--what-if changes settings and cannot be combined with --gpus: drop one of them"
+            )
+        parallels = _on_each(num_gpus, given.pop("parallel") or FSDP)
+    settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
+    if parallels and settings.script is not None:
+        raise UsageError("--gpus spreads a model, and a script decides that itself: drop it")
+    question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=with_traces, parallels=parallels)
     return answer_for_cards(
         backend, settings, question, "cards", asked, quiet=quiet, as_json=as_json
     ).exit_code
+
+
+def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
+    """A kind on each number of GPUs that `--gpus` names."""
+    try:
+        return parallels_by_number(kind, gpu_numbers(num_gpus))
+    except ValueError as error:
+        raise UsageError(f"--gpus: {error}") from error
 
 
 def cards_named(text: object) -> tuple[Gpu, ...]:

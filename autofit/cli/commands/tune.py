@@ -31,6 +31,7 @@ from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
+from workers.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.jobs.driver import JobDriver
@@ -103,6 +104,8 @@ def tune(
         )
         if driver is not None:
             driver.answer(result)
+    if result.parallels:
+        settings = settings.with_parallel(Parallel.named(result.parallel))
     if conv_plan is not None:
         _write_plan(result, conv_plan)
     if as_json:

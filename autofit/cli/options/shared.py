@@ -198,7 +198,8 @@ def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: s
     if not equals:
         return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
     before, comma, last = values.rpartition(",")
-    known = ALL_KNOBS[knob.replace("-", "_")].values if knob in SEARCHABLE else ()
+    field = knob.replace("-", "_")
+    known = ALL_KNOBS[field].values if knob in SEARCHABLE and field in ALL_KNOBS else ()
     return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
 
 

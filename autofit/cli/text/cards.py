@@ -31,6 +31,9 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
         command: for one card, where a change makes it fit there.
         asked: its options as they were typed.
     """
+    if answer.fewest_gpus is not None:
+        _print_numbers(answer, answer.fewest_gpus)
+        return
     console = stdout()
     console.print(f"{_what(answer)}; predicted, at risk {answer.risk}\n")
     table = headed(
@@ -63,6 +66,52 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
             console,
             (fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped),
         )
+
+
+def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> None:
+    """Prints a row for each card and number of GPUs, and on how few of each the batch fits."""
+    console = stdout()
+    algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
+    batch = f"batch {answer.batch_size}"
+    console.print(f"{answer.workload} at {batch} on each GPU{algorithm}; predicted, at risk {answer.risk}\n")
+    table = headed(
+        ("--gpu", "left"),
+        ("GPUs", "right"),
+        ("parallel", "left"),
+        ("usable", "right"),
+        (batch, "left"),
+        ("likely", "right"),
+        ("up to", "right"),
+        ("largest batch", "right"),
+        ("samples a step", "right"),
+    )
+    last = ""
+    for card in answer.cards:
+        word, style = _VERDICTS[card.verdict]
+        table.add_row(
+            styled("" if card.gpu == last else card.gpu, "bold"),
+            str(card.num_gpus),
+            card.parallel,
+            _gib(card.usable_bytes),
+            styled(_verdict(card, word), style),
+            "–" if card.interval is None else _gib(card.interval.likely_bytes),
+            "–" if card.interval is None else _gib(card.interval.high_bytes),
+            "–" if card.largest_batch is None else str(card.largest_batch),
+            "–" if card.samples_per_step is None else str(card.samples_per_step),
+        )
+        last = card.gpu
+    print_whole(table)
+    console.print()
+    for number in sorted({number for number in fewest_gpus.values() if number is not None}):
+        cards = ", ".join(gpu for gpu, fewest in fewest_gpus.items() if fewest == number)
+        gpus = "one GPU" if number == 1 else f"{number} GPUs"
+        console.print(f"{batch.capitalize()} fits on {gpus} of {cards}.", soft_wrap=True)
+    if none := [gpu for gpu, fewest in fewest_gpus.items() if fewest is None]:
+        console.print(
+            f"{batch.capitalize()} fits on none of these numbers of {', '.join(none)}.", soft_wrap=True
+        )
+    for card in {card.reason: card for card in answer.cards if card.reason}.values():
+        console.print(f"{card.parallel or 'One GPU'}: {card.reason}.", soft_wrap=True)
 
 
 def print_tuned_cards(results: CardResults) -> None:
@@ -99,8 +148,11 @@ def print_tuned_cards(results: CardResults) -> None:
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
-    """The setting's name, with the size of a sample that was asked for or found on this card."""
-    parts = (result.setting_names[chosen.knobs], result.size_in_words(chosen.knobs))
+    """The setting's name, with the ranks and the size of a sample that were found on this card."""
+    ranks = (
+        f"{chosen.parallel or 'ddp:1'}, {chosen.samples_per_step} samples a step" if result.parallels else ""
+    )
+    parts = (ranks, result.setting_names[chosen.knobs], result.size_in_words(chosen.knobs))
     return " · ".join(filter(None, parts))
 
 

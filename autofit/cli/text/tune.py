@@ -14,6 +14,7 @@ from autofit.cli.text import output
 from autofit.cli.text.advice import print_fitting, what_may_help
 from autofit.cli.text.output import bullets, code, exact, grid, headed, heading, indented, styled
 from autofit.cli.text.script_lines import call_lines, script_lines
+from autofit.cli.text.tune_parallels import print_parallels
 from autofit.cli.text.tune_sections import (
     print_lengths,
     print_measured,
@@ -48,7 +49,10 @@ def print_result(
     """
     console = output.stdout()
     _budget(console, result, settings, asked_memory)
-    _frontier(console, result)
+    if result.parallels:
+        print_parallels(console, result)
+    else:
+        _frontier(console, result)
     chosen, estimate = result.chosen, result.estimate_of_chosen
     if chosen is None:
         _nothing_fits(console, result, settings, asked or {})

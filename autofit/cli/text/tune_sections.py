@@ -160,10 +160,11 @@ def print_pruned(console: Console, result: TuneResult) -> None:
     """Prints what the marks of the frontier mean, and the settings that were not searched."""
     if not result.is_of_product:
         return
-    measured = any(entry.samples_per_second is not None for entry in result.frontier)
-    by = "measured samples a second" if measured else "the usual cost of its knobs, as nothing was timed"
-    console.print()
-    console.print(f"◆ on the Pareto front: no setting fits as much and is faster, judged by {by}.")
+    if not result.parallels:  # whose table has no marks
+        measured = any(entry.samples_per_second is not None for entry in result.frontier)
+        by = "measured samples a second" if measured else "the usual cost of its knobs, as nothing was timed"
+        console.print()
+        console.print(f"◆ on the Pareto front: no setting fits as much and is faster, judged by {by}.")
     if not result.pruned:
         return
     names = result.setting_names

@@ -10,6 +10,7 @@ from autofit.dispatch.requests import (
     can_run,
     in_words,
     num_at_once,
+    num_groups_at_once,
     offers_in_words,
 )
 from workers.protocol import Probe, TrialSpec, WorkloadRef
@@ -94,3 +95,28 @@ def test_requests_and_offers_are_told_in_the_same_words():
     assert offers_in_words([], request) == "nothing"
     memory = Wishes().request(Probe.CPU, spec(Probe.CPU, budget_bytes=2**30), nodes)
     assert in_words(memory) == "1 CPU, 1.00 GiB of memory"
+
+
+def test_ranks_on_several_nodes_ask_each_for_their_share():
+    four = Setup(parallel=Parallel.parse("ddp:4"))
+    asked = Wishes().request(Probe.CPU, spec(Probe.CPU, setup=four, num_nodes=2, budget_bytes=7), ())
+    assert asked == {"CPU": 2, "memory": 14}
+    assert can_run([CPU_NODE, {**CPU_NODE, "CPU": 2.0}], asked, num_nodes=2)
+    assert not can_run([CPU_NODE, {**CPU_NODE, "CPU": 1.0}], asked, num_nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "num_nodes", "num_groups"),
+    [
+        ((1, 1), 2, 1),
+        ((4, 1), 2, 1),
+        ((2, 2), 2, 2),
+        ((2, 1, 1), 2, 2),
+        ((5, 1, 1), 3, 1),
+        ((9,), 2, 0),
+        ((), 2, 0),
+    ],
+)
+def test_a_node_is_in_a_group_once(cpus: tuple[int, ...], num_nodes: int, num_groups: int):
+    nodes = [{"CPU": float(count)} for count in cpus]
+    assert num_groups_at_once(nodes, {"CPU": 1}, num_nodes) == num_groups

@@ -25,7 +25,13 @@ GIB = 1024**3
 
 LENGTHS = str(Path(__file__).parents[2] / "data" / "lengths.txt")
 # What an option means nothing without.
-NEEDED = {"batch-size": {"maximize": "seq-len"}, "batching": {"lengths": LENGTHS}}
+NEEDED = {
+    "batch-size": {"maximize": "seq-len"},
+    "batching": {"lengths": LENGTHS},
+    "nproc": {"search": "parallel=fsdp"},
+    "nnodes": {"parallel": "fsdp:8"},
+}
+DERIVED = ("given_knobs", "parallels")  # from what options hold
 # Option, its text, the field and what the field holds.
 EXAMPLES = [
     ("model", "pkg.mod:net", "model", "pkg.mod:net"),
@@ -76,6 +82,7 @@ EXAMPLES = [
     ("rank", "0", "setup.rank", 0),  # another needs --parallel
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
+    ("nproc", "8", "num_ranks", 8),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),
     ("batch-size", "4", "batch_size", 4),
     ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9])),
@@ -94,6 +101,7 @@ EXAMPLES = [
     ("dispatch", "inline", "dispatch", "inline"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
     ("resources", "rack_a=1, ssd=0.5", "resources", (("rack_a", 1.0), ("ssd", 0.5))),
+    ("nnodes", "2", "num_nodes", 2),
     ("node-wait", "0", "node_wait_seconds", 0.0),
     ("fresh", "true", "fresh", True),
     ("metrics-port", "9464", "metrics_port", 9464),
@@ -137,7 +145,7 @@ def test_the_examples_cover_every_field() -> None:
     parts = {"knobs": Knobs, "setup": Setup}
     fields = [
         field
-        for name in (each.name for each in dataclasses.fields(TuneSettings) if each.name != "given_knobs")
+        for name in (each.name for each in dataclasses.fields(TuneSettings) if each.name not in DERIVED)
         for field in (
             [f"{name}.{each.name}" for each in dataclasses.fields(parts[name])] if name in parts else [name]
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from workers.process.ranks import joined, variables_of
+from workers.process.ranks import Place, joined, variables_of
 from workers.process.supervision import Supervision
 from workers.protocol import (
     Device,
@@ -99,12 +99,34 @@ def test_of_ranks_that_wait_for_each_other_none_is_blamed():
     [(None, ("0", "1")), ("3, GPU-5e1", ("3", "GPU-5e1")), ("2", ("2", "")), ("", ("", ""))],
 )
 def test_each_rank_sees_a_card_of_its_own(visible: str | None, cards: tuple[str, str]):
-    told: list[Mapping[str, str]] = [variables_of(rank, 2, 4567, visible) for rank in range(2)]
+    place = Place(master_port=4567)
+    told: list[Mapping[str, str]] = [variables_of(rank, 2, place, visible) for rank in range(2)]
     assert tuple(each["CUDA_VISIBLE_DEVICES"] for each in told) == cards
     assert [each["RANK"] for each in told] == [each["LOCAL_RANK"] for each in told] == ["0", "1"]
     assert {(each["WORLD_SIZE"], each["MASTER_ADDR"], each["MASTER_PORT"]) for each in told} == {
         ("2", "127.0.0.1", "4567")
     }
+
+
+def test_ranks_of_a_second_node_are_numbered_on_and_meet_at_the_first():
+    place = Place(master_port=4567, master_address="10.0.0.1", address="10.0.0.2", node=1, num_nodes=2)
+    told = [variables_of(rank, 4, place, "6,7") for rank in range(2)]
+    assert [(each["RANK"], each["LOCAL_RANK"], each["CUDA_VISIBLE_DEVICES"]) for each in told] == [
+        ("2", "0", "6"),
+        ("3", "1", "7"),
+    ]
+    assert {(each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["GROUP_RANK"]) for each in told} == {
+        ("4", "2", "1")
+    }
+    assert {each["MASTER_ADDR"] for each in told} == {"10.0.0.1"}
+
+
+def test_ranks_that_cannot_be_spread_evenly_are_no_trial():
+    with pytest.raises(ValueError, match="3 ranks cannot be spread evenly over 2 nodes"):
+        dataclasses.replace(SPEC, num_nodes=2)
+    spread = dataclasses.replace(SPEC, num_nodes=3)
+    assert (spread.num_processes, spread.processes_per_node) == (3, 1)
+    assert TrialSpec.from_json(spread.to_json()) == spread
 
 
 @pytest.mark.parametrize("num_processes", [1, 3])

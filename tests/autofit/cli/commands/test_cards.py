@@ -305,3 +305,22 @@ def test_a_search_for_several_cards_measures_nothing(autofit, options, said):
     assert finished.code == 2
     assert said in finished.err
     assert finished.err.count("\n") == 1
+
+
+def test_of_several_numbers_of_gpus_each_is_a_row_and_the_fewest_are_told(autofit, asked):
+    answer = asked(
+        fit("t4", Answer.DOES_NOT_FIT, Verdict.OOM, largest_batch=None, samples_per_step=94),
+        fit("t4", num_gpus=4, parallel="fsdp:4", samples_per_step=376),
+        fit("rtx-3090", num_gpus=4, parallel="fsdp:4", samples_per_step=376),
+        fewest_gpus={"t4": 4, "rtx-3090": 1, "gtx-1650": None},
+    )
+    finished = autofit(*CARDS, "--gpus", "4,1", cards=answer)
+    rows = [" ".join(line.split()) for line in finished.out.splitlines()]
+    assert "4 fsdp:4 13.56 fits 14.00 15.00 90 376" in rows
+    assert "rtx-3090 4 fsdp:4 22.56 fits 14.00 15.00 90 376" in rows
+    assert "Batch 94 fits on one GPU of rtx-3090." in rows
+    assert "Batch 94 fits on 4 GPUs of t4." in rows
+    assert "Batch 94 fits on none of these numbers of gtx-1650." in rows
+    ((settings, _, question),) = asked.seen
+    assert [str(parallel) for parallel in question.parallels] == ["ddp:1", "fsdp:4"]
+    assert not settings.setup.parallel

@@ -1,0 +1,65 @@
+"""The ways of training together that a search compared, in one table."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from autofit.cli.text.output import bullets, headed, indented, styled
+from autofit.settings.words import setting_names
+from autofit.tuning.result import FrontierEntry, ParallelAnswer, TuneResult
+from workers.knobs import Knobs
+
+_GIB = 1024**3
+
+
+def print_parallels(console: Console, result: TuneResult) -> None:
+    """A row for each way and knob setting, the largest global batch first; and those that were refused."""
+    rows = [(one, entry) for one in result.parallels for entry in one.frontier]
+    names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)
+    on_cpu = result.device.kind == "cpu"
+    table = headed(
+        ("parallel, with\nits setting" if any(names.values()) else "\nparallel", "left"),
+        ("global\nbatch", "right"),
+        ("batch of\na rank", "right"),
+        ("resident\nGiB" if on_cpu else "reserved\nGiB", "right"),
+        *(() if on_cpu else (("device\nGiB", "right"),)),
+        ("usable\nGiB", "right"),
+        ("fails\nat", "right"),
+        ("\nevidence", "left"),
+        has_long_names=True,
+    )
+    chosen = None if result.chosen is None else (result.chosen.parallel, result.chosen.knobs)
+    for one, entry in sorted(rows, key=lambda row: -(row[1].samples_per_step or 0)):
+        table.add_row(
+            *_cells(one, entry, names, on_cpu=on_cpu),
+            style="bold" if (entry.parallel, entry.knobs) == chosen else "",
+        )
+    console.print()
+    console.print(indented(table))
+    if refused := [one for one in result.parallels if one.refused]:
+        console.print()
+        bullets(console, (f"{one.parallel}: {one.refused}" for one in refused))
+    if any(entry.samples_per_step is not None for _, entry in rows):
+        console.print(
+            indented(
+                styled(
+                    "The global batch: samples of a step over all ranks. What follows is of a rank.", "dim"
+                )
+            )
+        )
+
+
+def _cells(
+    one: ParallelAnswer, entry: FrontierEntry, names: dict[Knobs, str], *, on_cpu: bool
+) -> tuple[str, ...]:
+    assert one.budget is not None, "what has a frontier was searched"
+    sizes = (entry.device_peak_bytes,) if on_cpu else (entry.peak_reserved_bytes, entry.device_peak_bytes)
+    return (
+        " · ".join(filter(None, (one.parallel, names[entry.knobs]))),
+        "none" if entry.samples_per_step is None else str(entry.samples_per_step),
+        "none" if entry.largest_batch is None else str(entry.largest_batch),
+        *("–" if size is None else f"{size / _GIB:.2f}" for size in sizes),
+        f"{one.budget.usable_bytes / _GIB:.2f}",
+        "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
+        entry.evidence,
+    )

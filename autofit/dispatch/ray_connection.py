@@ -1,0 +1,216 @@
+"""The connection of a process to a Ray cluster: one that runs, or one that is started on this machine."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autofit.dispatch import processes
+from autofit.dispatch.addresses import require_answer
+from autofit.errors import DispatchError, UsageError
+from workers.shown import brief_error
+
+# Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
+# the memory, would be missing from what trials can be given.
+_OBJECT_STORE_BYTES = 128 * 1024**2
+_CONNECT_SECONDS = 3.0
+# A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
+# before it can.
+KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
+SERVERS = ("gcs_server", "raylet")  # without which a cluster of one node is none
+# A socket's path has at most 107 bytes (unix(7)). Ray's part of it, after our folder and `/r`, is
+# /session_2026-11-25_01-13-19_673863_4194304/sockets/plasma_store.
+_LONGEST_FOLDER_BYTES = 107 - 2 - 64
+
+
+class RayStartError(DispatchError):
+    """Ray cannot be had on this machine.
+
+    Args:
+        reason: why, in short.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def imported() -> Any:
+    """Ray's package, of which an installation may lack parts."""
+    try:
+        import ray
+    except Exception as error:
+        reason = brief_error(error)
+        raise RayStartError(
+            f"Ray cannot be imported ({reason}): install it with pip install 'ray[default]', or measure on "
+            "this machine with --dispatch inline",
+            reason=reason,
+        ) from error
+    return ray
+
+
+def processes_of_ray() -> list[psutil.Process]:
+    """Those that this process started as a cluster, and all below them."""
+    import ray
+
+    started = processes.children_running(Path(ray.__file__).parent)
+    return started + [below for child in started for below in processes.descendants(child)]
+
+
+def servers_of_ray() -> dict[str, psutil.Process]:
+    """The servers of a cluster that this process started, by name; those that run."""
+    found = {}
+    for process in processes_of_ray():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() in SERVERS:
+                found[process.name()] = process
+    return found
+
+
+def private_folder() -> Path:
+    """Makes a folder for the files of a cluster that others of this machine cannot enter.
+
+    Raises:
+        RayStartError: it cannot be made.
+    """
+    places = [os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"]  # noqa: S108
+    for place in places:
+        try:
+            folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # which nobody else can enter
+        except OSError as error:
+            raise no_start(brief_error(error)) from error
+        if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
+            break
+        os.rmdir(folder)  # noqa: PTH106 - as it was made
+    return Path(folder)
+
+
+def connect(address: str, folder: Path | None) -> bool:
+    """Connects this process to Ray, and returns whether that was needed."""
+    import ray
+
+    if ray.is_initialized():
+        connected_to = ray.get_runtime_context().gcs_address
+        if address not in ("local", "auto", connected_to):
+            raise UsageError(
+                f"this process is already connected to the Ray cluster at {connected_to}: leave out the "
+                f"address {address}, or call ray.shutdown() first"
+            )
+        return False
+    local: dict[str, Any] = {}
+    if address == "local":
+        local = {
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "_system_config": {KILLS_CHILDREN: False},
+            # Ray opens the folder that it is given to everyone: this one lies in a private one.
+            "_temp_dir": str(folder / "r") if folder is not None else None,
+        }
+        _protect_local_cluster()
+        _require_connections()
+    else:
+        use_token_at_hand()
+        require_answer(address, cluster_here=cluster_of_this_machine)
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
+    except BaseException as error:
+        ray.shutdown()
+        # Ray ends the process by SIGTERM when it loses a cluster while it connects.
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
+        if address == "local":
+            processes.see_them_end(processes_of_ray(), within_seconds=0.0)  # what of it did start
+            raise no_start(brief_error(error)) from error
+        raise DispatchError(
+            f"Ray cannot connect to {address} ({brief_error(error)}): use the cluster's version of Ray, "
+            "and its token in RAY_AUTH_TOKEN if it has one"
+        ) from error
+    return True
+
+
+def no_start(reason: str) -> RayStartError:
+    """Says that Ray cannot start here, and why."""
+    return RayStartError(
+        f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
+        "(--dispatch inline)",
+        reason=reason,
+    )
+
+
+def _require_connections() -> None:
+    """Tries whether processes can reach each other here: where they cannot, Ray tries for minutes.
+
+    Raises:
+        RayStartError: they cannot.
+    """
+    from ray.util import get_node_ip_address
+
+    try:
+        here: str = get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+        with socket.create_server((here, 0)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise no_start(f"its processes cannot connect to each other, {brief_error(error)}") from error
+
+
+def cluster_of_this_machine() -> str | None:
+    """The address of the Ray cluster that this machine belongs to."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        address: str | None = canonicalize_bootstrap_address("auto")
+    except ConnectionError:
+        return None
+    return address
+
+
+@contextmanager
+def process_state_kept() -> Iterator[None]:
+    """Undoes what connecting to Ray changes of this process: its environment, SIGTERM's handler."""
+    environment = dict(os.environ)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _protect_local_cluster() -> None:
+    """Gives the cluster to be started a token of its own.
+
+    Ray guards a cluster by a token, and writes one that it makes itself into the home directory,
+    where it would stay and be used for other clusters too.
+    """
+    chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
+        os.environ["RAY_AUTH_TOKEN"] = _token()
+
+
+def use_token_at_hand() -> None:
+    """Shows a cluster the token that there is; Ray itself does so on `RAY_AUTH_MODE=token` alone."""
+    from ray._private.authentication.authentication_token_setup import (
+        maybe_enable_token_auth_if_token_available,
+    )
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+@functools.cache
+def _token() -> str:
+    return secrets.token_hex(32)  # one per process, because Ray remembers the first it is given

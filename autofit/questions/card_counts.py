@@ -1,0 +1,63 @@
+"""On how many GPUs of each card one configuration fits: `autofit cards --gpus 1,2,4,8`.
+
+Each number of GPUs has traces of its own, and NCCL leaves less of a card; the batch is that of one rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from autofit.errors import UsageError, WorkloadFailedError
+from autofit.events import EventSink, Noted, ignore
+from autofit.predict.predictor import Predictor
+from autofit.questions.cards import CardFit, CardsAnswer, CardsQuestion, Unpredictable, which_cards
+from autofit.questions.check import Answer
+from autofit.settings.tune_settings import TuneSettings
+from workers.setup import Setup
+
+
+def on_how_many(
+    predictor_of: Callable[[Setup], Predictor],
+    settings: TuneSettings,
+    question: CardsQuestion,
+    *,
+    emit: EventSink = ignore,
+) -> CardsAnswer:
+    """Holds one configuration against so many of each card, a row for each number; the fewest first.
+
+    What the workload cannot be trained on is a row with the reason.
+
+    Args:
+        predictor_of: has the predictor of a setup.
+        question: of which ways of training together, `question.parallels`; no changes are looked for.
+
+    Raises:
+        UsageError, WorkloadFailedError: it cannot be trained on any of them: why not on the first.
+    """
+    answers: list[CardsAnswer] = []
+    refused: list[tuple[CardFit, ...]] = []
+    first_error: UsageError | WorkloadFailedError | None = None
+    for number, parallel in enumerate(question.parallels, start=1):
+        on_ranks = settings.with_parallel(parallel)
+        emit(Noted(text=f"{parallel}, {number} of {len(question.parallels)}"))
+        try:
+            answers.append(which_cards(predictor_of(on_ranks.setup), on_ranks, question, emit=emit))
+        except (UsageError, WorkloadFailedError) as error:
+            first_error = first_error or error
+            refused.append(tuple(Unpredictable(error.message).on(gpu, on_ranks) for gpu in question.gpus))
+    if not answers:
+        assert first_error is not None, "there is a number of GPUs"
+        raise first_error
+    rows = [row for answer in answers for row in answer.cards] + [row for rows in refused for row in rows]
+    rows.sort(key=lambda row: (row.total_bytes, row.gpu, row.num_gpus))
+    return dataclasses.replace(answers[0], cards=tuple(rows), fewest_gpus=_fewest(rows))
+
+
+def _fewest(rows: list[CardFit]) -> dict[str, int | None]:
+    """By card, the fewest GPUs of it on which the batch fits; None where it fits on no number of them."""
+    fewest: dict[str, int | None] = {row.gpu: None for row in rows}
+    for row in reversed(rows):
+        if row.verdict is Answer.FITS:
+            fewest[row.gpu] = row.num_gpus
+    return fewest

@@ -1,0 +1,112 @@
+"""The ways of training together that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
+
+ddp, fsdp, tp, …        all of --nproc ranks
+hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2; of several
+                        nodes hsdp has a replica on each, whose shards then stay within it
+fsdp:8, fsdp:4+tp:2     as --parallel has them, with + in place of the comma
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, Parallel
+
+NAME = "parallel"  # of `--search`
+_HSDP = "hsdp"
+_KINDS = (*(kind for kind in PARALLEL_KINDS if kind != REPLICATE), _HSDP)
+# A plus before a kind with its degree begins that kind; others are part of one, as in fsdp1:8+grad-op.
+_BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
+
+
+def parallel_form(value: Any) -> str:
+    """One of them, as it is written.
+
+    Raises:
+        ValueError: it is none.
+    """
+    form = str(value).strip()
+    if ":" in form:
+        Parallel.parse(_with_commas(form))
+    elif unknown := [kind for kind in _kinds(form) if kind not in _KINDS]:
+        raise ValueError(
+            f"{unknown[0]!r} is not one of {', '.join(_KINDS)}, nor a kind with ranks, as in fsdp:8"
+        )
+    return form
+
+
+def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1) -> tuple[Parallel, ...]:
+    """All that the forms stand for, each once.
+
+    Args:
+        num_ranks: what `--nproc` says; None where it is not given.
+        num_nodes: over which they are spread; of several `hsdp` has a replica on each.
+
+    Raises:
+        ValueError: a form needs a number of ranks, has another one, or cannot be of so many.
+    """
+    if num_ranks is not None and num_nodes > 1 and num_ranks % num_nodes == 0:
+        forms = [f"{_HSDP}:{num_nodes}x{num_ranks // num_nodes}" if form == _HSDP else form for form in forms]
+    return tuple(dict.fromkeys(parallel for form in forms for parallel in _parallels(form, num_ranks)))
+
+
+def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ...]:
+    """A kind with each number of ranks; of one rank, a process by itself.
+
+    Raises:
+        ValueError: the form says a number, or cannot be of so many.
+    """
+    if ":" in form:
+        raise ValueError(
+            f"{form} says how many GPUs, as --gpus does: give the kind alone, as in --parallel fsdp"
+        )
+    kind = parallel_form(form)
+    return tuple(
+        parallel
+        for number in numbers
+        for parallel in ((Parallel(),) if number == 1 else _parallels(kind, number))
+    )
+
+
+def _parallels(form: str, num_ranks: int | None) -> Iterator[Parallel]:
+    if ":" in form:
+        parallel = Parallel.parse(_with_commas(form))
+        if num_ranks not in (None, parallel.num_ranks):
+            raise ValueError(
+                f"{form} is of {parallel.num_ranks} ranks, --nproc of {num_ranks}: leave out one of them"
+            )
+        yield parallel
+        return
+    if num_ranks is None:
+        raise ValueError(f"{form} needs a number of ranks: write it as {form}:N, or give --nproc N")
+    kinds = [own for kind in _kinds(form) for own in ((REPLICATE, FSDP) if kind == _HSDP else (kind,))]
+    splits = list(_splits(num_ranks, len(kinds)))
+    if not splits:
+        raise ValueError(
+            f"{form} cannot be of {num_ranks} ranks, no product of {len(kinds)} numbers from 2 on: leave it "
+            "out, or give another number"
+            if len(kinds) > 1
+            else f"{form} of {num_ranks}: at least 2 ranks train together"
+        )
+    for degrees in splits:
+        yield Parallel(degrees=tuple(zip(kinds, degrees, strict=True)))
+
+
+def _with_commas(form: str) -> str:
+    return _BEFORE_A_KIND.sub(",", form)
+
+
+def _kinds(form: str) -> list[str]:
+    return [form] if form in _KINDS else form.split("+")
+
+
+def _splits(number: int, num_factors: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of so many factors of at least 2, in order."""
+    divisors = [each for each in range(2, number + 1) if number % each == 0]
+    return (
+        factors for factors in itertools.product(divisors, repeat=num_factors) if math.prod(factors) == number
+    )

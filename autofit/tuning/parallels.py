@@ -1,0 +1,122 @@
+"""Several ways of training together, compared by the samples of all their ranks.
+
+    --search parallel=… ─┬▶ ddp:8  ─▶ a search with its own predictor, budget and study ─▶ TuneResult ┐
+                         ├▶ fsdp:8 ─▶ …                                                               ├▶ best
+                         └▶ tp:8   ─▶ the model has no plan: refused, with why                        ┘
+
+What NCCL holds depends on the ranks, so each has another budget; and each has traces of its own. Knob
+settings are compared within each, and the best ones of all by their global batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from autofit.errors import AutofitError, StudyMismatchError, UsageError, WorkloadFailedError
+from autofit.events import EventSink, Noted, ignore
+from autofit.settings.goals import Objective
+from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.result import ParallelAnswer, TuneResult
+from workers.setup import Parallel
+
+# What one way of training together may meet where another does not.
+_REFUSALS = (WorkloadFailedError, UsageError)
+
+
+def compare_parallels(
+    settings: TuneSettings, ask: Callable[[TuneSettings], TuneResult], emit: EventSink = ignore
+) -> TuneResult:
+    """The answer with the largest global batch, or the highest throughput, and what the others allow.
+
+    Of equals the first that was given. The limits of the settings are for all of them together.
+
+    Args:
+        ask: answers for one of them alone.
+
+    Raises:
+        AutofitError: all of them are refused: why the first one is.
+    """
+    began = time.monotonic()
+    answers: dict[Parallel, TuneResult] = {}
+    refusals: dict[Parallel, AutofitError] = {}
+    compared: list[ParallelAnswer] = []
+    stopped_by: str | None = None
+    for parallel in settings.parallels:
+        left = _left(settings, tuple(answers.values()), began)
+        stopped_by = stopped_by or _used_up(left)
+        if stopped_by is not None:
+            compared.append(_refused(parallel, f"not tried: {stopped_by} ended the search"))
+            continue
+        emit(Noted(text=f"{parallel}, {1 + len(compared)} of {len(settings.parallels)}"))
+        try:
+            result = ask(_alone(left, parallel))
+        except StudyMismatchError:
+            raise
+        except _REFUSALS as error:
+            refusals[parallel] = error
+            compared.append(_refused(parallel, error.message))
+            continue
+        answers[parallel] = result
+        stopped_by = result.stopped_by
+        compared.append(
+            ParallelAnswer(
+                parallel=str(parallel),
+                num_ranks=parallel.num_ranks,
+                budget=result.budget,
+                best=result.best,
+                frontier=result.frontier,
+                study=result.study,
+            )
+        )
+    if not answers:
+        raise next(iter(refusals.values()))
+    result = max(answers.values(), key=lambda each: _rate_or_size(each, settings.objective))
+    return dataclasses.replace(
+        result,
+        parallels=tuple(compared),
+        stopped_by=stopped_by,
+        cached=all(each.cached for each in answers.values()),
+        wall_seconds=time.monotonic() - began,
+    )
+
+
+def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
+    """The settings of one of them, in a study of its own."""
+    one = settings.with_parallel(parallel)
+    if settings.study is None:
+        return one  # whose name follows from what decides it
+    name = str(parallel).replace(":", "-").replace(",", "-")
+    return dataclasses.replace(one, study=f"{settings.study}-{name}")
+
+
+def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float) -> TuneSettings:
+    """The same with what is left of its limits."""
+    num_measured = sum(trial.was_run for answer in answers for trial in answer.trials)
+    trials, seconds = settings.max_trials, settings.max_seconds
+    return dataclasses.replace(
+        settings,
+        max_trials=None if trials is None else trials - num_measured,
+        max_seconds=None if seconds is None else seconds - (time.monotonic() - began),
+    )
+
+
+def _used_up(left: TuneSettings) -> str | None:
+    """The option whose limit is used up."""
+    if left.max_seconds is not None and left.max_seconds <= 0:
+        return "--max-seconds"
+    return "--max-trials" if left.max_trials is not None and left.max_trials <= 0 else None
+
+
+def _refused(parallel: Parallel, why: str) -> ParallelAnswer:
+    return ParallelAnswer(parallel=str(parallel), num_ranks=parallel.num_ranks, refused=why)
+
+
+def _rate_or_size(result: TuneResult, objective: Objective) -> tuple[float, int]:
+    """What the best of an answer has most of, of all ranks together."""
+    best = result.best
+    if best is None:
+        return -1.0, 0
+    rate = (best.samples_per_second or 0.0) if objective is Objective.THROUGHPUT else 0.0
+    return rate, (result.samples_per_step or 0) * (best.knobs.seq_len or 1)
