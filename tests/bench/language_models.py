@@ -33,6 +33,8 @@ from tests.bench.language import (  # noqa: E402
     fsdp_qlora_stages,
     liger,
     litgpt,
+    llm_foundry,
+    megatron,
     ms_swift,
     optimum_benchmark,
     peft,
@@ -49,6 +51,8 @@ _OF = (
     fms_fsdp,
     fsdp_qlora,
     litgpt,
+    llm_foundry,
+    megatron,
     ms_swift,
     liger,
     qwen_speed,
@@ -259,6 +263,12 @@ def main() -> int:
                     errors = errors_of(runs, by_rule, quantity)
                     found = f"{at_share(errors, 0.5):.1%} | {at_share(errors, _NINTH):.1%}"
                     print(f"| | {rule} | {len(errors)} | {found} | |")
+        if said_to_fit := [
+            answer.fits and not answer.failure
+            for run, answer in zip(runs, answers, strict=True)
+            if run.fits and not run.measured
+        ]:
+            print(f"| {name} | ran | {len(said_to_fit)} | likely to fit: {sum(said_to_fit)} | | all |")
         for run, answer in zip(runs, answers, strict=True):
             if answer.fits != run.fits:
                 claimed, did = ("fits", "did not") if answer.fits else ("does not fit", "ran")

@@ -28,7 +28,7 @@ from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.plans.offline_plans import offline_source
 from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.scripts.reference import Script
-from workers.setup import Parallel, Setup
+from workers.setup import LIKELY_SHARE, Parallel, Setup
 from workers.trace import Trace
 from workers.workload.workload import Workload
 
@@ -103,11 +103,13 @@ class Run(Traced):
         make: the workload, called in the process that traces it.
         lengths: of what it trained on, where these are unlike.
         parallel: how ranks shared the work, of which one is traced.
+        nonzero_share: how much of what it may select a mask does whose values are not known.
     """
 
     make: Callable[[], Workload]
     knobs: Knobs = field(default_factory=Knobs)
     parallel: Parallel = field(default_factory=Parallel)
+    nonzero_share: float = LIKELY_SHARE
     lengths: UnlikeLengths | None = None
 
     def trace(self) -> Trace:
@@ -128,7 +130,7 @@ class Run(Traced):
             batch_size=self.batch_size,
             probe=Probe.PREDICT,
             knobs=self.knobs,
-            setup=Setup(parallel=self.parallel),
+            setup=Setup(parallel=self.parallel, nonzero_share=self.nonzero_share),
         )
         return trace_workload(workload, spec)
 

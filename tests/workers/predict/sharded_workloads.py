@@ -1,6 +1,7 @@
 """Small workloads that are sharded, and one rank of each as PyTorch runs it on the CPU.
 
-Run as a program, with `NAME:PARALLEL` words, it writes what a rank allocates.
+Run as a program, with words of the form `NAME=PARALLEL`, it writes what a rank allocates; of those of the
+form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's own tracker says.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from workers.apply import setting
 from workers.apply.sharding import sharded
-from workers.setup import Parallel
+from workers.knobs import Knobs
+from workers.setup import FSDP, Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
-from workers.workload.step import train_step
+from workers.workload.step import Part, train_step
 from workers.workload.workload import Workload
 
 VOCABULARY = 512
@@ -221,23 +224,36 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     return [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
 
 
-def peak_of_tracker(workload: Workload, parallel: Parallel) -> list[int]:
+def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> list[int]:
     """Bytes of what lives at most in each of two steps, as PyTorch's own tracker counts it."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker
 
-    model = sharded(workload.build_model(), parallel, device_kind="cpu")
+    model = setting.converted_model(workload.build_model(), knobs)
+    model = sharded(model, parallel, device_kind="cpu", precision=knobs.precision)
     optimizer = make_optimizers(workload, model)
-    tracker = FSDPMemTracker(model, optimizer)
+    tracker: Any
+    if parallel.degree(FSDP) > 1:
+        tracker = FSDPMemTracker(model, optimizer)
+        track_batch = tracker.track_inputs
+    else:
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        track_batch = tracker.track_external
+    num_passes = knobs.num_passes(BATCH_SIZE_OF_TRACKER)
     peaks = []
     with torch.autograd.set_multithreading_enabled(False):
         for _ in range(NUM_STEPS):
-            batch = workload.make_batch(BATCH_SIZE_OF_TRACKER, torch.device("cpu"))
-            tracker.track_inputs((batch,))
-            with tracker:
-                train_step(workload, model, optimizer, batch)
-            (snapshot,) = tracker.get_tracker_snapshot("peak").values()
-            peaks.append(snapshot["Total"])
-            tracker.reset_mod_stats()
+            peaks.append(0)
+            for number in range(1, num_passes + 1):
+                part = Part(number=number, num_passes=num_passes, num_batches=num_passes)
+                batch = workload.make_batch(BATCH_SIZE_OF_TRACKER, torch.device("cpu"))
+                track_batch((batch,))
+                with tracker:
+                    train_step(workload, model, optimizer, batch, part=part)
+                snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+                peaks[-1] = max(peaks[-1], snapshot["Total"])
+                tracker.reset_mod_stats()
     return peaks
 
 
@@ -245,8 +261,12 @@ def _run_in(group: dict[str, Any], words: list[str]) -> dict[str, list[int]]:
     found = {}
     for word in words:
         plain = word.removeprefix("tracked:")
-        run = allocated_by_a_rank if plain == word else peak_of_tracker
-        name, _, parallel = plain.partition("=")
+        name, parallel, *knobs = plain.split("=", 2)
+        run = (
+            allocated_by_a_rank
+            if plain == word
+            else functools.partial(peak_of_tracker, knobs=Knobs(**json.loads(*knobs)))
+        )
         degrees = Parallel.parse(parallel)
         store = (
             distributed.PrefixStore(word, group["store"]) if group["backend"] == "gloo" else group["store"]

@@ -394,6 +394,24 @@ def _alternating(
 adversarial = _workload(Adversaries, step=_alternating, optimizer=_both)
 
 
+def _stepping(
+    backward: Callable[[Tensor], object], model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor
+) -> None:
+    optimizer.zero_grad()
+    backward(_mean_square(model, batch))
+    optimizer.step()
+
+
+def _by_the_engine(loss: Tensor) -> None:
+    engine: Any = torch.autograd.Variable._execution_engine
+    gradients = (torch.ones_like(loss),)
+    engine.run_backward((loss,), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+of_tensor = _workload(_perceptron, step=functools.partial(_stepping, Tensor.backward))
+of_engine = _workload(_perceptron, step=functools.partial(_stepping, _by_the_engine))
+
+
 def _scaling(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
     scaler = torch.amp.GradScaler("cuda")
     optimizer.zero_grad()
@@ -500,6 +518,7 @@ class NamesTheGpu(nn.Module):
         x = self.layer(x)
         assert x.is_cuda
         assert x.device == torch.device("cuda", 0)
+        assert x.type() == "torch.cuda.FloatTensor"
         named = [
             torch.ones(70, device="cuda"),
             torch.ones(70, device=torch.device("cuda")),

@@ -83,3 +83,12 @@ def test_inference_keeps_nothing_for_a_backward_pass(steps_of):
         most = max(most, sum(size == 4 * 48 * 4 for size in sizes))
     assert most == 2
     assert training.live_bytes("activation", mark="step 2 backward") == 4 * 48 * 4 + 4 * 2 * 4 + 4
+
+
+def test_backward_is_seen_where_the_engine_is_called_directly(trace_of):
+    taken = [
+        [(each.operator, each.num_bytes, each.correction) for each in trace_of(name).allocations]
+        for name in ("small:of_tensor", "small:of_engine")
+    ]
+    assert taken[0] == taken[1]
+    assert sum(correction == "cublas" for *_, correction in taken[1]) >= 2  # of forward and of backward

@@ -64,8 +64,10 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
     return math.prod(scratch.dimensions) * scratch.element_bytes
 
 
-def _cublas(_scratch: Scratch, platform: Platform) -> int:
-    """aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`."""
+def _cublas(scratch: Scratch, platform: Platform) -> int:
+    """aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`; bytes where a variable says so."""
+    if scratch.dimensions:
+        return math.prod(scratch.dimensions)
     if platform.torch_release >= _CUBLAS_LARGE_ON_MAJORS_SINCE:
         large = platform.capability // 10 in (9, 10, 12)
     else:

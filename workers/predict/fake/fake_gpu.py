@@ -207,11 +207,18 @@ def _pretend_that_cuda_is_available() -> None:
     fake.init_gpu_context = _doing_nothing()
     fake_tensor_type: Any = FakeTensor
     fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
+    fake_tensor_type.type = _type_of
     tensor_type: Any = torch.Tensor
     tensor_type.pin_memory = lambda self, *_args: self
     share = tensor_type.share_memory_
     # On a GPU memory is shared as it is.
     tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)
+
+
+def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    """As `Tensor.type`, whose name for a tensor's type has the device in it: `torch.cuda.HalfTensor`."""
+    found = torch.Tensor.type(tensor, *args, **kwargs)
+    return found.replace(f"torch.{_ANSWER.type}.", "torch.cuda.") if isinstance(found, str) else found
 
 
 def _let_generators_be_of_the_gpu() -> None:

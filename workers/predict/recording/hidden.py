@@ -13,6 +13,8 @@ cuDNN's batch norm. Left out because it is rare in training: top-k, cumulative s
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -125,7 +127,19 @@ def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
 
 # Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
 
-_CUBLAS = _request("cublas", "cublas", (), 1, lifetime=Lifetime.THREAD)
+_WORKSPACES = re.compile(r":([0-9]+):([0-9]+)")
+_KIB = 1024
+
+
+def _cublas() -> Request:
+    """The workspace of a handle; cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
+
+    A size for each of so many buffers in KiB, as in `:4096:8`, which PyTorch asks for where algorithms are to
+    be deterministic; without the variable it depends on the card.
+    """
+    told = _WORKSPACES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    sizes = (sum(int(size) * int(count) for size, count in told) * _KIB,) if told else ()
+    return _request("cublas", "cublas", sizes, 1, lifetime=Lifetime.THREAD)
 
 
 def _product(*matrices: Tensor) -> Recipe:
@@ -134,7 +148,7 @@ def _product(*matrices: Tensor) -> Recipe:
         for matrix in matrices
         if not _is_matrix_for_cublas(matrix)
     )
-    return Recipe(after=(((*copies, _CUBLAS)),))
+    return Recipe(after=((*copies, _cublas()),))
 
 
 def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:

@@ -12,7 +12,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -466,24 +466,39 @@ class Recorder:
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),
         ]
-        engine: Any = torch.autograd
-        run_backward: Callable[..., Any] = engine._engine_run_backward
-
-        def run_backward_observed(*args: Any, **kwargs: Any) -> Any:
-            outer, self._in_backward = self._in_backward, True
-            try:
-                return run_backward(*args, **kwargs)
-            finally:
-                self._settle_pending()
-                self._in_backward = outer
-
-        engine._engine_run_backward = run_backward_observed
+        holder: Any = torch.autograd.Variable
+        engine = holder._execution_engine
+        holder._execution_engine = _ObservedEngine(engine, self._running_backward)
         try:
             yield
         finally:
-            engine._engine_run_backward = run_backward
+            holder._execution_engine = engine
             for handle in handles:
                 handle.remove()
+
+    @contextmanager
+    def _running_backward(self) -> Iterator[None]:
+        outer, self._in_backward = self._in_backward, True
+        try:
+            yield
+        finally:
+            self._settle_pending()
+            self._in_backward = outer
+
+
+class _ObservedEngine:
+    """The autograd engine, for `Tensor.backward` and for whoever calls it directly, as Megatron-LM does."""
+
+    def __init__(self, engine: Any, running: Callable[[], AbstractContextManager[None]]) -> None:
+        self._engine = engine
+        self._running = running
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._running():
+            return self._engine.run_backward(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
 _sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]

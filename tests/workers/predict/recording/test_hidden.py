@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from workers.architecture import Architecture
+from workers.predict.curve.scratch import Platform, scratch_bytes
 from workers.predict.recording.hidden import Lifetime, Recipe, Stage, recipe
 
 aten: Any = torch.ops.aten
@@ -47,6 +49,15 @@ def test_a_product_takes_the_workspace_of_its_threads_handle_after_its_output():
     assert described(found.before) == []
     assert described(found.after) == [[CUBLAS]]
     assert found.after[0][0].lifetime is Lifetime.THREAD
+
+
+def test_the_workspace_is_as_large_as_the_variable_for_deterministic_products_says(monkeypatch):
+    for value, sizes in ((":4096:8", (2**25,)), (":4096:2:16:8", (8320 * 2**10,)), ("none", ())):
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+        (request,) = made(aten.mm.default, tensor(3, 4), tensor(4, 5)).after[0]
+        assert request.scratch.dimensions == sizes
+        expected = sizes[0] if sizes else 8320 * 2**10
+        assert scratch_bytes(request.scratch, Platform(Architecture.of("sm_80"), (2, 13))) == expected
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,19 @@ RUNS = {
 }
 # A thread of gloo's may free what was exchanged when nobody records any more: such a run is repeated.
 MOST_ATTEMPTS = 3
-TRACKED = ("gpt=fsdp:4", "llama=fsdp:8")
+# All to the byte but two. Of bfloat16, the CPU's layer norms keep their statistics in bfloat16 and a GPU's in
+# float32: 0.16 % more. Of the network with convolutions the tracker counts one map more: 0.63 %.
+TRACKED = (
+    "gpt=fsdp:4={}",
+    "llama=fsdp:8={}",
+    "llama=hsdp:2x2={}",
+    "llama=tp:2={}",
+    "llama=fsdp:2,tp:2={}",
+    "resnet=fsdp:2={}",
+    'gpt=fsdp:4={"precision": "amp-bf16"}',
+    'gpt=fsdp:4={"checkpointing": "blocks"}',
+    'gpt=fsdp:4={"grad_accumulation": 2}',
+)
 TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2", "gpt=fsdp1:2", "llama=fsdp1:2+grad-op")
 
 
@@ -119,9 +131,11 @@ def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
 
 @pytest.mark.parametrize("run", TRACKED)
 def test_what_lives_at_most_is_what_the_tracker_of_pytorch_counts(run, real_ranks):
-    trace = trace_of(*run.split("="), batch_size=BATCH_SIZE_OF_TRACKER)
-    (start,) = (mark.position for mark in trace.marks if mark.name == "step 2 input")
-    (stop,) = (mark.position for mark in trace.marks if mark.name == "step 3 input")
+    name, parallel, knobs = run.split("=", 2)
+    trace = trace_of(name, parallel, batch_size=BATCH_SIZE_OF_TRACKER, **json.loads(knobs))
+    start, stop = (
+        next(mark.position for mark in trace.marks if mark.name == f"step {step} input") for step in (2, 3)
+    )
     sizes = [a.num_bytes for a in trace.allocations]
     live = list(itertools.accumulate(sizes[e] if e >= 0 else -sizes[~e] for e in trace.events[:stop]))
     assert max(live[start:]) == pytest.approx(real_ranks[f"tracked:{run}"][-1], rel=0.01)
