@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from workers.apply import setting
+from workers.apply import setting, zero
 from workers.apply.compiling import compiled
 from workers.apply.sharding import sharded
 from workers.errors import InapplicableError
@@ -17,15 +17,16 @@ from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
 from workers.setup import DDP, GENERATE, TP, TRAIN
 from workers.workload.step import seed
+from workers.workload.workload import Workload
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
-def require_applicable(spec: TrialSpec, mode: str) -> None:
+def require_applicable(spec: TrialSpec, workload: Workload) -> None:
     """Refuses what ranks do not do together.
 
     Args:
-        mode: the workload's, once it is overridden.
+        workload: once it is overridden.
 
     Raises:
         InapplicableError: the mode or a knob is not for this parallelism.
@@ -33,6 +34,9 @@ def require_applicable(spec: TrialSpec, mode: str) -> None:
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel:
         return
+    mode = workload.mode
+    if parallel.zero is not None:
+        zero.require_applicable(parallel, knobs, mode, has_step=workload.step is not None)
     if parallel.degree(DDP) > 1 and mode != TRAIN:
         raise InapplicableError(
             "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"

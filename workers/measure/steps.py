@@ -143,7 +143,7 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
-        ranks.require_applicable(spec, workload.mode)
+        ranks.require_applicable(spec, workload)
         ranks.join(spec, device)
         self._autocast = setting.autocast_factory(spec.knobs, device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
