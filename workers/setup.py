@@ -31,9 +31,7 @@ class Zero(NamedTuple):
 
 
 _OFFLOAD = "+offload"
-ZERO = {
-    f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)
-}
+ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
     DDP: "DistributedDataParallel",

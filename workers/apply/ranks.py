@@ -17,7 +17,7 @@ from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
 from workers.setup import DDP, GENERATE, TP, TRAIN
 from workers.workload.step import seed
-from workers.workload.workload import Workload
+from workers.workload.workload import Optimizers, Workload
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
@@ -76,6 +76,8 @@ def join(spec: TrialSpec, device: torch.device) -> None:
     distributed.init_process_group(
         BACKENDS[device.type], store=store, rank=rank, world_size=num_ranks, timeout=timeout
     )
+    if spec.setup.parallel.zero is not None:
+        zero.join(device.type)
 
 
 def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> torch.nn.Module:
@@ -87,6 +89,13 @@ def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> tor
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
+    if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
+        if parallel.zero.offloads:
+            raise InapplicableError(
+                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its optimizer "
+                "for the CPU first: leave out what measures (--probe measure, --device), or +offload"
+            )
+        return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:
         raise InapplicableError(
             f"--parallel {parallel} with base {knobs.base} is predicted and not measured: leave out what "
@@ -108,6 +117,21 @@ def wrapped(model: torch.nn.Module, spec: TrialSpec) -> torch.nn.Module:
         model = torch.nn.parallel.DistributedDataParallel(model)
     seed(spec.seed + torch.distributed.get_rank() // parallel.degree(TP))
     return model
+
+
+def trained(
+    workload: Workload, model: torch.nn.Module, optimizers: Optimizers | None, spec: TrialSpec
+) -> tuple[Workload, Optimizers | None]:
+    """The workload and the optimizers as ranks train them together, where one of DeepSpeed's engines does.
+
+    Raises:
+        InapplicableError: as of `zero.engine`.
+    """
+    parallel = spec.setup.parallel
+    if parallel.zero is None or optimizers is None:
+        return workload, optimizers
+    engine = zero.engine(model, optimizers, parallel, spec.knobs, spec.batch_size)
+    return zero.stepped(workload, engine), engine.basic_optimizer
 
 
 def bucket_bytes(model: torch.nn.Module) -> int:

@@ -1,12 +1,12 @@
-"""Has DeepSpeed's ZeRO train a model: its engine takes the place of the model, the loss's backward and the step.
+"""Has DeepSpeed's ZeRO train a model: its engine calls the model, runs backward and steps the optimizer.
 
     zero1, zero2    the engine brings the model to the device and shards the rest
-    zero3           `deepspeed.zero.Init` brings parameters there one by one and keeps this rank's part of each
+    zero3           `deepspeed.zero.Init` brings parameters there one by one, and keeps this rank's part
     +offload        optimizer states on the host, in pinned memory, where DeepSpeedCPUAdam steps; of zero3
                     parameters too
 
-All that is not said by a knob is DeepSpeed's default: the sizes of its buckets, whether communication overlaps.
-Sources are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
+What no knob says is DeepSpeed's default: the sizes of its buckets, whether communication overlaps. Sources
+are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,7 @@ from workers.setup import TRAIN, Parallel, Zero
 from workers.workload.step import PhaseHook, no_phase
 from workers.workload.workload import Optimizers, Workload, check_loss
 
-# Both keep weights of float32 beside those that are computed with, of this rank's part alone; `bf16` keeps none.
+# The first two keep weights of float32 beside those that are computed with, of this rank's part alone.
 _DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "bf16": torch.bfloat16}
 _SECTIONS: dict[str, dict[str, Any]] = {
     "amp-bf16": {"bf16": {"enabled": True}},
@@ -82,40 +83,50 @@ def library() -> Any:
     return deepspeed
 
 
-@contextmanager
-def joined(device_kind: str) -> Iterator[None]:
-    """Lets DeepSpeed find the device, and the process group that is there, in the block.
+def join(device_kind: str) -> None:
+    """Lets DeepSpeed find the device, and the process group that is there, until this process ends.
 
     Raises:
         MissingLibraryError: it is not installed here.
     """
-    named = {"LOCAL_RANK": "0", "DS_ACCELERATOR": device_kind}  # a rank has its card as device 0
-    before = {name: os.environ.get(name) for name in named}
-    os.environ.update(named)
-    try:
-        with _of_a_group(library()):
-            yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-@contextmanager
-def _of_a_group(deepspeed: Any) -> Iterator[None]:
+    # A rank has its card as device 0.
+    os.environ.update(LOCAL_RANK="0", DS_ACCELERATOR=device_kind)
+    deepspeed = library()
     from deepspeed.accelerator import real_accelerator
-    from deepspeed.utils import groups
 
     real_accelerator.ds_accelerator = None
     # On the CPU it would be compiled, to exchange what few ranks on one machine do anyway.
     deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
+    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+
+
+@contextmanager
+def joined(device_kind: str) -> Iterator[None]:
+    """Does so in the block, after which others may follow in the same process.
+
+    Raises:
+        MissingLibraryError: as of `join`.
+    """
+    before = {name: os.environ.get(name) for name in ("LOCAL_RANK", "DS_ACCELERATOR")}
     plain_linear = torch.nn.functional.linear
     try:
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+        join(device_kind)
         yield
     finally:
-        groups._release_process_group_references()  # noqa: SLF001 - PyTorch's group is left by whoever joined it
-        deepspeed.comm.comm.cdb = None
         torch.nn.functional.linear = plain_linear  # else ZeRO 3's stays for good
+        if "deepspeed" in sys.modules:
+            _leave()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _leave() -> None:
+    """PyTorch's group is left by whoever joined it."""
+    from deepspeed.comm import comm
+    from deepspeed.utils import groups
+
+    groups._release_process_group_references()  # noqa: SLF001 - the public one destroys the group too
+    comm.cdb = None
 
 
 def config(zero: Zero, knobs: Knobs, batch_size: int) -> dict[str, Any]:
@@ -164,13 +175,20 @@ def engine(
     optimizer = _on_host(optimizers, parallel, knobs) if zero.offloads else optimizers
     told = config(zero, knobs, batch_size)
     if zero.stage == 3:
-        _cast(model, _DTYPES.get(knobs.precision))  # as the context `zero.Init` makes them
+        _prepare(model, _DTYPES.get(knobs.precision))
         deepspeed.zero.Init(module=model, config_dict_or_path=told)
     made, *_others = deepspeed.initialize(model=model, optimizer=optimizer, config=told)
     return made
 
 
-def _cast(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    """What the context `zero.Init` does while a model is built, and does not do for one that is."""
+    from deepspeed.accelerator import get_accelerator
+
+    device = torch.device(get_accelerator().current_device_name())
+    for module in model.modules():
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - no public way to change one
+            module._buffers[name] = None if buffer is None else buffer.to(device)  # noqa: SLF001
     for parameter in model.parameters():
         if dtype is not None and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
@@ -182,8 +200,8 @@ def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs)
     if is_decoupled is None:
         if knobs.precision == "bf16":
             raise InapplicableError(
-                f"--parallel {parallel} with precision bf16 is for adam and adamw, of which DeepSpeed has one "
-                "for the CPU in bfloat16: choose one of them, or precision amp-bf16"
+                f"--parallel {parallel} with precision bf16 is for adam and adamw, which DeepSpeed has for "
+                "the CPU in bfloat16: choose one of them, or precision amp-bf16"
             )
         return optimizer
     from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -221,7 +239,9 @@ def notes(zero: Zero, precision: str) -> tuple[str, ...]:
     said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
     if precision in AUTOCAST_DTYPES:
         section = next(iter(_SECTIONS[precision]))
-        said.append(f"{precision} is DeepSpeed's {section}, without autocast, with its weights in float32 beside")
+        said.append(
+            f"{precision} is DeepSpeed's {section}, without autocast, with its weights in float32 beside"
+        )
     elif precision in _SECTIONS:
         said.append(f"{precision} is DeepSpeed's bf16 with master weights and optimizer states in bfloat16")
     return tuple(said)

@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def _answer(module: ModuleType) -> None:
-    accelerator: Any = module.CUDA_Accelerator  # type: ignore[attr-defined]
+    accelerator: Any = module.CUDA_Accelerator
     accelerator._init_pynvml = _nothing  # which tells of real cards
     for each in _ZEROS:
         setattr(accelerator, each, lambda *_args: 0)
@@ -63,7 +63,7 @@ def _answer(module: ModuleType) -> None:
 
 
 def _stand_in(module: ModuleType) -> None:
-    builder: Any = module.OpBuilder  # type: ignore[attr-defined]
+    builder: Any = module.OpBuilder
 
     def load(self: Any, *_args: object, **_kwargs: object) -> _Operators:
         if self.name not in _IN_PLACE:
@@ -76,9 +76,9 @@ def _stand_in(module: ModuleType) -> None:
     builder.load = load
 
 
-def _know_nothing(module: ModuleType) -> None:
+def _know_nothing(module: Any) -> None:
     """Programs are started to find out about the processor, by which DeepSpeed only warns."""
-    module.get_cpu_info = dict  # type: ignore[attr-defined]
+    module.get_cpu_info = dict
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:
