@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
 MODES = (TRAIN, INFER, GENERATE)
@@ -16,15 +16,38 @@ LIKELY_SHARE = 0.5
 DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
 FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
+
+
+class Zero(NamedTuple):
+    """How DeepSpeed's ZeRO shards.
+
+    Attributes:
+        stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.
+        offloads: whether the host keeps what it can: optimizer states, and of stage 3 parameters.
+    """
+
+    stage: int
+    offloads: bool = False
+
+
+_OFFLOAD = "+offload"
+ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
     DDP: "DistributedDataParallel",
     REPLICATE: "replicas of what fully_shard shards",
     FSDP: "fully_shard",
     **{kind: f"FullyShardedDataParallel, {strategy}" for kind, strategy in FSDP1.items()},
+    **{
+        kind: f"DeepSpeed's ZeRO {zero.stage}{', offloaded' if zero.offloads else ''}"
+        for kind, zero in ZERO.items()
+    },
     TP: "tensor parallelism",
 }
-_FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, or fsdp1:N+no-shard"
+_FORMS = (
+    "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, zero1:N, "
+    "zero2:N, zero3:N, or zero3:N+offload"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +70,7 @@ class Parallel:
             if kind not in PARALLEL_KINDS:
                 raise ValueError(f"{kind!r} is not one of {', '.join(PARALLEL_KINDS)}")
             if degree < 2:
-                raise ValueError(f"{kind}:{degree}: at least 2 ranks train together")
+                raise ValueError(f"{_as_typed(kind, degree)}: at least 2 ranks train together")
         if len(set(kinds)) < len(kinds):
             given = ",".join(f"{kind}:{degree}" for kind, degree in self.degrees)
             raise ValueError(
@@ -57,6 +80,8 @@ class Parallel:
             raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
         if len(kinds) > 1 and not FSDP1.keys().isdisjoint(kinds):
             raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
+        if len(kinds) > 1 and not ZERO.keys().isdisjoint(kinds):
+            raise ValueError(f"{self}: zero goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         if REPLICATE in kinds and FSDP not in kinds:
             raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
@@ -69,7 +94,8 @@ class Parallel:
             ValueError: it is of another kind, or says no number.
         """
         found = [degree for part in text.split(",") for degree in _degrees(part.strip(), text)]
-        return cls(degrees=tuple((kind, degree) for kind, degree in found if degree > 1))
+        # One rank has nobody to shard with, but it may offload.
+        return cls(degrees=tuple(each for each in found if each[1] > 1 or _OFFLOAD in each[0]))
 
     @classmethod
     def named(cls, text: str) -> Self:
@@ -97,13 +123,18 @@ class Parallel:
 
     @property
     def casts(self) -> bool:
-        """Whether an FSDP shards, which casts parameters itself where the precision is mixed: no autocast."""
-        return self.degree(FSDP) > 1 or self.fsdp1 is not None
+        """Whether what shards casts parameters itself where the precision is mixed: no autocast."""
+        return self.degree(FSDP) > 1 or self.fsdp1 is not None or self.zero is not None
 
     @property
     def fsdp1(self) -> str | None:
         """The sharding strategy of `FullyShardedDataParallel`; None where another kind shards."""
         return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
+
+    @property
+    def zero(self) -> Zero | None:
+        """How DeepSpeed's ZeRO shards; None where another kind does."""
+        return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
     def degree(self, kind: str) -> int:
         """How many ranks share the work so; 1 where none do."""

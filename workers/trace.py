@@ -300,11 +300,13 @@ class HostWait:
         position: so many events come before it.
         stream: None for all of them.
         up_to: what was issued before this many events is done; at most `position`.
+        releases: whether it then gives back what is cached, as `torch.cuda.empty_cache` does.
     """
 
     position: int
     stream: int | None
     up_to: int
+    releases: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,7 +455,7 @@ class Trace:
             "named": named,
             "counted": counted,
             "streams": streams,
-            "host_waits": [[w.position, w.stream, w.up_to] for w in self.host_waits],
+            "host_waits": list(map(_host_wait_row, self.host_waits)),
             "calls": calls,
             "assumptions": list(map(dataclasses.asdict, self.assumptions)),
             "sample": None if self.sample is None else dataclasses.asdict(self.sample),
@@ -594,12 +596,19 @@ def _stream(number: Any) -> int:
     return stream
 
 
+def _host_wait_row(wait: HostWait) -> list[Any]:
+    return [wait.position, wait.stream, wait.up_to, *([True] if wait.releases else ())]
+
+
 def _host_wait(row: list[Any]) -> HostWait:
-    position, stream, up_to = row
+    position, stream, up_to, *releases = row
     position, up_to = _integers((position, up_to))
     if not 0 <= up_to <= position:
         raise ValueError("a host waits for what comes after its wait")
-    return HostWait(position=position, stream=None if stream is None else _stream(stream), up_to=up_to)
+    if releases not in ([], [True]):
+        raise ValueError("a host's wait gives back what is cached, or says nothing of it")
+    stream = None if stream is None else _stream(stream)
+    return HostWait(position=position, stream=stream, up_to=up_to, releases=bool(releases))
 
 
 def _encoded_correction(allocation: Allocation, strings: _Table[str]) -> list[Any]:

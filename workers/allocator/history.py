@@ -78,7 +78,8 @@ def record_history(
     recorder = _Recorder(settings, streams, clock)
     plans = found or {}
     blocks: dict[int, Block] = {}
-    for start, stop in between_waits(streams, len(events), recorder.allocator.pending):
+    allocator = recorder.allocator
+    for start, stop in between_waits(streams, len(events), allocator.pending, allocator.empty_cache):
         for position, event in enumerate(events[start:stop], start):
             recorder.position = position
             if event >= 0:

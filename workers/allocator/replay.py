@@ -144,7 +144,7 @@ def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Ite
     """The events with their positions; where the host waits, `pools` learn of it on the way."""
     if not streams.host_waits:
         return enumerate(events)
-    stretches = between_waits(streams, len(events), pools.pending)
+    stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
     return chain.from_iterable(enumerate(events[start:stop], start) for start, stop in stretches)
 
 

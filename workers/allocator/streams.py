@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -41,11 +41,14 @@ ONE_STREAM = Streams()
 
 
 def between_waits(
-    streams: Streams, num_events: int, pending: PendingFrees[Block]
+    streams: Streams, num_events: int, pending: PendingFrees[Block], release: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
     """The stretches of events between the host's waits, each as its first position and the one after it.
 
     What is pending learns of a wait before the stretch that follows it.
+
+    Args:
+        release: gives back what is cached.
     """
     waits: dict[int, list[HostWait]] = {}
     for wait in streams.host_waits:
@@ -56,4 +59,6 @@ def between_waits(
         num_recorded[start] = pending.num_events
         for wait in waits.get(start, ()):
             pending.wait(wait.stream, up_to=num_recorded[wait.up_to])
+            if wait.releases:
+                release()
         yield start, stop

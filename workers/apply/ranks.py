@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from workers.apply import setting
+from workers.apply import setting, zero
 from workers.apply.compiling import compiled
 from workers.apply.sharding import sharded
 from workers.errors import InapplicableError
@@ -17,15 +17,16 @@ from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
 from workers.setup import DDP, GENERATE, TP, TRAIN
 from workers.workload.step import seed
+from workers.workload.workload import Optimizers, Workload
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
-def require_applicable(spec: TrialSpec, mode: str) -> None:
+def require_applicable(spec: TrialSpec, workload: Workload) -> None:
     """Refuses what ranks do not do together.
 
     Args:
-        mode: the workload's, once it is overridden.
+        workload: once it is overridden.
 
     Raises:
         InapplicableError: the mode or a knob is not for this parallelism.
@@ -33,6 +34,9 @@ def require_applicable(spec: TrialSpec, mode: str) -> None:
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel:
         return
+    mode = workload.mode
+    if parallel.zero is not None:
+        zero.require_applicable(parallel, knobs, mode, has_step=workload.step is not None)
     if parallel.degree(DDP) > 1 and mode != TRAIN:
         raise InapplicableError(
             "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
@@ -72,6 +76,8 @@ def join(spec: TrialSpec, device: torch.device) -> None:
     distributed.init_process_group(
         BACKENDS[device.type], store=store, rank=rank, world_size=num_ranks, timeout=timeout
     )
+    if spec.setup.parallel.zero is not None:
+        zero.join(device.type)
 
 
 def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> torch.nn.Module:
@@ -83,6 +89,13 @@ def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> tor
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
+    if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
+        if parallel.zero.offloads:
+            raise InapplicableError(
+                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its optimizer "
+                "for the CPU first: leave out what measures (--probe measure, --device), or +offload"
+            )
+        return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:
         raise InapplicableError(
             f"--parallel {parallel} with base {knobs.base} is predicted and not measured: leave out what "
@@ -104,6 +117,21 @@ def wrapped(model: torch.nn.Module, spec: TrialSpec) -> torch.nn.Module:
         model = torch.nn.parallel.DistributedDataParallel(model)
     seed(spec.seed + torch.distributed.get_rank() // parallel.degree(TP))
     return model
+
+
+def trained(
+    workload: Workload, model: torch.nn.Module, optimizers: Optimizers | None, spec: TrialSpec
+) -> tuple[Workload, Optimizers | None]:
+    """The workload and the optimizers as ranks train them together, where one of DeepSpeed's engines does.
+
+    Raises:
+        InapplicableError: as of `zero.engine`.
+    """
+    parallel = spec.setup.parallel
+    if parallel.zero is None or optimizers is None:
+        return workload, optimizers
+    engine = zero.engine(model, optimizers, parallel, spec.knobs, spec.batch_size)
+    return zero.stepped(workload, engine), engine.basic_optimizer
 
 
 def bucket_bytes(model: torch.nn.Module) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from workers.apply import fsdp1
+from workers.apply import fsdp1, zero
 from workers.apply.checkpointing import repeated_blocks
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
@@ -62,6 +62,8 @@ def sharded(
 
 def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[str, ...]:
     """How a model was sharded, in sentences for whoever reads the answer."""
+    if parallel.zero is not None:
+        return zero.notes(parallel.zero, precision)
     if parallel.degree(FSDP) == 1:
         return ()
     from torch.distributed.fsdp import FSDPModule

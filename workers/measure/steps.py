@@ -143,7 +143,7 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
-        ranks.require_applicable(spec, workload.mode)
+        ranks.require_applicable(spec, workload)
         ranks.join(spec, device)
         self._autocast = setting.autocast_factory(spec.knobs, device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
@@ -157,6 +157,7 @@ class Trial:
         if training:
             make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
             self._optimizer = make(workload, model, spec.knobs.optimizer_impl)
+        self._workload, self._optimizer = ranks.trained(workload, model, self._optimizer, spec)
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.
@@ -284,6 +285,12 @@ def _sum(parameter: torch.Tensor) -> float:
     return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
 
 
+def _own_part(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank has of a parameter: of a DTensor, or of one that ZeRO 3 shards."""
+    part: torch.Tensor = getattr(parameter, "_local_tensor", getattr(parameter, "ds_tensor", parameter))
+    return part
+
+
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     """Changes when a parameter, or this rank's part of one, is updated, by whichever way optimizers have.
 
@@ -293,6 +300,6 @@ def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
     parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return [
         (part._version, _sum(part.detach()))  # noqa: SLF001 - no public name
-        for part in (getattr(parameter, "_local_tensor", parameter) for parameter in parameters)
+        for part in map(_own_part, parameters)
         if not part.is_complex()
     ]

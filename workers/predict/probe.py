@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import process_state, ranks, setting, sharding
+from workers.apply import process_state, ranks, setting, sharding, zero
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import UnsupportedError
@@ -23,7 +23,15 @@ from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.explaining import explained
-from workers.predict.fake import dynamo, fake_device, fake_gpu, of_quanto, of_transformers, streams
+from workers.predict.fake import (
+    dynamo,
+    fake_device,
+    fake_gpu,
+    of_deepspeed,
+    of_quanto,
+    of_transformers,
+    streams,
+)
 from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.predict.fake.ranks import group
 from workers.predict.host.fake_cpu import FakeCpuMode
@@ -40,6 +48,7 @@ from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
 from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.recording.tensor_list import TensorList
+from workers.predict.recording.zero import held
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
@@ -110,6 +119,7 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
 
 def _begin_program() -> None:
     REGISTRY.begin_program()
+    of_deepspeed.install()
     of_transformers.install()
     of_quanto.install()
     asking.install()
@@ -170,7 +180,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
-    ranks.require_applicable(spec, workload.mode)
+    ranks.require_applicable(spec, workload)
     streams.begin_program(StreamWatch(recorder))
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
@@ -200,6 +210,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
                 with fake_gpu.unseen():
                     require_library(workload.optimizer)
             optimizer = _optimizers(workload, model, spec.knobs, recorder)
+        engine = _engine(spec, model, optimizer, mode=mode, recorder=recorder)
         generation: TracedGeneration | None = None
         step = _TracedStep(
             spec,
@@ -208,7 +219,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             tensors=tensors,
             workload=workload,
             model=model,
-            optimizer=optimizer,
+            optimizer=optimizer if engine is None else engine.basic_optimizer,
+            engine=engine,
         )
         with recorder.following(model), _wrapping_weights_again(spec, mode):
             if workload.mode == GENERATE:
@@ -281,7 +293,11 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
         yield
         return
     group.install()
-    with group.joined(setup.num_ranks, setup.rank), sharding_followed(recorder):
+    with ExitStack() as kept:
+        kept.enter_context(group.joined(setup.num_ranks, setup.rank))
+        if setup.parallel.zero is not None:
+            kept.enter_context(zero.joined("cpu" if spec.is_for_host else "cuda"))
+        kept.enter_context(sharding_followed(recorder, has_zero=setup.parallel.zero is not None))
         yield
 
 
@@ -290,6 +306,24 @@ def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractCo
     if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
         return fake_device.parameters_made_like_others(mode)
     return nullcontext()
+
+
+def _engine(
+    spec: TrialSpec,
+    model: torch.nn.Module,
+    optimizer: Optimizers | None,
+    *,
+    mode: FakeDeviceMode,
+    recorder: Recorder,
+) -> Any:
+    """DeepSpeed's engine of this rank; None where it does not shard."""
+    parallel = spec.setup.parallel
+    if parallel.zero is None:
+        return None
+    assert optimizer is not None
+    recorder.category = Category.OTHER
+    with mode.in_step():
+        return zero.engine(model, optimizer, parallel, spec.knobs, spec.batch_size)
 
 
 def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
@@ -303,7 +337,8 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         elif spec.knobs.base in QUANTIZATIONS:
             fake_device.quantize_before_sharding(mode, model)
         model = setting.adapted_model(model, spec.knobs, shards=shards)
-    return _sharded(workload, spec, model, mode) if shards else model
+    # DeepSpeed's engine brings it there itself, once there is an optimizer.
+    return _sharded(workload, spec, model, mode) if shards and spec.setup.parallel.zero is None else model
 
 
 def _sharded(
@@ -347,7 +382,10 @@ class _TracedStep:
         workload: Workload,
         model: torch.nn.Module,
         optimizer: Optimizers | None,
+        engine: Any,
     ) -> None:
+        if engine is not None:
+            workload = zero.stepped(workload, engine, self._begin_phase)
         self._spec = spec
         self._mode = mode
         self._recorder = recorder
@@ -355,6 +393,7 @@ class _TracedStep:
         self._workload = workload
         self._model = model
         self._optimizer = optimizer
+        self._engine = engine
         self._autocast = setting.autocast_factory(spec.knobs, mode.device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
         self._number = 0
@@ -373,6 +412,8 @@ class _TracedStep:
         recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
         recorder.recategorize(gradients(model.parameters()), Category.GRADIENT)
         recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
+        for tensors, category in () if self._engine is None else held(self._engine):
+            recorder.recategorize(tensors, category)
 
     def _run_part(self) -> None:
         self._begin_phase("input")

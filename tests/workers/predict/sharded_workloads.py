@@ -11,19 +11,20 @@ import gc
 import json
 import os
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
-from workers.apply import setting
+from workers.apply import setting, zero
 from workers.apply.sharding import sharded
 from workers.knobs import Knobs
 from workers.setup import FSDP, Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
-from workers.workload.workload import Workload
+from workers.workload.workload import Optimizers, Workload
 
 VOCABULARY = 512
 TOKENS = 32
@@ -202,22 +203,32 @@ resnet = Workload(
 
 NUM_STEPS = 2
 SMALLEST_BYTES = 32
-BATCH_SIZE_OF_TRACKER = 64
+BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
 
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     """Bytes of every allocation of the CPU in two steps, negative for a free."""
+    model = workload.build_model()
+    if parallel.zero is None:
+        model = sharded(model, parallel, device_kind="cpu")
+    optimizer = make_optimizers(workload, model)
+    with ExitStack() as kept:
+        if parallel.zero is not None:
+            kept.enter_context(zero.joined("cpu"))
+            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
+        return _allocated(workload, model, optimizer)
+
+
+def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers) -> list[int]:
     from torch.profiler import ProfilerActivity, profile
 
-    model = sharded(workload.build_model(), parallel, device_kind="cpu")
-    optimizer = make_optimizers(workload, model)
     gc.collect()
     with (
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, workload.make_batch(4, torch.device("cpu")))
+            train_step(workload, model, optimizer, workload.make_batch(BATCH_SIZE, torch.device("cpu")))
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())

@@ -183,7 +183,6 @@ def _pretend_that_cuda_is_available() -> None:
     for name in (
         "_lazy_init",
         "init",
-        "empty_cache",
         "set_device",
         "manual_seed_all",
         "set_rng_state",

@@ -45,24 +45,28 @@ class Observer(Protocol):
     def host_wait_for_all(self) -> None:
         """The host waits for all that the GPU was given."""
 
+    def release(self) -> None:
+        """The host gives back what the allocator has cached; of one stream alone too."""
+
 
 class _Device:
     """What is known of the streams of the one GPU.
 
     Attributes:
         current: the stream that allocates; None for the default one.
+        watcher: is told of all.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
         self.numbers: dict[tuple[int, int], int] = {_DEFAULT: 0}
         self.taken: collections.Counter[int] = collections.Counter()
         self.current: Stream | None = None
-        self._observer = observer
+        self.watcher = observer
 
     @property
     def observer(self) -> Observer | None:
         """Whom to tell; nobody, as long as there is one stream alone."""
-        return self._observer if len(self.numbers) > 1 else None
+        return self.watcher if len(self.numbers) > 1 else None
 
 
 _devices = [_Device()]
@@ -226,6 +230,12 @@ def _synchronize(_device_asked: object = None) -> None:
         observer.host_wait_for_all()
 
 
+def _empty_cache() -> None:
+    watcher = _device().watcher
+    if watcher is not None:
+        watcher.release()
+
+
 def install() -> None:
     """Puts them in the place of PyTorch's, for good."""
     cuda: Any = torch.cuda
@@ -233,6 +243,6 @@ def install() -> None:
         module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream
     cuda.StreamContext, cuda.stream = _StreamContext, _StreamContext
     cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
-    cuda.synchronize = _synchronize
+    cuda.synchronize, cuda.empty_cache = _synchronize, _empty_cache
     tensor: Any = Tensor
     tensor.record_stream = _record_stream

@@ -25,13 +25,24 @@ _OF_FSDP1 = {  # of `FlatParamHandle`, torch/distributed/fsdp/_flat_param.py
 }
 
 
+_OF_ZERO = {"fetch_sub_module": Category.PARAMETER}  # runtime/zero/partitioned_param_coordinator.py
+
+
 @contextmanager
-def followed(recorder: Recorder) -> Iterator[None]:
-    """Names what sharded models allocate in the block."""
+def followed(recorder: Recorder, *, has_zero: bool = False) -> Iterator[None]:
+    """Names what sharded models allocate in the block.
+
+    Args:
+        has_zero: whether DeepSpeed shards, which is imported for it.
+    """
     from torch.distributed.fsdp._flat_param import FlatParamHandle
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     followed_classes: Any = ((FSDPParamGroup, _OF_FULLY_SHARD), (FlatParamHandle, _OF_FSDP1))
+    if has_zero:
+        from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+        followed_classes += ((PartitionedParameterCoordinator, _OF_ZERO),)
     with ExitStack() as kept:
         for owner, categories in followed_classes:
             for name, category in categories.items():

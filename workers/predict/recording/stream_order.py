@@ -56,5 +56,14 @@ class StreamOrder:
 
     def host_wait_for_all(self) -> None:
         """The host waits for the device: `torch.cuda.synchronize`."""
+        self._wait_for_all()
+
+    def release(self) -> None:
+        """The host waits for the device, and gives back what is cached: `torch.cuda.empty_cache`."""
+        self._wait_for_all(releases=True)
+
+    def _wait_for_all(self, *, releases: bool = False) -> None:
         position = self._position()
-        self.host_waits.append(HostWait(position=position, stream=None, up_to=position))
+        wait = HostWait(position=position, stream=None, up_to=position, releases=releases)
+        if wait not in self.host_waits[-1:]:
+            self.host_waits.append(wait)

@@ -26,3 +26,7 @@ class StreamWatch:
     def host_wait_for_all(self) -> None:
         if not self._recorder.is_closed:
             self._recorder.order.host_wait_for_all()
+
+    def release(self) -> None:
+        if not self._recorder.is_closed:
+            self._recorder.order.release()

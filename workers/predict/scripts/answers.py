@@ -113,8 +113,9 @@ def _answer_as_accelerator() -> None:
     accelerator.device_count = _answering(lambda: 1)
     for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(accelerator, each, _answering(lambda: 0))
-    for each in ("set_device_index", "empty_cache", "reset_peak_memory_stats"):
+    for each in ("set_device_index", "reset_peak_memory_stats"):
         setattr(accelerator, each, _answering(lambda: None))
+    accelerator.empty_cache = torch.cuda.empty_cache
     accelerator.synchronize = torch.cuda.synchronize
     accelerator.set_stream = torch.cuda.set_stream
     accelerator.current_stream = torch.cuda.current_stream

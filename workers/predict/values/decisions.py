@@ -15,6 +15,7 @@ from workers.trace import Assumption
 
 _NUM_SHOWN = 3  # branches
 _UNKNOWN_LINE = "an unknown line"  # of PyTorch alone, as an optimizer's that compares norms
+_OF_DEEPSPEED = "/deepspeed/runtime/"  # asks whether a gradient overflowed; none does
 
 
 class Decisions:
@@ -43,7 +44,11 @@ class Decisions:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which way the first of the branches in the user's code took."""
-        ways = [f"{site} was taken as {way}" for site, way in self.taken.items() if site != _UNKNOWN_LINE]
+        ways = [
+            f"{site} was taken as {way}"
+            for site, way in self.taken.items()
+            if site != _UNKNOWN_LINE and _OF_DEEPSPEED not in site
+        ]
         more = f", and {len(ways) - _NUM_SHOWN} more" if len(ways) > _NUM_SHOWN else ""
         said = f"branches on values that are not known: {'; '.join(ways[:_NUM_SHOWN])}{more}"
         return (said,) if ways else ()

@@ -1,0 +1,247 @@
+"""Has DeepSpeed's ZeRO train a model: its engine calls the model, runs backward and steps the optimizer.
+
+    zero1, zero2    the engine brings the model to the device and shards the rest
+    zero3           `deepspeed.zero.Init` brings parameters there one by one, and keeps this rank's part
+    +offload        optimizer states on the host, in pinned memory, where DeepSpeedCPUAdam steps; of zero3
+                    parameters too
+
+What no knob says is DeepSpeed's default: the sizes of its buckets, whether communication overlaps. Sources
+are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from workers.apply.setting import AUTOCAST_DTYPES
+from workers.errors import InapplicableError, MissingLibraryError
+from workers.knobs import Knobs
+from workers.setup import TRAIN, Parallel, Zero
+from workers.workload.step import PhaseHook, no_phase
+from workers.workload.workload import Optimizers, Workload, check_loss
+
+# The first two keep weights of float32 beside those that are computed with, of this rank's part alone.
+_DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "bf16": torch.bfloat16}
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "amp-bf16": {"bf16": {"enabled": True}},
+    # With DeepSpeed's own scale the first steps of many models overflow, and leave the optimizer out.
+    "amp-fp16": {"fp16": {"enabled": True, "initial_scale_power": 0}},
+    "bf16": {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
+}
+# Whether their weight decay is decoupled.
+_ADAMS: dict[type, bool] = {torch.optim.Adam: False, torch.optim.AdamW: True}
+
+_SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of the CPU
+
+
+def require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step: bool) -> None:
+    """Refuses what DeepSpeed's engine does not do.
+
+    Args:
+        mode: the workload's, once it is overridden.
+        has_step: whether the workload steps itself.
+
+    Raises:
+        InapplicableError: the mode, the workload or a knob is not for it.
+    """
+    reasons = {
+        f"is for training: in mode {mode} there is nothing of an optimizer to shard": mode != TRAIN,
+        "steps the optimizer itself, and so does the workload: use fsdp:N": has_step,
+        "drops gradients after each step: leave out --set-to-none": not knobs.set_to_none,
+        "is not compiled: leave out --compile": knobs.compile,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise InapplicableError(f"--parallel {parallel} {reason}")
+
+
+def library() -> Any:
+    """DeepSpeed, once it is there.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    try:
+        import deepspeed
+    except ModuleNotFoundError as error:
+        if error.name != "deepspeed":
+            raise
+        raise MissingLibraryError(
+            "zero1, zero2 and zero3 are DeepSpeed's, which is not installed where trials run: "
+            "pip install deepspeed"
+        ) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # it says on stdout what it does
+    return deepspeed
+
+
+def join(device_kind: str) -> None:
+    """Lets DeepSpeed find the device, and the process group that is there, until this process ends.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    # A rank has its card as device 0.
+    os.environ.update(LOCAL_RANK="0", DS_ACCELERATOR=device_kind)
+    deepspeed = library()
+    from deepspeed.accelerator import real_accelerator
+
+    real_accelerator.ds_accelerator = None
+    # On the CPU it would be compiled, to exchange what few ranks on one machine do anyway.
+    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
+    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+
+
+@contextmanager
+def joined(device_kind: str) -> Iterator[None]:
+    """Does so in the block, after which others may follow in the same process.
+
+    Raises:
+        MissingLibraryError: as of `join`.
+    """
+    before = {name: os.environ.get(name) for name in ("LOCAL_RANK", "DS_ACCELERATOR")}
+    plain_linear = torch.nn.functional.linear
+    try:
+        join(device_kind)
+        yield
+    finally:
+        torch.nn.functional.linear = plain_linear  # else ZeRO 3's stays for good
+        if "deepspeed" in sys.modules:
+            _leave()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _leave() -> None:
+    """PyTorch's group is left by whoever joined it."""
+    from deepspeed.comm import comm
+    from deepspeed.utils import groups
+
+    groups._release_process_group_references()  # noqa: SLF001 - the public one destroys the group too
+    comm.cdb = None
+
+
+def config(zero: Zero, knobs: Knobs, batch_size: int) -> dict[str, Any]:
+    """What DeepSpeed is told.
+
+    Args:
+        batch_size: of one rank, and of one pass of those that a step is accumulated from.
+    """
+    sharding: dict[str, Any] = {"stage": zero.stage}
+    if zero.offloads:
+        of_states, of_parameters = ({"device": "cpu", "pin_memory": True} for _ in range(2))
+        sharding |= {"offload_optimizer": of_states}
+        sharding |= {"offload_param": of_parameters} if zero.stage == 3 else {}
+    return {
+        "train_micro_batch_size_per_gpu": batch_size,
+        "gradient_accumulation_steps": knobs.num_passes(batch_size),
+        "gradient_clipping": knobs.clip_grad_norm or 0.0,
+        "zero_optimization": sharding,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        **copy.deepcopy(_SECTIONS.get(knobs.precision, {})),
+    }
+
+
+def engine(
+    model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
+) -> Any:
+    """The engine of this rank, inside of `joined`: it trains the model, which it brings to the device.
+
+    Args:
+        model: on the host.
+        optimizers: of the model's parameters.
+        batch_size: as of `config`.
+
+    Raises:
+        InapplicableError: there are several optimizers, or the host cannot do what this one does.
+    """
+    zero = parallel.zero
+    assert zero is not None
+    if not isinstance(optimizers, torch.optim.Optimizer):
+        raise InapplicableError(
+            f"--parallel {parallel}: DeepSpeed takes one optimizer, and here are {len(optimizers)}: "
+            "choose one of the others with --optimizer"
+        )
+    deepspeed = library()
+    optimizer = _on_host(optimizers, parallel, knobs) if zero.offloads else optimizers
+    told = config(zero, knobs, batch_size)
+    if zero.stage == 3:
+        _prepare(model, _DTYPES.get(knobs.precision))
+        deepspeed.zero.Init(module=model, config_dict_or_path=told)
+    made, *_others = deepspeed.initialize(model=model, optimizer=optimizer, config=told)
+    return made
+
+
+def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    """What the context `zero.Init` does while a model is built, and does not do for one that is."""
+    from deepspeed.accelerator import get_accelerator
+
+    device = torch.device(get_accelerator().current_device_name())
+    for module in model.modules():
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - no public way to change one
+            module._buffers[name] = None if buffer is None else buffer.to(device)  # noqa: SLF001
+    for parameter in model.parameters():
+        if dtype is not None and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+
+
+def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs) -> torch.optim.Optimizer:
+    """DeepSpeed's Adam of the CPU in the place of PyTorch's, as ZeRO-Offload wants it; any other as it is."""
+    is_decoupled = _ADAMS.get(type(optimizer))
+    if is_decoupled is None:
+        if knobs.precision == "bf16":
+            raise InapplicableError(
+                f"--parallel {parallel} with precision bf16 is for adam and adamw, which DeepSpeed has for "
+                "the CPU in bfloat16: choose one of them, or precision amp-bf16"
+            )
+        return optimizer
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    kept = ("params", "lr", "betas", "eps", "weight_decay")
+    made: torch.optim.Optimizer = DeepSpeedCPUAdam(
+        [{name: group[name] for name in kept} for group in optimizer.param_groups],
+        adamw_mode=is_decoupled,
+        fp32_optimizer_states=knobs.precision != "bf16",
+    )
+    return made
+
+
+def stepped(workload: Workload, engine: Any, phase: PhaseHook = no_phase) -> Workload:
+    """The workload with the step of its engine, which divides losses, clips, and says itself when it steps.
+
+    Args:
+        phase: is told of backward and the optimizer's step as each begins.
+    """
+
+    def step(_model: torch.nn.Module, _optimizer: Any, batch: Any) -> None:
+        loss = workload.loss(engine, batch)
+        check_loss(loss)
+        phase("backward")
+        engine.backward(loss)
+        if engine.is_gradient_accumulation_boundary():
+            phase("optimizer")
+        engine.step()
+
+    return dataclasses.replace(workload, step=step)
+
+
+def notes(zero: Zero, precision: str) -> tuple[str, ...]:
+    """How a model was sharded, in sentences for whoever reads the answer."""
+    said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
+    if precision in AUTOCAST_DTYPES:
+        section = next(iter(_SECTIONS[precision]))
+        said.append(
+            f"{precision} is DeepSpeed's {section}, without autocast, with its weights in float32 beside"
+        )
+    elif precision in _SECTIONS:
+        said.append(f"{precision} is DeepSpeed's bf16 with master weights and optimizer states in bfloat16")
+    return tuple(said)
