@@ -132,7 +132,7 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.rank and (wants := self._measures):
+        if self.setup.rank != 0 and (wants := self._measures):
             raise UsageError(
                 f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
                 "all of them: drop one of the two"

@@ -12,7 +12,8 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import process_state, ranks, setting, sharding
+from workers.apply import pipelining, process_state, ranks, setting, sharding
+from workers.apply.alike_ranks import alike_ranks
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import UnsupportedError
@@ -44,7 +45,7 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.setup import DDP, GENERATE
+from workers.setup import DDP, GENERATE, PP
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -170,7 +171,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
-    ranks.require_applicable(spec, workload.mode)
+    ranks.require_applicable(spec, workload)
     streams.begin_program(StreamWatch(recorder))
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
@@ -229,7 +230,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         batch_kind=kind,
         num_ranks=spec.setup.num_ranks,
         parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
-        rank=spec.setup.rank,
+        rank=spec.setup.rank or 0,
+        alike_ranks=alike_ranks(model, spec.setup.parallel) if spec.setup.parallel.shards else (),
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -281,7 +283,7 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
         yield
         return
     group.install()
-    with group.joined(setup.num_ranks, setup.rank), sharding_followed(recorder):
+    with group.joined(setup.num_ranks, setup.rank or 0), sharding_followed(recorder):
         yield
 
 
@@ -303,6 +305,10 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         elif spec.knobs.base in QUANTIZATIONS:
             fake_device.quantize_before_sharding(mode, model)
         model = setting.adapted_model(model, spec.knobs, shards=shards)
+        if (pipeline := spec.setup.parallel.pipeline) is not None:
+            model = pipelining.cut(
+                model, pipeline, spec.setup.parallel.place(spec.setup.rank or 0)[PP], workload
+            )
     return _sharded(workload, spec, model, mode) if shards else model
 
 
@@ -376,8 +382,9 @@ class _TracedStep:
 
     def _run_part(self) -> None:
         self._begin_phase("input")
-        batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
-        check_batch(batch, self._spec.batch_size)
+        batch_size = self._spec.batch_size * self._spec.setup.parallel.num_microbatches
+        batch = self._workload.make_batch(batch_size, self._mode.device)
+        check_batch(batch, batch_size)
         if self._spec.with_calls:
             self._recorder.name(
                 ("", f"input:{number}", tensor) for number, tensor in enumerate(tensors_of(batch))

@@ -5,6 +5,7 @@ Run as a program, with `NAME:PARALLEL` words, it writes what a rank allocates.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import json
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from workers.apply import pipelining
 from workers.apply.sharding import sharded
 from workers.setup import Parallel
 from workers.workload.libraries.importing import imported
@@ -62,6 +64,8 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose head is its embedding."""
 
+    pp_plan = ("wte", "wpe", "h", "ln_f", "lm_head")
+
     def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
         super().__init__()
         self.wte = nn.Embedding(VOCABULARY, width)
@@ -72,11 +76,13 @@ class Gpt(nn.Module):
         self.lm_head.weight = self.wte.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        hidden = self.wte(tokens) + self.wpe(places)
+        hidden = tokens
+        if self.wte is not None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            hidden = self.wte(tokens) + self.wpe(places)
         for block in self.h:
             hidden = block(hidden)
-        output: Tensor = self.lm_head(self.ln_f(hidden))
+        output: Tensor = hidden if self.lm_head is None else self.lm_head(self.ln_f(hidden))
         return output
 
 
@@ -91,7 +97,9 @@ class Perceptron(nn.Module):
 
 
 class Perceptrons(nn.Module):
-    """Perceptrons one after the other, with a plan for tensor parallelism."""
+    """Perceptrons one after the other, with plans for tensor parallelism and for pipelines."""
+
+    pp_plan = ("layers",)
 
     def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
         super().__init__()
@@ -190,6 +198,7 @@ perceptrons = Workload(
     loss=lambda model, rows: model(rows).square().mean(),
     optimizer=_sgd,
 )
+five_perceptrons = dataclasses.replace(perceptrons, build_model=functools.partial(Perceptrons, num_blocks=5))
 resnet = Workload(
     build_model=Resnet,
     make_batch=_images,
@@ -206,7 +215,11 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     """Bytes of every allocation of the CPU in two steps, negative for a free."""
     from torch.profiler import ProfilerActivity, profile
 
-    model = sharded(workload.build_model(), parallel, device_kind="cpu")
+    model = workload.build_model()
+    if parallel.pipeline is not None:
+        place = parallel.place(distributed.get_rank())["pp"]
+        model = pipelining.cut(model, parallel.pipeline, place, workload)
+    model = sharded(model, parallel, device_kind="cpu")
     optimizer = make_optimizers(workload, model)
     gc.collect()
     with (
@@ -214,7 +227,8 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, workload.make_batch(4, torch.device("cpu")))
+            num_samples = 4 * parallel.num_microbatches
+            train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
@@ -266,7 +280,7 @@ def _of_one() -> dict[str, Any]:
 
 if __name__ == "__main__":
     if "GLOO_STORE" in os.environ:
-        meeting = distributed.FileStore(os.environ["GLOO_STORE"], 2)
+        meeting = distributed.FileStore(os.environ["GLOO_STORE"], int(os.environ["WORLD_SIZE"]))
         of_all: dict[str, Any] = {"backend": "gloo", "rank": int(os.environ["RANK"]), "store": meeting}
     else:
         of_all = _of_one()
