@@ -466,8 +466,8 @@ class TrialOutcome:
     def samples_per_second(self) -> float | None:
         if not self.step_seconds:
             return None
-        num_replicas = Parallel.named(self.parallel).num_replicas
-        return num_replicas * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
+        num_batches = Parallel.named(self.parallel).num_batches
+        return num_batches * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
 
     def to_json(self) -> str:
         return _dump(OUTCOME_SCHEMA, dataclasses.asdict(self))

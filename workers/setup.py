@@ -7,13 +7,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from workers.pipeline import Pipeline
+from workers.plain import from_plain
+
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
 MODES = (TRAIN, INFER, GENERATE)
 # The kinds of batches that a `make_batch` with a parameter `kind` can make.
 TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
-DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
+ALL = "all"  # ranks, as `--rank` has it
+DDP, REPLICATE, FSDP, TP, PP = "ddp", "replicate", "fsdp", "tp", "pp"
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
 FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
 
@@ -34,6 +38,7 @@ _OFFLOAD = "+offload"
 ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
+    PP: "a pipeline",
     DDP: "DistributedDataParallel",
     REPLICATE: "replicas of what fully_shard shards",
     FSDP: "fully_shard",
@@ -46,7 +51,7 @@ PARALLEL_KINDS = {
 }
 _FORMS = (
     "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, zero1:N, "
-    "zero2:N, zero3:N, or zero3:N+offload"
+    "zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, or pp:N+SCHEDULE+MICROBATCHES"
 )
 
 
@@ -57,12 +62,14 @@ class Parallel:
     Attributes:
         degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
             ranks. Empty for a process by itself. In the order of `PARALLEL_KINDS`.
+        pipeline: of pipelining, how a batch goes through it.
 
     Raises:
         ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
     """
 
     degrees: tuple[tuple[str, int], ...] = ()
+    pipeline: Pipeline | None = None
 
     def __post_init__(self) -> None:
         kinds = [kind for kind, _ in self.degrees]
@@ -82,6 +89,10 @@ class Parallel:
             raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         if len(kinds) > 1 and not ZERO.keys().isdisjoint(kinds):
             raise ValueError(f"{self}: zero goes with no other kind; use fsdp, as in fsdp:4,tp:2")
+        if PP in kinds and len(kinds) > 1:
+            raise ValueError(f"{self}: a pipeline goes with no other kind yet; use pp:N, or fsdp:4,tp:2")
+        if (PP in kinds) != (self.pipeline is not None):
+            raise ValueError(f"{self}: a pipeline has ranks and a schedule, and nothing else has")
         if REPLICATE in kinds and FSDP not in kinds:
             raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
@@ -93,9 +104,19 @@ class Parallel:
         Raises:
             ValueError: it is of another kind, or says no number.
         """
-        found = [degree for part in text.split(",") for degree in _degrees(part.strip(), text)]
+        parts = [part.strip() for part in text.split(",")]
+        staged = {part: _pipeline_of(part, text) for part in parts if part.startswith(f"{PP}:")}
+        found = [
+            degree
+            for part in parts
+            for degree in ([(PP, staged[part].num_ranks)] if part in staged else _degrees(part, text))
+        ]
+        pipelines = [each for each in staged.values() if each.num_ranks > 1]
         # One rank has nobody to shard with, but it may offload.
-        return cls(degrees=tuple(each for each in found if each[1] > 1 or _OFFLOAD in each[0]))
+        return cls(
+            degrees=tuple((kind, degree) for kind, degree in found if degree > 1 or _OFFLOAD in kind),
+            pipeline=pipelines[0] if pipelines else None,
+        )
 
     @classmethod
     def named(cls, text: str) -> Self:
@@ -113,8 +134,18 @@ class Parallel:
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have batches of their own; those of tensor parallelism share one."""
-        return math.prod(degree for kind, degree in self.degrees if kind != TP)
+        """How many ranks have batches of their own; those of a pipeline, or of spread tensors, share one."""
+        return math.prod(degree for kind, degree in self.degrees if kind not in (TP, PP))
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches all ranks pass through the model at once, a microbatch being one."""
+        return self.num_replicas * self.num_microbatches
+
+    @property
+    def num_microbatches(self) -> int:
+        """How many batches of the size asked for a rank is given at once; 1 without a pipeline."""
+        return 1 if self.pipeline is None else self.pipeline.num_microbatches
 
     @property
     def shards(self) -> bool:
@@ -136,6 +167,13 @@ class Parallel:
         """How DeepSpeed's ZeRO shards; None where another kind does."""
         return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
+    def place(self, rank: int) -> dict[str, int]:
+        """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
+        found = {}
+        for kind, degree in reversed(self.degrees):
+            rank, found[kind] = divmod(rank, degree)
+        return found
+
     def degree(self, kind: str) -> int:
         """How many ranks share the work so; 1 where none do."""
         return dict(self.degrees).get(kind, 1)
@@ -148,7 +186,9 @@ class Parallel:
         """As `parse` reads it; `ddp:1` for a process by itself."""
         replicas = self.degree(REPLICATE)
         said = (
-            f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree)
+            f"hsdp:{replicas}x{degree}"
+            if kind == FSDP and replicas > 1
+            else _as_typed(kind, degree) + (str(self.pipeline or "") if kind == PP else "")
             for kind, degree in self.degrees
             if kind != REPLICATE
         )
@@ -162,6 +202,13 @@ def _place_in_mesh(degree: tuple[str, int]) -> int:
 def _as_typed(kind: str, degree: int) -> str:
     name, plus, variant = kind.partition("+")
     return f"{name}:{degree}{plus}{variant}"
+
+
+def _pipeline_of(part: str, whole: str) -> Pipeline:
+    number, _, options = part.removeprefix(f"{PP}:").partition("+")
+    if not (number.isascii() and number.isdecimal() and int(number) > 0):
+        raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in {PP}:8")
+    return Pipeline.parse(int(number), options)
 
 
 def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
@@ -186,7 +233,7 @@ class Setup:
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: which of them is predicted.
+        rank: which of them is predicted; None for the one that needs the most.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
@@ -198,7 +245,7 @@ class Setup:
     mode: str | None = None
     batch_kind: str = TYPICAL
     parallel: Parallel = field(default_factory=Parallel)
-    rank: int = 0
+    rank: int | None = 0
     nonzero_share: float = LIKELY_SHARE
     allows_long: bool = False
 
@@ -207,12 +254,12 @@ class Setup:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
-        if not 0 <= self.rank < self.num_ranks:
-            last = self.num_ranks - 1
+        if not (self.rank is None and self.parallel) and self.rank not in range(self.num_ranks):
+            last, given = self.num_ranks - 1, ALL if self.rank is None else self.rank
             raise ValueError(
-                f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}"
+                f"--rank {given}: the ranks of {self.parallel} are 0 to {last}"
                 if self.parallel
-                else f"--rank {self.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+                else f"--rank {given} needs ranks to be one of: name them with --parallel, as in fsdp:8"
             )
         if not 0 <= self.nonzero_share <= 1:
             raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
@@ -231,8 +278,7 @@ class Setup:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        degrees = tuple((kind, degree) for kind, degree in data["parallel"]["degrees"])
-        return cls(**{**data, "parallel": Parallel(degrees=degrees)})
+        return cls(**{**data, "parallel": from_plain(Parallel, data["parallel"])})
 
 
 ALONE = Setup()

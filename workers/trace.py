@@ -327,6 +327,19 @@ class Repetition:
     times: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlikeRanks:
+    """Ranks that have equally large parts of a model, and do the same with them.
+
+    Attributes:
+        first: the first of them.
+        num_ranks: how many they are.
+    """
+
+    first: int
+    num_ranks: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """The memory events of a workload's first steps at one batch size.
@@ -340,6 +353,7 @@ class Trace:
         num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
         parallel: how they share the work, `fsdp:8`, where that is not by `DistributedDataParallel`.
         rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
+        alike_ranks: the kinds of ranks that there are; empty where all are alike.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.
@@ -363,6 +377,7 @@ class Trace:
     num_ranks: int = 1
     parallel: str = ""
     rank: int = 0
+    alike_ranks: tuple[AlikeRanks, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
     layers: tuple[ListedLayer, ...] = ()
@@ -448,6 +463,7 @@ class Trace:
             "num_ranks": self.num_ranks if self.num_ranks > 1 else None,
             "parallel": self.parallel,
             "rank": self.rank,
+            "alike_ranks": list(map(dataclasses.asdict, self.alike_ranks)),
             "tensors": list(map(dataclasses.asdict, self.tensors)),
             "layers": list(map(dataclasses.asdict, self.layers)),
             "stacks": stacks.rows,

@@ -121,6 +121,23 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankEstimate:
+    """What one of several kinds of ranks is predicted to need.
+
+    Attributes:
+        rank: the first of its kind.
+        num_alike: the ranks of that kind.
+        peak_allocated_bytes: live blocks at their peak.
+        interval: the reserved peak.
+    """
+
+    rank: int
+    num_alike: int
+    peak_allocated_bytes: int
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
     """The allocated peak of a phase, over all steps that were traced.
 
@@ -194,6 +211,8 @@ class Estimate:
         num_ranks: the processes that train together, of which this is one; 1 for one by itself.
         parallel: how they share the work, `fsdp:8`; empty for one by itself.
         rank: which of them it is.
+        ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
+        num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         workspace_source: how the workspaces of convolutions are known; empty where there are none.
         largest: the largest holders of memory at the allocated peak.
@@ -225,6 +244,8 @@ class Estimate:
     num_ranks: int = 1
     parallel: str = ""
     rank: int = 0
+    ranks: tuple[RankEstimate, ...] = ()
+    num_kinds_of_ranks: int = 0
     convolves: bool = True
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()
@@ -249,7 +270,7 @@ class Estimate:
     @property
     def samples_per_step(self) -> int:
         """See `Knobs.samples_per_step`."""
-        return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_replicas)
+        return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
 
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""

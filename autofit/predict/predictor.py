@@ -13,6 +13,7 @@ from autofit.errors import AutofitError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, ignore
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
+from autofit.predict.all_ranks import AllRanks
 from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.conv_choice import require_applicable, with_own_conv_algo
 from autofit.predict.curve import PredictedCurve
@@ -77,21 +78,45 @@ class Predictor:
         with_tensors: bool = False,
         with_calls: bool = False,
     ) -> None:
+        self._all_ranks: AllRanks | None = None
+        if setup.rank is None:
+
+            def predictor_of(rank: int) -> Predictor:
+                return Predictor(
+                    workload,
+                    run,
+                    setup=dataclasses.replace(setup, rank=rank),
+                    emit=emit,
+                    residuals=residuals,
+                    observations=observations,
+                    plans=plans,
+                    plans_elsewhere=plans_elsewhere,
+                    for_host=for_host,
+                    num_threads=num_threads,
+                    with_tensors=with_tensors,
+                    with_calls=with_calls,
+                )
+
+            self._all_ranks = AllRanks(setup.num_ranks, predictor_of)
         self._plans = CardPlans(plans, plans_elsewhere)
         self._workload = workload
         self._setup = setup
         self._residuals = residuals or shipped_residuals()
         self.observations = observations or Observations()
-        self.traces = Traces(
-            workload,
-            run,
-            setup=setup,
-            emit=emit,
-            for_host=for_host,
-            num_threads=num_threads,
-            with_tensors=with_tensors,
-            with_calls=with_calls,
-        )
+        self.traces: Traces
+        if self._all_ranks is not None:
+            self.traces = self._all_ranks.first.traces
+        else:
+            self.traces = Traces(
+                workload,
+                run,
+                setup=setup,
+                emit=emit,
+                for_host=for_host,
+                num_threads=num_threads,
+                with_tensors=with_tensors,
+                with_calls=with_calls,
+            )
         self._steps = StepCurves(self.traces, setup)
         self._largest: StepCurves | None = None
 
@@ -115,6 +140,10 @@ class Predictor:
         Raises:
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
+        if self._all_ranks is not None:
+            return self._all_ranks.curve(
+                lambda rank: rank.curve(knobs, card, risk=risk, only_batch=only_batch)
+            )
         if only_batch is not None:
             return self._on_card(knobs, card, risk, lambda steps: steps.at_batch(knobs, only_batch))
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
@@ -130,11 +159,21 @@ class Predictor:
 
         def curve_at(size: int, only_batch: int | None, is_checked: bool) -> PredictedCurve:
             sized = dataclasses.replace(knobs, seq_len=size)
-            return self._on_card(
-                sized, card, risk, lambda steps: steps.at_size(sized, only_batch, is_checked=is_checked)
-            )
+            return self.curve_at_size(sized, card, risk, only_batch, is_checked=is_checked)
 
         return PredictedSurface(curve_at)
+
+    def curve_at_size(
+        self, knobs: Knobs, card: Card, risk: Risk, only_batch: int | None, *, is_checked: bool
+    ) -> PredictedCurve:
+        """The curve at the size of a sample that knobs say; see `StepCurves.at_size`."""
+        if self._all_ranks is not None:
+            return self._all_ranks.curve(
+                lambda rank: rank.curve_at_size(knobs, card, risk, only_batch, is_checked=is_checked)
+            )
+        return self._on_card(
+            knobs, card, risk, lambda steps: steps.at_size(knobs, only_batch, is_checked=is_checked)
+        )
 
     def _on_card(
         self, knobs: Knobs, card: Card, risk: Risk, step_of: Callable[[StepCurves], StepCurve]
@@ -169,6 +208,9 @@ class Predictor:
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
         """
+        if self._all_ranks is not None:
+            agreed = [rank.confirm(knobs, card, batch_size) for rank in self._all_ranks.made]
+            return all(agreed)
         if self._steps.agrees(knobs, batch_size):
             return True
         trace = self.trace(knobs, batch_size)
@@ -212,6 +254,8 @@ class Predictor:
             UsageError: there is no such batch size or mode.
             WorkloadFailedError: the workload cannot be traced, or not be predicted on that card.
         """
+        if self._all_ranks is not None:
+            return self._all_ranks.curve(lambda rank: rank.curve_at(knobs, card, batch_size))
         trace = self.trace(knobs, batch_size)
         batch_size = trace.batch_size  # smaller where the whole data set is
         knobs = with_own_conv_algo(knobs, trace)

@@ -15,7 +15,7 @@ from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.estimate import Interval, WorkspaceSpan
+from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
@@ -76,6 +76,9 @@ class CheckResult:
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the processes that train together, of which this is one; 1 for one by itself.
         parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        rank: which of them it is.
+        ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
+        num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         advice: what may make it fit; None where it fits, or the settings are a script's own.
         versions: the versions of autofit and PyTorch.
@@ -98,6 +101,9 @@ class CheckResult:
     batch_kind: str | None = None
     num_ranks: int = 1
     parallel: str = ""
+    rank: int = 0
+    ranks: tuple[RankEstimate, ...] = ()
+    num_kinds_of_ranks: int = 0
     convolves: bool = True
     advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -151,6 +157,9 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
         parallel=estimate.parallel,
+        rank=estimate.rank,
+        ranks=estimate.ranks,
+        num_kinds_of_ranks=estimate.num_kinds_of_ranks,
         convolves=estimate.convolves,
         versions=estimate.versions,
     )

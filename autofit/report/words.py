@@ -5,21 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.hardware.gpus import oldest_first
-from autofit.predict.estimate import Estimate
+from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
-from workers.setup import TP, Parallel
+from workers.setup import Parallel
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
-    """How many samples a step has of all ranks together; those of tensor parallelism share a batch."""
+    """How many samples a step has of all ranks together; some share a batch, or its microbatches."""
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
-    total = knobs.samples_per_step(batch_size, parallel.num_replicas)
-    groups = f"{parallel.num_replicas} groups of {parallel.degree(TP)} ranks"
-    ranks = f"{parallel.num_ranks} ranks" if parallel.degree(TP) == 1 else groups
+    if parallel.pipeline is not None:
+        each = f"{parallel.pipeline.num_microbatches} microbatches of {batch_size}"
+    total = knobs.samples_per_step(batch_size, parallel.num_batches)
+    shared = parallel.num_ranks // parallel.num_replicas
+    groups = f"{parallel.num_replicas} groups of {shared} ranks"
+    if parallel.num_replicas == 1:
+        return f"{parallel.num_ranks} ranks with {each} together: {total} samples a step"
+    ranks = f"{parallel.num_ranks} ranks" if shared == 1 else groups
     return f"{ranks} with {each} each: {total} samples a step"
+
+
+def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
+    """Which rank needs the most, and what the others need; nothing where one alone was asked for."""
+    if not estimate.ranks:
+        return ()
+    if estimate.num_kinds_of_ranks == 1:
+        return (f"all {estimate.num_ranks} ranks need the same",)
+    (worst,) = (each for each in estimate.ranks if each.rank == estimate.rank)
+    said = [f"rank {worst.rank} of {estimate.num_ranks} needs the most, {_need(worst)}"]
+    said += [f"rank {each.rank} {_need(each)}" for each in estimate.ranks if each is not worst]
+    if untraced := estimate.num_kinds_of_ranks - len(estimate.ranks):
+        said.append(f"{untraced} others that differ lie between these and were not traced")
+    return ("; ".join(said),)
+
+
+def _need(rank: RankEstimate) -> str:
+    alike = f", as {rank.num_alike - 1} more" if rank.num_alike > 1 else ""
+    return f"{format_bytes(rank.interval.likely_bytes)}{alike}"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:
@@ -35,6 +59,7 @@ def assumptions(estimate: Estimate) -> tuple[str, ...]:
     """What the interval of a prediction spans and rests on."""
     spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
     return (
+        *rank_peaks(estimate),
         *spanned,
         *workspaces(estimate),
         estimate.calibration.note,

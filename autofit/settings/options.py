@@ -14,6 +14,7 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
+from workers.pipeline import SCHEDULES
 from workers.setup import MODES, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -263,16 +264,19 @@ _VARIED = (
         "ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each repeated block and the model; "
         "hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan for tensor parallelism; "
         "fsdp:N,tp:M of both; fsdp1:N, of FullyShardedDataParallel, fsdp1:N+grad-op where parameters stay "
-        "whole in a step, fsdp1:N+no-shard where always. The batch size is that of one rank.",
+        "whole in a step, fsdp1:N+no-shard where always; pp:N, of a pipeline of N stages, pp:N+SCHEDULE of "
+        f"{', '.join(SCHEDULES)}, pp:N+SCHEDULE+M with M microbatches. The batch size is that of one rank, "
+        "of a pipeline that of a microbatch.",
         metavar="KIND:N",
     ),
     Option(
         name="rank",
         field=_SETUP + "rank",
         read=values.rank,
-        help="Which rank of --parallel is predicted; shards of the last ones may be smaller.",
+        help="Which rank of --parallel is predicted; all: those that differ, and the answer is of the one "
+        "that needs the most.",
         default="0",
-        metavar="K",
+        metavar="K|all",
     ),
     Option(
         name="assume",

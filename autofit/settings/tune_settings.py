@@ -175,7 +175,7 @@ class TuneSettings:
 
     def _require_ranks(self) -> None:
         """Refuses what contradicts how many ranks there are, and where."""
-        if self.setup.rank and (wants := self._measures):
+        if self.setup.rank != 0 and (wants := self._measures):
             raise UsageError(
                 f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
                 "all of them: drop one of the two"

@@ -22,7 +22,7 @@ from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.knobs.knob import one_of as plain_one_of
-from workers.setup import TYPICAL, WORST
+from workers.setup import ALL, TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
 ALL_CARDS = "all"
@@ -83,11 +83,13 @@ def nonzero_share(value: Any) -> float:
     return found
 
 
-def rank(value: Any) -> int:
-    """A rank's number, from 0 on."""
+def rank(value: Any) -> int | None:
+    """A rank's number, from 0 on; None for all of them."""
     text = str(value).strip()
+    if text == ALL:
+        return None
     if not text.isascii() or not text.isdecimal():
-        raise ValueError(f"{value!r} is not a rank: expected a number from 0 on")
+        raise ValueError(f"{value!r} is not a rank: expected a number from 0 on, or {ALL}")
     return int(text)
 
 

@@ -176,9 +176,10 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
         else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
         "memory of its buckets"
     )
+    which = "that needs the most is" if settings.setup.rank is None else "is"
     return (
-        f"one of {parallel.num_ranks} ranks is predicted, {defaults}. --probe measure runs all ranks, where "
-        "a machine has a GPU for each",
+        f"one of {parallel.num_ranks} ranks {which} predicted, {defaults}. --probe measure runs all ranks, "
+        "where a machine has a GPU for each",
     )
 
 

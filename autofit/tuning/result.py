@@ -247,8 +247,8 @@ class TuneResult:
     def samples_per_step(self) -> int | None:
         """See `Knobs.samples_per_step`; with the best, None where nothing fits."""
         best = self.best
-        num_replicas = Parallel.named(self.parallel).num_replicas
-        return None if best is None else best.knobs.samples_per_step(best.batch_size, num_replicas)
+        num_batches = Parallel.named(self.parallel).num_batches
+        return None if best is None else best.knobs.samples_per_step(best.batch_size, num_batches)
 
     @property
     def setting_names(self) -> dict[Knobs, str]:

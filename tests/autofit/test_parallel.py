@@ -110,6 +110,8 @@ def test_one_rank_is_predicted_and_never_measured_alone(options: dict[str, str])
         UsageError, match="--rank names the rank that is predicted and cannot be combined with --"
     ):
         target_on(8, rank="1", **options)
+    with pytest.raises(UsageError, match="--rank names the rank that is predicted and cannot be combined"):
+        target_on(8, **{**options, "rank": "all"})
     assert target_on(8, rank="1", probe="predict").probe is None
 
 
@@ -158,7 +160,8 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ),
         ({"parallel": "fsdp:8", "rank": "9"}, "--rank 9: the ranks of fsdp:8 are 0 to 7"),
         ({"rank": "1"}, "--rank 1 needs ranks to be one of: name them with --parallel"),
-        ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on"),
+        ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on, or all"),
+        ({"rank": "all"}, "--rank all needs ranks to be one of: name them with --parallel"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
     ],
 )
@@ -214,3 +217,38 @@ def test_a_search_measures_all_ranks_and_its_document_has_each(state_dir: Path) 
     assert len(needs) == 2
     assert trial["rank"] == needs.index(max(needs))
     assert TuneResult.from_dict(document).trials == result.trials
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pp:4+zigzag", "pp:4.zigzag: 'zigzag' is not a schedule: choose 1f1b, gpipe, interleaved1f1b, "),
+        ("pp:4+1f1b+2", "pp:4.1f1b.2: that schedule takes 4 microbatches or more, one for each stage"),
+        ("pp:4+gpipe+many", "'many' is not a number of microbatches, as in pp:4.gpipe.4"),
+        ("pp:x", "'pp:x' is not ddp:N"),
+        ("pp:2,fsdp:2", "a pipeline goes with no other kind yet"),
+    ],
+)
+def test_a_pipeline_that_there_is_not_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_settings({"model": MODEL, "gpu_mem": "8G", "parallel": text}, {}, None)
+
+
+def test_ranks_of_a_pipeline_share_its_microbatches() -> None:
+    pipeline = Parallel.parse("pp:4+interleaved1f1b+16")
+    assert (str(pipeline), pipeline.num_ranks, pipeline.num_batches) == ("pp:4+interleaved1f1b+16", 4, 16)
+    assert pipeline.pipeline is not None
+    assert [pipeline.pipeline.stages_of(rank) for rank in range(2)] == [(0, 4), (1, 5)]
+    assert (str(Parallel.parse("pp:4+1f1b+4")), str(Parallel.parse("pp:2+gpipe"))) == ("pp:4", "pp:2+gpipe")
+    returning = Parallel.parse("pp:2+zbvzerobubble").pipeline
+    assert returning is not None
+    assert [returning.stages_of(rank) for rank in range(2)] == [(0, 3), (1, 2)]
+
+
+def test_the_stage_that_needs_the_most_is_the_answer(state_dir: Path) -> None:
+    file = Path(__file__).parents[1] / "workers" / "predict" / "sharded_workloads.py"
+    estimate = autofit.estimate(f"{file}:gpt", batch_size=2, gpu="t4", parallel="pp:3", rank="all")
+    assert [each.rank for each in estimate.ranks] == [0, 1, 2]
+    needs = {each.rank: each.interval.high_bytes for each in estimate.ranks}
+    assert needs[estimate.rank] == max(needs.values()) == estimate.interval.high_bytes
+    assert estimate.samples_per_step == 6

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from workers.apply import setting, zero
+from workers.apply import pipelining, setting, zero
 from workers.apply.compiling import compiled
 from workers.apply.sharding import sharded
 from workers.errors import InapplicableError
 from workers.knobs.base import QUANTIZATIONS, is_of_bitsandbytes
 from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
-from workers.setup import DDP, GENERATE, TP, TRAIN
+from workers.setup import DDP, GENERATE, PP, TP, TRAIN
 from workers.workload.step import seed
 from workers.workload.workload import Optimizers, Workload
 
@@ -31,12 +31,13 @@ def require_applicable(spec: TrialSpec, workload: Workload) -> None:
     Raises:
         InapplicableError: the mode or a knob is not for this parallelism.
     """
-    parallel, knobs = spec.setup.parallel, spec.knobs
+    parallel, knobs, mode = spec.setup.parallel, spec.knobs, workload.mode
     if not parallel:
         return
-    mode = workload.mode
     if parallel.zero is not None:
         zero.require_applicable(parallel, knobs, mode, has_step=workload.step is not None)
+    if parallel.pipeline is not None:
+        pipelining.require_applicable(parallel, knobs, workload)
     if parallel.degree(DDP) > 1 and mode != TRAIN:
         raise InapplicableError(
             "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
@@ -80,7 +81,9 @@ def join(spec: TrialSpec, device: torch.device) -> None:
         zero.join(device.type)
 
 
-def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> torch.nn.Module:
+def placed(
+    model: torch.nn.Module, spec: TrialSpec, device: torch.device, workload: Workload
+) -> torch.nn.Module:
     """The model on its device; of one that is sharded this rank's part, brought there part by part.
 
     Raises:
@@ -92,8 +95,8 @@ def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> tor
     if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
         if parallel.zero.offloads:
             raise InapplicableError(
-                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its optimizer "
-                "for the CPU first: leave out what measures (--probe measure, --device), or +offload"
+                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its "
+                "optimizer for the CPU first: leave out +offload, or what measures (--probe measure, --device)"
             )
         return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:
@@ -101,21 +104,25 @@ def placed(model: torch.nn.Module, spec: TrialSpec, device: torch.device) -> tor
             f"--parallel {parallel} with base {knobs.base} is predicted and not measured: leave out what "
             "measures (--probe measure, --device), or use ddp:N"
         )
-    model = sharded(
-        setting.adapted_model(model, knobs), parallel, device_kind=device.type, precision=knobs.precision
-    )
+    model = setting.adapted_model(model, knobs)
+    if parallel.pipeline is not None:
+        place = parallel.place(torch.distributed.get_rank())
+        model = pipelining.cut(model, parallel.pipeline, place[PP], workload)
+    model = sharded(model, parallel, device_kind=device.type, precision=knobs.precision)
     model = model.to(device)  # what no rank shares with another
     return compiled(model) if knobs.compile else model
 
 
 def wrapped(model: torch.nn.Module, spec: TrialSpec) -> torch.nn.Module:
-    """The model as its ranks call it, each with batches of its own; those of tensor parallelism share one."""
+    """The model as its ranks call it, each with batches of its own but for those that share one."""
     parallel = spec.setup.parallel
     if not parallel:
         return model
     if parallel.degree(DDP) > 1:
         model = torch.nn.parallel.DistributedDataParallel(model)
-    seed(spec.seed + torch.distributed.get_rank() // parallel.degree(TP))
+    # Stages of a pipeline are far from each other in the mesh, ranks of spread tensors are neighbours.
+    in_stage = torch.distributed.get_rank() % (parallel.num_ranks // parallel.degree(PP))
+    seed(spec.seed + in_stage // parallel.degree(TP))
     return model
 
 

@@ -3,6 +3,7 @@
     tp      what the model says of itself: transformers' own tensor parallelism, else a plan of PyTorch's
             styles (`tp_plan`), which `parallelize_module` takes
     fsdp    `fully_shard`: each repeated block by itself, then the model around them
+    pp      the stages that `pipelining.cut` left to this rank
     hsdp    the same, on a mesh of two dimensions
     fsdp1   `FullyShardedDataParallel`, see `fsdp1`
 
@@ -20,9 +21,10 @@ import torch
 
 from workers.apply import fsdp1, zero
 from workers.apply.checkpointing import repeated_blocks
+from workers.apply.pipelining import Pipelined
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
-from workers.setup import FSDP, REPLICATE, TP, Parallel
+from workers.setup import FSDP, PP, REPLICATE, TP, Parallel
 
 _Apply = Callable[[torch.nn.Module], Any]
 
@@ -46,6 +48,9 @@ def sharded(
         return fsdp1.wrapped(model, parallel.fsdp1, device_kind=device_kind, dtype=dtype)
     kinds, degrees = zip(*parallel.degrees, strict=True)
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
+    if isinstance(model, Pipelined):
+        model.group = mesh[PP].get_group()
+        return model
     spread = _spreading(model, mesh[TP], parallel.degree(TP)) if TP in kinds else None
     shard = None
     if FSDP in kinds:
@@ -64,6 +69,8 @@ def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[s
     """How a model was sharded, in sentences for whoever reads the answer."""
     if parallel.zero is not None:
         return zero.notes(parallel.zero, precision)
+    if isinstance(model, Pipelined):
+        return model.notes()
     if parallel.degree(FSDP) == 1:
         return ()
     from torch.distributed.fsdp import FSDPModule

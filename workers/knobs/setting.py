@@ -188,16 +188,16 @@ class Knobs:
             )
         return self.global_batch // batch_size
 
-    def samples_per_step(self, batch_size: int, num_replicas: int = 1) -> int:
+    def samples_per_step(self, batch_size: int, num_own: int = 1) -> int:
         """Samples of an optimizer step: of all ranks together, and of all batches that make it up.
 
         Args:
-            num_replicas: ranks that have batches of their own, as of PyTorch's `DistributedSampler`.
+            num_own: how many batches one pass of all ranks has, see `Parallel.num_batches`.
 
         Raises:
             ValueError: the batch size does not divide the global batch.
         """
-        return num_replicas * self.num_batches(batch_size) * batch_size
+        return num_own * self.num_batches(batch_size) * batch_size
 
     def num_passes(self, batch_size: int) -> int:
         """How many of them a trial runs: two, because every further one does as the second did."""

@@ -149,7 +149,7 @@ class Trial:
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)
-        model = ranks.placed(model, spec, device).train(training)
+        model = ranks.placed(model, spec, device, workload).train(training)
         if rewriting is not None:
             rewriting.follow(model)
         self._model = ranks.wrapped(model, spec)
@@ -267,8 +267,9 @@ class Trial:
         self._progress.remarks["checkpoint_bytes"] = str(num_bytes)
 
     def _batch(self) -> Any:
-        batch = self._workload.make_batch(self._spec.batch_size, self._device)
-        check_batch(batch, self._spec.batch_size)
+        batch_size = self._spec.batch_size * self._spec.setup.parallel.num_microbatches
+        batch = self._workload.make_batch(batch_size, self._device)
+        check_batch(batch, batch_size)
         return setting.converted_batch(batch, self._spec.knobs)
 
 

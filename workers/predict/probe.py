@@ -12,7 +12,8 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import process_state, ranks, setting, sharding, zero
+from workers.apply import pipelining, process_state, ranks, setting, sharding, zero
+from workers.apply.alike_ranks import alike_ranks
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
 from workers.errors import UnsupportedError
@@ -53,7 +54,7 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.setup import DDP, GENERATE
+from workers.setup import DDP, GENERATE, PP
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -241,7 +242,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         batch_kind=kind,
         num_ranks=spec.setup.num_ranks,
         parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
-        rank=spec.setup.rank,
+        rank=spec.setup.rank or 0,
+        alike_ranks=alike_ranks(model, spec.setup.parallel) if spec.setup.parallel.shards else (),
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -294,7 +296,7 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
         return
     group.install()
     with ExitStack() as kept:
-        kept.enter_context(group.joined(setup.num_ranks, setup.rank))
+        kept.enter_context(group.joined(setup.num_ranks, setup.rank or 0))
         if setup.parallel.zero is not None:
             kept.enter_context(zero.joined("cpu" if spec.is_for_host else "cuda"))
         kept.enter_context(sharding_followed(recorder, has_zero=setup.parallel.zero is not None))
@@ -337,6 +339,10 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
         elif spec.knobs.base in QUANTIZATIONS:
             fake_device.quantize_before_sharding(mode, model)
         model = setting.adapted_model(model, spec.knobs, shards=shards)
+        if (pipeline := spec.setup.parallel.pipeline) is not None:
+            model = pipelining.cut(
+                model, pipeline, spec.setup.parallel.place(spec.setup.rank or 0)[PP], workload
+            )
     # DeepSpeed's engine brings it there itself, once there is an optimizer.
     return _sharded(workload, spec, model, mode) if shards and spec.setup.parallel.zero is None else model
 
@@ -417,8 +423,9 @@ class _TracedStep:
 
     def _run_part(self) -> None:
         self._begin_phase("input")
-        batch = self._workload.make_batch(self._spec.batch_size, self._mode.device)
-        check_batch(batch, self._spec.batch_size)
+        batch_size = self._spec.batch_size * self._spec.setup.parallel.num_microbatches
+        batch = self._workload.make_batch(batch_size, self._mode.device)
+        check_batch(batch, batch_size)
         if self._spec.with_calls:
             self._recorder.name(
                 ("", f"input:{number}", tensor) for number, tensor in enumerate(tensors_of(batch))

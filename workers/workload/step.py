@@ -61,6 +61,18 @@ def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
     )
 
 
+class ScheduledModel(torch.nn.Module):
+    """A model with a schedule of its own for forward and backward, such as the stages of a pipeline."""
+
+    def forward_backward(self, batch: Any, *, autocast: AutocastFactory, phase: PhaseHook) -> None:
+        """Leaves the gradients of a batch; says when each pass begins."""
+        raise NotImplementedError
+
+    def infer(self, batch: Any, *, autocast: AutocastFactory) -> None:
+        """One forward pass."""
+        raise NotImplementedError
+
+
 def train_step(
     workload: Workload,
     model: torch.nn.Module,
@@ -96,13 +108,16 @@ def train_step(
     if part.is_first and not in_backward:
         for each in optimizers:
             each.zero_grad(set_to_none=set_to_none)
-    with autocast():
-        loss = workload.loss(model, batch)
-    check_loss(loss)
-    if part.num_batches > 1:
-        loss = loss / part.num_batches
-    phase("backward")
-    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    if isinstance(model, ScheduledModel):
+        model.forward_backward(batch, autocast=autocast, phase=phase)
+    else:
+        with autocast():
+            loss = workload.loss(model, batch)
+        check_loss(loss)
+        if part.num_batches > 1:
+            loss = loss / part.num_batches
+        phase("backward")
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     if not part.is_last:
         return
     phase("optimizer")
@@ -136,8 +151,12 @@ def infer_step(
 ) -> None:
     """One forward pass without gradients; what the workload's `loss` returns is ignored."""
     phase("forward")
-    with torch.no_grad(), autocast():
-        workload.loss(model, batch)
+    with torch.no_grad():
+        if isinstance(model, ScheduledModel):
+            model.infer(batch, autocast=autocast)
+            return
+        with autocast():
+            workload.loss(model, batch)
 
 
 def seed(value: int) -> None:

@@ -10,7 +10,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.words import assumed_sizes, samples_in_words, unnamed_card, widest, workspaces
+from autofit.report.words import assumed_sizes, rank_peaks, samples_in_words, unnamed_card, widest, workspaces
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
@@ -64,6 +64,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         else ()
     )
     said = (
+        *rank_peaks(estimate),
         *ranks,
         card,
         "predicted, not measured",

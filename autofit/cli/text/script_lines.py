@@ -12,6 +12,7 @@ from workers import conv
 from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.optimizer import NAMED, NamedOptimizer
+from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
 from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel
 
@@ -55,7 +56,8 @@ def script_lines(
         if name != "allocator":
             yield from _lines_of(name, knobs)
     sampler = _sampler(parallel)
-    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={batch_size}{sampler})"
+    rows = batch_size * parallel.num_microbatches
+    yield f"loader = torch.utils.data.DataLoader(dataset, batch_size={rows}{sampler})"
     yield from _lines_of_the_model(knobs)
     if training and knobs.checkpointing != "none":
         how = "" if knobs.checkpointing == "blocks" else f', "{knobs.checkpointing}"'
@@ -101,6 +103,9 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.fsdp1 is not None:
         yield from _lines_of_fsdp1(parallel.fsdp1, knobs, device_kind)
         return
+    if parallel.pipeline is not None:
+        yield from _lines_of_pipeline(parallel.pipeline, device_kind)
+        return
     if not parallel.shards:
         return
     kinds, degrees = zip(*parallel.degrees, strict=True)
@@ -117,6 +122,19 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
             yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
         yield f"for module in (*blocks, model):  # {FSDP}: each repeated block, then the model"
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
+
+
+def _lines_of_pipeline(pipeline: Pipeline, device_kind: str) -> Iterator[str]:
+    yield "# model: this rank's blocks; the first stage has what comes before them, the last what comes after"
+    yield "stage = torch.distributed.pipelining.PipelineStage("
+    yield f'    model, stage_index, {pipeline.num_stages}, torch.device("{device_kind}"),'
+    yield "    input_args=..., output_args=...,  # tensors of a microbatch's shapes"
+    yield ")"
+    given = "stage" if pipeline.num_stages == pipeline.num_ranks else "stages"
+    arguments = f"{given}, {pipeline.num_microbatches}, loss_fn=loss_fn"
+    yield f"schedule = torch.distributed.pipelining.{pipeline.class_name}({arguments})"
+    yield "# a step: schedule.step(inputs, target=targets, losses=losses, return_outputs=False), on the first"
+    yield "# stage with inputs, on the last with targets; it runs forward and backward of all microbatches"
 
 
 def _lines_of_fsdp1(strategy: str, knobs: Knobs, device_kind: str) -> Iterator[str]:
@@ -223,7 +241,11 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
     if dtype is not None and not parallel.casts:
         yield _autocast(device_kind, dtype)
         share = f" / {num_batches}" if accumulates else ""
-        yield f"    loss = ...{share}  # forward pass and loss; backward outside"
+        yield (
+            f"    loss = ...{share}  # forward pass and loss; backward outside"
+            if parallel.pipeline is None
+            else "    ...  # in the forward of the stage, and in loss_fn; not around the schedule"
+        )
     elif accumulates:
         yield f"loss = loss / {num_batches}  # the optimizer steps after {num_batches} batches"
     if knobs.optimizer_in_backward:

@@ -6,6 +6,7 @@ form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import json
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from workers.apply import setting, zero
+from workers.apply import pipelining, setting, zero
 from workers.apply.sharding import sharded
 from workers.knobs import Knobs
 from workers.setup import FSDP, Parallel
@@ -66,6 +67,8 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose head is its embedding."""
 
+    pp_plan = ("wte", "wpe", "h", "ln_f", "lm_head")
+
     def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
         super().__init__()
         self.wte = nn.Embedding(VOCABULARY, width)
@@ -76,11 +79,13 @@ class Gpt(nn.Module):
         self.lm_head.weight = self.wte.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        hidden = self.wte(tokens) + self.wpe(places)
+        hidden = tokens
+        if self.wte is not None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            hidden = self.wte(tokens) + self.wpe(places)
         for block in self.h:
             hidden = block(hidden)
-        output: Tensor = self.lm_head(self.ln_f(hidden))
+        output: Tensor = hidden if self.lm_head is None else self.lm_head(self.ln_f(hidden))
         return output
 
 
@@ -95,7 +100,9 @@ class Perceptron(nn.Module):
 
 
 class Perceptrons(nn.Module):
-    """Perceptrons one after the other, with a plan for tensor parallelism."""
+    """Perceptrons one after the other, with plans for tensor parallelism and for pipelines."""
+
+    pp_plan = ("layers",)
 
     def __init__(self, width: int = 128, num_blocks: int = 3) -> None:
         super().__init__()
@@ -194,6 +201,7 @@ perceptrons = Workload(
     loss=lambda model, rows: model(rows).square().mean(),
     optimizer=_sgd,
 )
+five_perceptrons = dataclasses.replace(perceptrons, build_model=functools.partial(Perceptrons, num_blocks=5))
 resnet = Workload(
     build_model=Resnet,
     make_batch=_images,
@@ -209,6 +217,9 @@ BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     """Bytes of every allocation of the CPU in two steps, negative for a free."""
     model = workload.build_model()
+    if parallel.pipeline is not None:
+        place = parallel.place(distributed.get_rank())["pp"]
+        model = pipelining.cut(model, parallel.pipeline, place, workload)
     if parallel.zero is None:
         model = sharded(model, parallel, device_kind="cpu")
     optimizer = make_optimizers(workload, model)
@@ -216,10 +227,10 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
         if parallel.zero is not None:
             kept.enter_context(zero.joined("cpu"))
             workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
-        return _allocated(workload, model, optimizer)
+        return _allocated(workload, model, optimizer, BATCH_SIZE * parallel.num_microbatches)
 
 
-def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers) -> list[int]:
+def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers, num_samples: int) -> list[int]:
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()
@@ -228,7 +239,7 @@ def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers) -> l
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, workload.make_batch(BATCH_SIZE, torch.device("cpu")))
+            train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
@@ -297,7 +308,7 @@ def _of_one() -> dict[str, Any]:
 
 if __name__ == "__main__":
     if "GLOO_STORE" in os.environ:
-        meeting = distributed.FileStore(os.environ["GLOO_STORE"], 2)
+        meeting = distributed.FileStore(os.environ["GLOO_STORE"], int(os.environ["WORLD_SIZE"]))
         of_all: dict[str, Any] = {"backend": "gloo", "rank": int(os.environ["RANK"]), "store": meeting}
     else:
         of_all = _of_one()

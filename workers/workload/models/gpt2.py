@@ -64,7 +64,13 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Maps B×T tokens to B×T×vocabulary logits; the output layer is the token embedding."""
+    """Maps B×T tokens to B×T×vocabulary logits; the output layer is the token embedding.
+
+    As a stage of a pipeline it lacks parts: without the first it takes B×T×width, without the last it
+    gives that.
+    """
+
+    pp_plan = ("tokens", "positions", "dropout", "blocks", "norm", "tokens")
 
     def __init__(
         self,
@@ -83,9 +89,12 @@ class GPT2(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.dropout(self.tokens(tokens) + self.positions(positions))
-        return functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
+        x = tokens
+        if self.positions is not None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            x = self.dropout(self.tokens(tokens) + self.positions(positions))
+        x = self.blocks(x)
+        return x if self.norm is None else functional.linear(self.norm(x), self.tokens.weight)
 
 
 def _make_batch(batch_size: int, device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from workers.predict.fake import addresses, composites
-from workers.predict.fake.ranks import collectives, dtensors
+from workers.predict.fake.ranks import collectives, dtensors, pipelines
 
 NCCL = "nccl"
 _FAKE = "fake"
@@ -38,6 +38,7 @@ def install() -> None:
         each.monitored_barrier = _kept
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
+    pipelines.install()
     addresses.install()
 
 

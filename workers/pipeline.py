@@ -1,0 +1,111 @@
+"""How a batch goes through a pipeline of stages: the schedule, and into how many microbatches it is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule of `torch.distributed.pipelining`.
+
+    Attributes:
+        class_name: of its class there.
+        stages_per_rank: how many stages a rank runs.
+        returns: whether stages go through the ranks to the last one and back, as the letter V; else they go
+            round: rank 0 has stage 0, and again the one after the last rank's.
+        fills_stages: whether it takes as many microbatches as there are stages, or more.
+    """
+
+    class_name: str
+    stages_per_rank: int = 1
+    returns: bool = False
+    fills_stages: bool = False
+
+
+# As `get_schedule_class` of torch/distributed/pipelining/schedules.py names them, in small letters.
+SCHEDULES = {
+    "1f1b": Schedule(class_name="Schedule1F1B", fills_stages=True),
+    "gpipe": Schedule(class_name="ScheduleGPipe"),
+    "interleaved1f1b": Schedule(class_name="ScheduleInterleaved1F1B", stages_per_rank=2),
+    "loopedbfs": Schedule(class_name="ScheduleLoopedBFS", stages_per_rank=2),
+    "interleavedzerobubble": Schedule(class_name="ScheduleInterleavedZeroBubble", stages_per_rank=2),
+    "zbvzerobubble": Schedule(class_name="ScheduleZBVZeroBubble", stages_per_rank=2, returns=True),
+}
+DEFAULT_SCHEDULE = "1f1b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline over the ranks of one group.
+
+    Attributes:
+        schedule: one of `SCHEDULES`.
+        num_ranks: of the group.
+        num_microbatches: how many batches of the size asked for go through it in a step.
+
+    Raises:
+        ValueError: there is no such schedule, or it takes more microbatches.
+    """
+
+    schedule: str
+    num_ranks: int
+    num_microbatches: int
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"{self.schedule!r} is not a schedule: choose {', '.join(SCHEDULES)}")
+        fewest = self.num_stages if self._schedule.fills_stages else 1
+        if self.num_microbatches < fewest:
+            raise ValueError(
+                f"pp:{self.num_ranks}+{self.schedule}+{self.num_microbatches}: that schedule takes {fewest} "
+                "microbatches or more, one for each stage"
+            )
+
+    @classmethod
+    def parse(cls, num_ranks: int, options: str) -> Self:
+        """Reads what follows the number of ranks: `gpipe`, `1f1b+8` or nothing.
+
+        Raises:
+            ValueError: it is neither a schedule nor a number of microbatches.
+        """
+        schedule, _, number = options.partition("+")
+        schedule = schedule or DEFAULT_SCHEDULE
+        if schedule not in SCHEDULES:
+            raise ValueError(
+                f"pp:{num_ranks}+{options}: {schedule!r} is not a schedule: choose {', '.join(SCHEDULES)}"
+            )
+        default = num_ranks * SCHEDULES[schedule].stages_per_rank
+        if number and not (number.isascii() and number.isdecimal() and int(number) > 0):
+            raise ValueError(
+                f"pp:{num_ranks}+{options}: {number!r} is not a number of microbatches, as in "
+                f"pp:{num_ranks}+{schedule}+{default}"
+            )
+        return cls(schedule=schedule, num_ranks=num_ranks, num_microbatches=int(number or default))
+
+    @property
+    def _schedule(self) -> Schedule:
+        return SCHEDULES[self.schedule]
+
+    @property
+    def class_name(self) -> str:
+        return self._schedule.class_name
+
+    @property
+    def num_stages(self) -> int:
+        """Of all ranks together."""
+        return self.num_ranks * self._schedule.stages_per_rank
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages of a rank of the group, ascending."""
+        if self._schedule.returns:
+            return rank, self.num_stages - 1 - rank
+        return tuple(range(rank, self.num_stages, self.num_ranks))
+
+    def __str__(self) -> str:
+        """As `parse` reads it, after the number of ranks; empty for the default."""
+        is_usual = self.num_microbatches == self.num_stages
+        if is_usual:
+            return "" if self.schedule == DEFAULT_SCHEDULE else f"+{self.schedule}"
+        return f"+{self.schedule}+{self.num_microbatches}"

@@ -1,0 +1,59 @@
+"""Lets the stages of a pipeline exchange tensors with ranks that are not there.
+
+Before their first step all stages agree, by sending a number along the pipeline, whether they were told the
+shapes of what they exchange or have to find them out. Here nobody answers: what this rank was told decides.
+Each of those numbers takes one block of the allocator's smallest size, for a moment.
+
+What was sent lives as long as the work that sends it: NCCL's group keeps it among the work's outputs
+(`pointToPoint` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp), and gloo's does alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class _Exchange:
+    """The work of one tensor, which it keeps."""
+
+    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
+        self._work = work
+        self._tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def install() -> None:
+    """Prepares this process, for good."""
+    distributed: Any = torch.distributed
+    c10d: Any = distributed.distributed_c10d
+    for name in ("isend", "irecv"):
+        kept = _keeping(getattr(c10d, name))
+        for each in (distributed, c10d):
+            setattr(each, name, kept)
+    _let_stages_agree()
+
+
+def _keeping(exchange: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> _Exchange:
+        return _Exchange(exchange(tensor, *args, **kwargs), tensor)
+
+    return kept
+
+
+def _let_stages_agree() -> None:
+    from torch.distributed.pipelining import _utils, schedules
+
+    modes: Any = _utils.InferenceMode
+    schedule: Any = schedules._PipelineSchedule
+
+    def agree(_self: Any, stages: list[Any], has_backward: bool, _is_done: bool) -> None:
+        for each in stages:
+            finds_out = modes.needs_dynamic(each._user_meta, has_backward)
+            each._inference_mode = modes.DYNAMIC if finds_out else modes.STATIC
+
+    schedule._warmup_p2p = agree
