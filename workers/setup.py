@@ -14,6 +14,7 @@ TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 DDP, REPLICATE, FSDP, TP = "ddp", "replicate", "fsdp", "tp"
+SCRIPT = "script"  # ranks that share the work as their script has it
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
 FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
@@ -23,6 +24,7 @@ PARALLEL_KINDS = {
     FSDP: "fully_shard",
     **{kind: f"FullyShardedDataParallel, {strategy}" for kind, strategy in FSDP1.items()},
     TP: "tensor parallelism",
+    SCRIPT: "a script",
 }
 _FORMS = "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, or fsdp1:N+no-shard"
 
@@ -72,8 +74,16 @@ class Parallel:
         return cls(degrees=tuple((kind, degree) for kind, degree in found if degree > 1))
 
     @classmethod
+    def of_script(cls, num_ranks: int) -> Self:
+        """The ranks of a script."""
+        return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
+
+    @classmethod
     def named(cls, text: str) -> Self:
         """What documents name so; empty for a process by itself."""
+        kind, _, number = text.partition(":")
+        if kind == SCRIPT and number.isdecimal():
+            return cls.of_script(int(number))
         return cls.parse(text) if text else cls()
 
     @property
@@ -87,8 +97,11 @@ class Parallel:
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have batches of their own; those of tensor parallelism share one."""
-        return math.prod(degree for kind, degree in self.degrees if kind != TP)
+        """How many ranks have batches of their own; those of tensor parallelism share one.
+
+        Of a script that is not known, and counted as one.
+        """
+        return math.prod(degree for kind, degree in self.degrees if kind not in (TP, SCRIPT))
 
     @property
     def shards(self) -> bool:
@@ -139,7 +152,7 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
     kind = f"{kind}{plus}{variant}"
     numbers = number.split("x") if kind == "hsdp" else [number]
     kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
-    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind != REPLICATE)
+    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind not in (REPLICATE, SCRIPT))
     are_numbers = all(each.isascii() and each.isdecimal() and int(each) > 0 for each in numbers)
     if not is_known or len(numbers) != len(kinds) or not are_numbers:
         raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in fsdp:8")
@@ -155,7 +168,7 @@ class Setup:
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: which of them is predicted.
+        rank: which of them is predicted; without a `parallel`, of those that a script's launcher starts.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
@@ -176,13 +189,9 @@ class Setup:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
-        if not 0 <= self.rank < self.num_ranks:
+        if self.rank < 0 or (self.parallel and self.rank >= self.num_ranks):
             last = self.num_ranks - 1
-            raise ValueError(
-                f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}"
-                if self.parallel
-                else f"--rank {self.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
-            )
+            raise ValueError(f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}")
         if not 0 <= self.nonzero_share <= 1:
             raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
 

@@ -192,8 +192,11 @@ class Estimate:
         workspace_bytes: the range of the convolution workspaces; None where they have one size.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the processes that train together, of which this is one; 1 for one by itself.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty for one by
+            itself.
         rank: which of them it is.
+        communicators: how many ranks each process group has that exchanges anything: with a communicator of
+            NCCL's for each, in `context_bytes`.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         workspace_source: how the workspaces of convolutions are known; empty where there are none.
         largest: the largest holders of memory at the allocated peak.
@@ -225,6 +228,7 @@ class Estimate:
     num_ranks: int = 1
     parallel: str = ""
     rank: int = 0
+    communicators: tuple[int, ...] = ()
     convolves: bool = True
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()

@@ -14,6 +14,7 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
+from workers.scripts.launcher_commands import LAUNCHERS
 from workers.setup import MODES, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -160,6 +161,35 @@ _MODEL = (
         of_scripts=True,
     ),
     Option(
+        name="nproc",
+        field="num_processes",
+        read=whole_number(minimum=1),
+        help="Ranks of the script that its launcher starts on each machine, one of which is predicted.",
+        default="what the script starts",
+        metavar="N",
+        of_scripts=True,
+    ),
+    Option(
+        name="nnodes",
+        field="num_nodes",
+        read=whole_number(minimum=1),
+        help="Machines on which the launcher starts the script.",
+        default="1",
+        metavar="N",
+        of_scripts=True,
+    ),
+    Option(
+        name="launcher",
+        field="launcher",
+        read=values.launcher,
+        help="What starts the script: torchrun, accelerate or deepspeed, and options of its own, as in "
+        "'accelerate --config_file fsdp.yaml'.",
+        default="torchrun, with --nproc",
+        metavar="LAUNCHER",
+        choices=LAUNCHERS,
+        of_scripts=True,
+    ),
+    Option(
         name="keep-trackers",
         field="keeps_trackers",
         read=switch,
@@ -260,7 +290,8 @@ _VARIED = (
         name="rank",
         field=_SETUP + "rank",
         read=values.rank,
-        help="Which rank of --parallel is predicted; shards of the last ones may be smaller.",
+        help="Which rank is predicted, of --parallel or of those that a script's launcher starts; shards of "
+        "the last ones may be smaller.",
         default="0",
         metavar="K",
     ),

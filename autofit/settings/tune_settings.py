@@ -17,7 +17,7 @@ from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths import BatchLengths
 from workers.knobs import Knobs
-from workers.setup import Setup
+from workers.setup import Parallel, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class TuneSettings:
         batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
         batch_name: the constant in its code that is its batch size.
         keeps_trackers: whether it logs to trackers while it is tried.
+        num_processes, num_nodes: ranks of it that its launcher starts on each machine, and machines.
+        launcher: which one, with options of its own; None for torchrun where ranks are counted.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
@@ -81,6 +83,9 @@ class TuneSettings:
     batch_variable: str | None = None
     batch_name: str | None = None
     keeps_trackers: bool = False
+    num_processes: int | None = None
+    num_nodes: int | None = None
+    launcher: str | None = None
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
     device: str = "auto"
@@ -122,6 +127,7 @@ class TuneSettings:
                 "--script-arg, --batch-arg, --batch-env, --batch-name and --keep-trackers need a script: "
                 "name it with --script"
             )
+        self._require_ranks()
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
                 "--gpu and --gpu-mem cannot be combined: a card's name includes its memory; give one of them"
@@ -132,11 +138,6 @@ class TuneSettings:
                 "drop one of them"
             )
         self._require_sizes()
-        if self.setup.rank and (wants := self._measures):
-            raise UsageError(
-                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
-                "all of them: drop one of the two"
-            )
         if self.knobs.global_batch is not None and self.setup.parallel:
             raise UsageError(
                 "--global-batch counts the samples of one process and cannot be combined with --parallel: "
@@ -162,6 +163,39 @@ class TuneSettings:
                 "--probe predict predicts GPUs and cannot be combined with --device cpu: drop it, or use "
                 "--probe measure"
             )
+
+    def _require_ranks(self) -> None:
+        """Refuses ranks that nothing starts, or that are not predicted."""
+        counted = (self.num_processes, self.num_nodes, self.launcher)
+        if self.script is None and any(each is not None for each in counted):
+            raise UsageError(
+                "--nproc, --nnodes and --launcher start a script: name it with --script, or say the ranks of "
+                "a model with --parallel, as in fsdp:8"
+            )
+        if self.script is None and self.setup.rank and not self.setup.parallel:
+            raise UsageError(
+                f"--rank {self.setup.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+            )
+        if self.setup.rank and (wants := self._measures):
+            raise UsageError(
+                f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
+                "all of them: drop one of the two"
+            )
+        if self.num_ranks_of_script > 1 and (wants := self._measures):
+            raise UsageError(
+                f"--nproc and --nnodes predict one rank of a script and cannot be combined with {wants}: "
+                "drop one of the two"
+            )
+
+    @property
+    def num_ranks_of_script(self) -> int:
+        """As it is said with the script; a launcher of its own, or one's own numbers, show when it is run."""
+        return (self.num_processes or 1) * (self.num_nodes or 1)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """How many ranks each group has that exchanges anything, as far as it is known before a run."""
+        return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
 
     @property
     def sized_knobs(self) -> Knobs:
@@ -229,7 +263,7 @@ class TuneSettings:
     @property
     def card(self) -> Card:
         """The card that a prediction assumes."""
-        return card_named(None if self.gpu is None else self.gpu.key, self.setup.parallel.mesh)
+        return card_named(None if self.gpu is None else self.gpu.key, self.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
         """The budget of a card of the catalogue, with what is to be kept free there.
@@ -237,9 +271,7 @@ class TuneSettings:
         Raises:
             BudgetError: nothing is left.
         """
-        return budget_of(
-            gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.setup.parallel.mesh
-        )
+        return budget_of(gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.mesh)
 
     @property
     def fixed_knobs(self) -> frozenset[str]:

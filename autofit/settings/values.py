@@ -20,6 +20,7 @@ from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.knobs.knob import one_of as plain_one_of
+from workers.scripts.launcher_commands import launcher_command
 from workers.setup import TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
@@ -87,6 +88,13 @@ def rank(value: Any) -> int:
     if not text.isascii() or not text.isdecimal():
         raise ValueError(f"{value!r} is not a rank: expected a number from 0 on")
     return int(text)
+
+
+def launcher(value: Any) -> str:
+    """A launcher's command, with options of its own."""
+    text = str(value).strip()
+    launcher_command(text, None, None)
+    return text
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:
