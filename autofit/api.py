@@ -52,7 +52,7 @@ def tune(
             f"tune() takes no {', '.join(sorted(misplaced))}: the workload is its first argument, and "
             "metrics are an event sink, on_event=autofit.serve.metrics.Metrics(registry)"
         )
-    settings = resolve_settings({**options, "model": _named(workload)}, {}, None)
+    settings = resolve_settings({**options, **_named(workload)}, {}, None)
     reference = _referred(workload, settings)
     return run(settings, reference, emit=on_event or ignore)
 
@@ -125,7 +125,7 @@ def observe(
     """
     if kind not in tuple(PeakKind):
         raise UsageError(f"kind must be one of {', '.join(PeakKind)}; got {kind!r}")
-    settings = resolve_one_configuration({**options, "model": _named(workload)}, "an observation")
+    settings = resolve_one_configuration({**options, **_named(workload)}, "an observation")
     reference = _referred(workload, settings)
     peak = RealPeak(kind=PeakKind(kind), num_bytes=peak_bytes, batch_size=batch_size)
     return run_observe(settings, reference, local_predictor(reference, setup=settings.setup), peak)
@@ -175,12 +175,20 @@ def _prediction(
     workload: Workload | Script | str, options: dict[str, Any], what: str
 ) -> tuple[TuneSettings, Predictor]:
     """The settings of one configuration, and what predicts it."""
-    settings = resolve_one_configuration({**options, "model": _named(workload)}, what)
+    settings = resolve_one_configuration({**options, **_named(workload)}, what)
     return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
 
 
-def _named(workload: Workload | Script | str) -> str:
-    return workload if isinstance(workload, str) else workload.name or "workload"
+def _named(workload: Workload | Script | str) -> dict[str, Any]:
+    """The options that say what is run."""
+    if isinstance(workload, str):
+        return {"model": workload}
+    if not isinstance(workload, Script):
+        return {"model": workload.name or "workload"}
+    ranks = {
+        "nproc": workload.num_processes, "nnodes": workload.num_nodes, "launcher": workload.launcher,
+    }  # fmt: skip
+    return {"script": workload.name, **ranks}
 
 
 def _referred(workload: Workload | Script | str, settings: TuneSettings) -> WorkloadRef:

@@ -86,7 +86,7 @@ class ScriptCall:
         folder: the current folder of the call.
         keeps_batch: whether the script's own batch size is found out instead of setting one.
         keeps_trackers: whether experiment trackers are left as they are.
-        is_launched: whether it finds the variables that a launcher of one process sets.
+        launcher: the command that starts it, a launcher's name and options; empty without any.
         module: its name where it is called as `python -m`; else empty.
     """
 
@@ -97,7 +97,7 @@ class ScriptCall:
     folder: str = ""
     keeps_batch: bool = False
     keeps_trackers: bool = False
-    is_launched: bool = False
+    launcher: tuple[str, ...] = ()
     module: str = ""
 
     @property
@@ -124,7 +124,11 @@ class ScriptCall:
         ]
         misplaced += [] if setup.mode is None else [f"mode {setup.mode}"]
         misplaced += ["--worst-case"] if setup.is_worst_case else []
-        misplaced += ["--parallel"] if setup.parallel else []
+        if setup.parallel:
+            return (
+                "--parallel shards a model, and a script shards its own: leave it out, and say --nproc "
+                f"{setup.num_ranks} where a launcher starts so many ranks"
+            )
         if misplaced:
             has, it = ("have", "them") if len(misplaced) > 1 else ("has", "it")
             return (
@@ -140,7 +144,9 @@ class ScriptCall:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        return cls(**{**data, "arguments": tuple(data["arguments"])})
+        return cls(
+            **{**data, "arguments": tuple(data["arguments"]), "launcher": tuple(data["launcher"])},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from workers.plain import from_plain
 from workers.process.isolate import NO_GPU, STEADY_MALLOC, Child, run_fresh
 from workers.process.ranks import run_ranks
 from workers.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
+from workers.scripts.launcher_commands import launcher_command
 
 # Kept from the first prediction to the end of this process: importing torch costs seconds, and
 # predictions leave nothing behind that a later one could see.
@@ -113,7 +114,9 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
     """
     outcome = _predicted_once(spec)
     if _lacks_launcher(outcome) and spec.workload.script is not None:
-        script = dataclasses.replace(spec.workload.script, is_launched=True)
+        script = spec.workload.script
+        launcher = launcher_command(None, 1, 1, module=bool(script.module))
+        script = dataclasses.replace(script, launcher=launcher)
         spec = dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, script=script))
         outcome = _predicted_once(spec)
     for site in _decided(outcome)[::-1][:_MOST_TURNED]:

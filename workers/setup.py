@@ -18,6 +18,7 @@ BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 ALL = "all"  # ranks, as `--rank` has it
 DDP, REPLICATE, FSDP, TP, PP = "ddp", "replicate", "fsdp", "tp", "pp"
+SCRIPT = "script"  # ranks that share the work as their script has it
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
 FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
 
@@ -48,6 +49,7 @@ PARALLEL_KINDS = {
         for kind, zero in ZERO.items()
     },
     TP: "tensor parallelism",
+    SCRIPT: "a script",
 }
 _FORMS = (
     "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, zero1:N, "
@@ -119,8 +121,16 @@ class Parallel:
         )
 
     @classmethod
+    def of_script(cls, num_ranks: int) -> Self:
+        """The ranks of a script."""
+        return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
+
+    @classmethod
     def named(cls, text: str) -> Self:
         """What documents name so; empty for a process by itself."""
+        kind, _, number = text.partition(":")
+        if kind == SCRIPT and number.isdecimal():
+            return cls.of_script(int(number))
         return cls.parse(text) if text else cls()
 
     @property
@@ -134,8 +144,11 @@ class Parallel:
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have batches of their own; those of a pipeline, or of spread tensors, share one."""
-        return math.prod(degree for kind, degree in self.degrees if kind not in (TP, PP))
+        """How many ranks have batches of their own; those of a pipeline, or of spread tensors, share one.
+
+        Of a script that is not known, and counted as one.
+        """
+        return math.prod(degree for kind, degree in self.degrees if kind not in (TP, PP, SCRIPT))
 
     @property
     def num_batches(self) -> int:
@@ -217,7 +230,7 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
     kind = f"{kind}{plus}{variant}"
     numbers = number.split("x") if kind == "hsdp" else [number]
     kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
-    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind != REPLICATE)
+    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind not in (REPLICATE, SCRIPT))
     are_numbers = all(each.isascii() and each.isdecimal() and int(each) > 0 for each in numbers)
     if not is_known or len(numbers) != len(kinds) or not are_numbers:
         raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in fsdp:8")
@@ -233,7 +246,8 @@ class Setup:
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: which of them is predicted; None for the one that needs the most.
+        rank: which of them is predicted, None for the one that needs the most; without a `parallel`, of those
+            that a script's launcher starts.
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
@@ -254,13 +268,11 @@ class Setup:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
-        if not (self.rank is None and self.parallel) and self.rank not in range(self.num_ranks):
-            last, given = self.num_ranks - 1, ALL if self.rank is None else self.rank
-            raise ValueError(
-                f"--rank {given}: the ranks of {self.parallel} are 0 to {last}"
-                if self.parallel
-                else f"--rank {given} needs ranks to be one of: name them with --parallel, as in fsdp:8"
-            )
+        if self.rank is None and not self.parallel:
+            raise ValueError(f"--rank {ALL} needs ranks: name them with --parallel, as in fsdp:8")
+        if self.rank is not None and (self.rank < 0 or (self.parallel and self.rank >= self.num_ranks)):
+            last = self.num_ranks - 1
+            raise ValueError(f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}")
         if not 0 <= self.nonzero_share <= 1:
             raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
 

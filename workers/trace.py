@@ -19,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 from workers.documents import parse_json
 from workers.knobs import Knobs
 from workers.plain import from_plain
+from workers.setup import SCRIPT, Parallel
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
@@ -354,6 +355,7 @@ class Trace:
         parallel: how they share the work, `fsdp:8`, where that is not by `DistributedDataParallel`.
         rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
         alike_ranks: the kinds of ranks that there are; empty where all are alike.
+        communicators: of a script's ranks, how many each process group has that exchanges anything.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.
         layers: what its modules returned there, in the order in which they ended.
@@ -378,6 +380,7 @@ class Trace:
     parallel: str = ""
     rank: int = 0
     alike_ranks: tuple[AlikeRanks, ...] = ()
+    communicators: tuple[int, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     tensors: tuple[ListedTensor, ...] = ()
     layers: tuple[ListedLayer, ...] = ()
@@ -392,6 +395,16 @@ class Trace:
     def among_ranks(self) -> str:
         """How its ranks share the work, as `--parallel` has it; empty for a process by itself."""
         return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
+
+    @property
+    def shares_as_script(self) -> bool:
+        """Whether its ranks are a script's, whose groups were seen as it ran."""
+        return Parallel.named(self.parallel).degree(SCRIPT) > 1
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many ranks each process group has that exchanges anything."""
+        return self.communicators if self.shares_as_script else Parallel.named(self.among_ranks).mesh
 
     @property
     def convolves(self) -> bool:
@@ -464,6 +477,7 @@ class Trace:
             "parallel": self.parallel,
             "rank": self.rank,
             "alike_ranks": list(map(dataclasses.asdict, self.alike_ranks)),
+            "communicators": self.communicators,
             "tensors": list(map(dataclasses.asdict, self.tensors)),
             "layers": list(map(dataclasses.asdict, self.layers)),
             "stacks": stacks.rows,

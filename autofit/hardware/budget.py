@@ -127,14 +127,19 @@ def budget_of(
 
 
 def assumed_context(
-    architecture: str | None, card: str | None = None, mesh: Sequence[int] = ()
+    architecture: str | None,
+    card: str | None = None,
+    mesh: Sequence[int] = (),
+    num_ranks: int | None = None,
 ) -> tuple[ContextInterval, tuple[str, ...]]:
     """What a process holds outside the allocator, and in words what was assumed for that.
 
     Args:
         architecture: None where only the memory of the card is known.
         card: its key or CUDA name, where it is known.
-        mesh: of processes that train together, how many each dimension has; with any NCCL's memory is added.
+        mesh: of processes that train together, how many each dimension has, or each of other groups of
+            them; with any NCCL's memory is added.
+        num_ranks: of all; None where the dimensions are those of a mesh.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
@@ -142,14 +147,17 @@ def assumed_context(
     said = _assumption(names.context, context, name)
     if not mesh:
         return context, (said,)
-    nccl = communicators_interval(mesh, architecture)
+    nccl = communicators_interval(mesh, architecture, num_ranks)
     whole = ContextInterval(
         low_bytes=context.low_bytes + nccl.low_bytes,
         likely_bytes=context.likely_bytes + nccl.likely_bytes,
         high_bytes=context.high_bytes + nccl.high_bytes,
         basis=f"{context.basis}; {names.communicator} {nccl.basis}",
     )
-    return whole, (said, _assumption(names.communicator, nccl, f"each of {math.prod(mesh)} ranks"))
+    return whole, (
+        said,
+        _assumption(names.communicator, nccl, f"each of {num_ranks or math.prod(mesh)} ranks"),
+    )
 
 
 class _Names(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofit.errors import UnknownGpuError
 from autofit.hardware import gpus
@@ -35,6 +35,12 @@ class Card:
         except UnknownGpuError:
             return None
         return gpu.num_sms if gpu.architecture == self.architecture else None
+
+    def among(self, groups: Sequence[int], num_ranks: int) -> Card:
+        """The same with what NCCL takes there for groups of so many of all ranks."""
+        architecture, name = (None, None) if self.may_be else (self.architecture, self.name)
+        context, _ = assumed_context(architecture, name, groups, num_ranks)
+        return replace(self, context_bytes=context.high_bytes)
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -60,8 +60,10 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
     )
 
 
-def communicators_interval(degrees: Sequence[int], architecture: str | None = None) -> ContextInterval:
-    """The same for the communicators of a mesh of ranks, one for each dimension.
+def communicators_interval(
+    degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
+) -> ContextInterval:
+    """The same for the communicators of a mesh of ranks, one for each dimension; or of other groups of them.
 
     A dimension that all ranks are in has the default process group's (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
@@ -69,11 +71,13 @@ def communicators_interval(degrees: Sequence[int], architecture: str | None = No
     the default group's, which has its own as soon as it is used, as for a barrier.
 
     Args:
-        degrees: how many ranks each dimension has, 2 or more.
+        degrees: how many ranks each dimension, or group, has, 2 or more.
         architecture: as for one communicator.
+        num_ranks: of all; None where the dimensions are those of a mesh.
     """
     parts = [communicator_interval(degree, architecture) for degree in degrees]
-    spare = [communicator_interval(math.prod(degrees), architecture)] if len(parts) > 1 else []
+    whole = num_ranks or math.prod(degrees)
+    spare = [] if whole in degrees else [communicator_interval(whole, architecture)]
     return ContextInterval(
         low_bytes=max(part.low_bytes for part in parts),
         likely_bytes=sum(part.likely_bytes for part in parts),

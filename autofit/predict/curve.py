@@ -69,6 +69,7 @@ class PredictedCurve(PeaksOnCard):
             num_ranks=trace.num_ranks,
             parallel=trace.among_ranks,
             rank=trace.rank,
+            communicators=trace.groups,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,
             device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,

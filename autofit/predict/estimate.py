@@ -209,10 +209,13 @@ class Estimate:
         workspace_bytes: the range of the convolution workspaces; None where they have one size.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
         num_ranks: the processes that train together, of which this is one; 1 for one by itself.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty for one by
+            itself.
         rank: which of them it is.
         ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
         num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
+        communicators: how many ranks each process group has that exchanges anything: with a communicator of
+            NCCL's for each, in `context_bytes`.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         workspace_source: how the workspaces of convolutions are known; empty where there are none.
         largest: the largest holders of memory at the allocated peak.
@@ -246,6 +249,7 @@ class Estimate:
     rank: int = 0
     ranks: tuple[RankEstimate, ...] = ()
     num_kinds_of_ranks: int = 0
+    communicators: tuple[int, ...] = ()
     convolves: bool = True
     workspace_source: str = ""
     largest: tuple[LargeTensor, ...] = ()

@@ -315,6 +315,9 @@ class Predictor:
         at_most: StepCurve | None = None,
         sharpens: bool = True,
     ) -> PredictedCurve:
+        trace = curve.any_trace
+        if trace.shares_as_script:  # with which groups, its run shows
+            card = card.among(trace.groups, trace.num_ranks)
         return PredictedCurve(
             self._workload.name,
             knobs,

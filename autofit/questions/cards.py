@@ -168,7 +168,7 @@ def which_cards(
     # The step may be unpredictable on AMD's cards alone: NVIDIA's come first.
     architectures = oldest_first(gpu.architecture for gpu in ordered)
     smallest = {gpu.architecture: gpu.key for gpu in reversed(ordered)}
-    any_card = card_named(smallest[architectures[0]], settings.setup.parallel.mesh)
+    any_card = card_named(smallest[architectures[0]], settings.mesh)
     curve = predictor.curve(knobs, any_card, risk=settings.risk)
     if not predictor.confirm(knobs, any_card, batch_size):
         curve = predictor.curve(knobs, any_card, risk=settings.risk)
@@ -298,7 +298,7 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
     """The same with what makes the batch fit, where it does not."""
     if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
         return fit
-    advice = adviser.on(card_named(gpu.key, settings.setup.parallel.mesh), fit.usable_bytes)
+    advice = adviser.on(card_named(gpu.key, settings.mesh), fit.usable_bytes)
     options = () if advice.combination is None else advice.combination.options
     single = levers(settings.configuration("a table of cards"))
     lever = next((each for each in single if options == (each.how,)), None)
@@ -314,5 +314,5 @@ def _budget(gpu: Gpu, settings: TuneSettings) -> tuple[int, int]:
     try:
         budget = settings.budget_on(gpu)
     except BudgetError:  # the reserve may leave something on larger cards alone
-        return card_named(gpu.key, settings.setup.parallel.mesh).context_bytes, 0
+        return card_named(gpu.key, settings.mesh).context_bytes, 0
     return budget.context_bytes, budget.usable_bytes

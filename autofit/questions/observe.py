@@ -156,7 +156,7 @@ def run_observe(
     if kind is PeakKind.ALLOCATED:
         low, likely, high = spans.allocated_low_bytes, spans.allocated_bytes, spans.allocated_high_bytes
     if kind is PeakKind.DEVICE:
-        context, _ = assumed_context(card.architecture, card.name, settings.setup.parallel.mesh)
+        context, _ = assumed_context(card.architecture, card.name, settings.mesh)
         least, most = context.low_bytes, context.high_bytes
         likely += context.likely_bytes
     predicted = Interval(

@@ -29,7 +29,6 @@ from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from workers.setup import Parallel
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
@@ -92,7 +91,7 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = None if gpu is None else budget_of(gpu, mesh=Parallel.named(estimate.parallel).mesh)
+    budget = None if gpu is None else budget_of(gpu, mesh=estimate.communicators)
     emit(Progress(stage="predicting the curve"))
     batch, notes = estimate.batch_size, assumptions(estimate)
     try:
@@ -128,7 +127,7 @@ def report_on_estimate(
 def report_on_profile(profile: Profile) -> Content:
     """The report of a profile, a saved one too: nothing is traced for it."""
     gpu = catalogue().get(profile.card)
-    budget = None if gpu is None else budget_of(gpu, mesh=Parallel.named(profile.trace.among_ranks).mesh)
+    budget = None if gpu is None else budget_of(gpu, mesh=profile.trace.groups)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     where = f"in the {phase.in_words}" if phase.step else "while the model is built"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes

@@ -15,6 +15,7 @@ from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.pipeline import SCHEDULES
+from workers.scripts.launcher_commands import LAUNCHERS
 from workers.setup import MODES, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -161,6 +162,36 @@ _MODEL = (
         of_scripts=True,
     ),
     Option(
+        name="nproc",
+        field="num_processes",
+        read=whole_number(minimum=1),
+        help="Ranks on each machine: of the script that a launcher starts, one of which is predicted, or of "
+        "--search parallel=KIND,…, where hsdp, and kinds joined by + as in fsdp+tp, take every split.",
+        metavar="N",
+        of_scripts=True,
+    ),
+    Option(
+        name="nnodes",
+        field="num_nodes",
+        read=whole_number(minimum=1),
+        help="Machines with so many ranks each: where a launcher starts the script, or measured trials run; "
+        "hsdp without degrees then shards within one.",
+        default="1",
+        metavar="N",
+        of_scripts=True,
+    ),
+    Option(
+        name="launcher",
+        field="launcher",
+        read=values.launcher,
+        help="What starts the script: torchrun, accelerate or deepspeed, and options of its own, as in "
+        "'accelerate --config_file fsdp.yaml'.",
+        default="torchrun, with --nproc",
+        metavar="LAUNCHER",
+        choices=LAUNCHERS,
+        of_scripts=True,
+    ),
+    Option(
         name="keep-trackers",
         field="keeps_trackers",
         read=switch,
@@ -227,15 +258,6 @@ _VARIED = (
         of_search=True,
     ),
     Option(
-        name="nproc",
-        field="num_ranks",
-        read=whole_number(minimum=2),
-        help="How many ranks those of --search parallel=KIND,… have. hsdp, and kinds joined by + as in "
-        "fsdp+tp, are tried in every split of them.",
-        metavar="N",
-        of_search=True,
-    ),
-    Option(
         name="mode",
         field=_SETUP + "mode",
         read=values.one_of(MODES),
@@ -273,8 +295,8 @@ _VARIED = (
         name="rank",
         field=_SETUP + "rank",
         read=values.rank,
-        help="Which rank of --parallel is predicted; all: those that differ, and the answer is of the one "
-        "that needs the most.",
+        help="Which rank is predicted, of --parallel or of those that a script's launcher starts; all, of "
+        "--parallel: those that differ, and the answer is of the one that needs the most.",
         default="0",
         metavar="K|all",
     ),
@@ -457,17 +479,6 @@ _PLACES = (
         read=values.resources,
         help="Custom Ray resources that every trial asks its node for.",
         metavar="NAME=NUM,…",
-        of_search=True,
-        of_cluster=True,
-    ),
-    Option(
-        name="nnodes",
-        field="num_nodes",
-        read=whole_number(minimum=1),
-        help="Spread the ranks of measured trials over so many nodes, as many on each; hsdp without degrees "
-        "then shards within a node.",
-        default="1",
-        metavar="K",
         of_search=True,
         of_cluster=True,
     ),

@@ -102,10 +102,12 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
         parts[part][own] = value
     searched = dict(parts[""].pop("searched", ()))
     forms = searched.pop(PARALLEL, ())
+    num_processes, num_nodes = parts[""].get("num_processes"), parts[""].get("num_nodes", 1)
+    num_ranks = None if num_processes is None else num_processes * num_nodes
     try:
         return TuneSettings(
             searched=tuple(searched.items()),
-            parallels=parallels_of(forms, parts[""].get("num_ranks"), parts[""].get("num_nodes", 1)),
+            parallels=parallels_of(forms, num_ranks, num_nodes),
             **parts[""],
             knobs=Knobs(**parts["knobs"]),
             given_knobs=tuple(sorted(parts["knobs"])),

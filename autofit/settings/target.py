@@ -84,7 +84,7 @@ def resolve_target(
         card=None if architecture is None else name,
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        mesh=settings.setup.parallel.mesh,
+        mesh=settings.mesh,
     )
     probe = _cuda_probe(
         settings,

@@ -33,6 +33,7 @@ class TuneSettings:
         batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
         batch_name: the constant in its code that is its batch size.
         keeps_trackers: whether it logs to trackers while it is tried.
+        launcher: which one, with options of its own; None for torchrun where ranks are counted.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
@@ -45,7 +46,8 @@ class TuneSettings:
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
         parallels: the ways of training together that are compared, instead of the one of the setup.
-        num_ranks: how many ranks those have that are named by their kind.
+        num_processes: ranks on each node, of the script or of those that are named by their kind.
+        num_nodes: nodes with so many ranks each, of the script, of these, or of a measured trial.
         maximize: what is made as large as fits.
         batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
         lengths: of the samples of the data, whose longest decides the size of a sample; None where that is
@@ -65,7 +67,6 @@ class TuneSettings:
         dispatch: what runs measured trials: Ray, or this machine one after another.
         address: a Ray cluster's address; None for a local one.
         resources: amounts of Ray's custom resources that every trial asks its node for.
-        num_nodes: over so many nodes the ranks of a measured trial are spread.
         node_wait_seconds: how long a trial waits for a node that could run it; 0 for not at all.
         fresh: ignore earlier studies and cached results.
         metrics_port: where Prometheus metrics are served; None for nowhere, 0 for any free port.
@@ -85,6 +86,7 @@ class TuneSettings:
     batch_variable: str | None = None
     batch_name: str | None = None
     keeps_trackers: bool = False
+    launcher: str | None = None
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
     device: str = "auto"
@@ -95,7 +97,8 @@ class TuneSettings:
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     setup: Setup = field(default_factory=Setup)
     parallels: tuple[Parallel, ...] = ()
-    num_ranks: int | None = None
+    num_processes: int | None = None
+    num_nodes: int = 1
     maximize: Maximized = Maximized.BATCH_SIZE
     batch_size: int | None = None
     lengths: BatchLengths | None = None
@@ -114,7 +117,6 @@ class TuneSettings:
     dispatch: str = RAY
     address: str | None = None
     resources: tuple[tuple[str, float], ...] = ()
-    num_nodes: int = 1
     node_wait_seconds: float = 30.0
     fresh: bool = False
     metrics_port: int | None = None
@@ -162,6 +164,16 @@ class TuneSettings:
             )
 
     @property
+    def num_ranks_of_script(self) -> int:
+        """As it is said with the script; a launcher of its own, or one's own numbers, show when it is run."""
+        return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """How many ranks each group has that exchanges anything, as far as it is known before a run."""
+        return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
+
+    @property
     def sized_knobs(self) -> Knobs:
         """The knobs with the size of a sample that the data decide, where they do."""
         lengths = self.capped_lengths
@@ -175,24 +187,39 @@ class TuneSettings:
 
     def _require_ranks(self) -> None:
         """Refuses what contradicts how many ranks there are, and where."""
+        if self.script is None and self.launcher is not None:
+            raise UsageError(
+                "--launcher starts a script: name it with --script, or say the ranks of a model with "
+                "--parallel, as in fsdp:8"
+            )
+        if self.script is None and self.num_processes is not None and not self.parallels:
+            raise UsageError(
+                "--nproc counts the ranks of a script, or of --search parallel=…: name one of these, or say "
+                "the ranks of a model with --parallel, as in fsdp:8"
+            )
+        if self.script is not None and self.parallels:
+            raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        if self.script is None and self.setup.rank and not (self.setup.parallel or self.parallels):
+            raise UsageError(
+                f"--rank {self.setup.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+            )
         if self.setup.rank != 0 and (wants := self._measures):
             raise UsageError(
                 f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
                 "all of them: drop one of the two"
+            )
+        if self.num_ranks_of_script > 1 and (wants := self._measures):
+            raise UsageError(
+                f"--nproc and --nnodes predict one rank of a script and cannot be combined with {wants}: "
+                "drop one of the two"
             )
         if self.knobs.global_batch is not None and (self.setup.parallel or self.parallels):
             raise UsageError(
                 "--global-batch counts the samples of one process and cannot be combined with --parallel or "
                 "--search parallel=…: give --grad-accumulation instead"
             )
-        if self.num_ranks is not None and not self.parallels:
-            raise UsageError(
-                "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel KIND:N"
-            )
-        if self.script is not None and self.parallels:
-            raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
         for parallel in self.parallels or (self.setup.parallel,):
-            if parallel.num_ranks % self.num_nodes:
+            if self.script is None and parallel.num_ranks % self.num_nodes:
                 raise UsageError(
                     f"--nnodes {self.num_nodes} has the same number of ranks on each node, and {parallel} is "
                     f"of {parallel.num_ranks}: give a number of nodes that divides it"
@@ -241,7 +268,7 @@ class TuneSettings:
 
     def with_parallel(self, parallel: Parallel) -> Self:
         """The same for one of the `parallels` alone."""
-        return replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_ranks=None)
+        return replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_processes=None)
 
     @property
     def may_compile(self) -> bool:
@@ -256,7 +283,7 @@ class TuneSettings:
     @property
     def card(self) -> Card:
         """The card that a prediction assumes."""
-        return card_named(None if self.gpu is None else self.gpu.key, self.setup.parallel.mesh)
+        return card_named(None if self.gpu is None else self.gpu.key, self.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
         """The budget of a card of the catalogue, with what is to be kept free there.
@@ -264,9 +291,7 @@ class TuneSettings:
         Raises:
             BudgetError: nothing is left.
         """
-        return budget_of(
-            gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.setup.parallel.mesh
-        )
+        return budget_of(gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.mesh)
 
     @property
     def fixed_knobs(self) -> frozenset[str]:

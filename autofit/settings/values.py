@@ -22,6 +22,7 @@ from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.knobs.knob import one_of as plain_one_of
+from workers.scripts.launcher_commands import launcher_command
 from workers.setup import ALL, TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
@@ -99,6 +100,13 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
         return tuple(sorted(set(map(whole_number(minimum=1), _items(value, ",")))))
     except ValueError:
         raise ValueError(f"{value!r} is not a list of numbers of GPUs: write it as 1,2,4,8") from None
+
+
+def launcher(value: Any) -> str:
+    """A launcher's command, with options of its own."""
+    text = str(value).strip()
+    launcher_command(text, None, None)
+    return text
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:

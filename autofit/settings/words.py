@@ -52,6 +52,7 @@ def configuration(
     batch_kind: str | None = None,
     parallel: str = "",
     *,
+    rank: int = 0,
     searched: Container[str] = (),
     of_script: bool = False,
 ) -> str:
@@ -65,7 +66,10 @@ def configuration(
     if of_script:
         own = "the script's own precision and optimizer"
         is_told = knobs.attention != default.attention and "attention" not in searched
-        return f"{own} · {in_words('attention', knobs.attention)}" if is_told else own
+        ranks = Parallel.named(parallel)
+        told = [in_words("attention", knobs.attention)] if is_told else []
+        told += [f"rank {rank} of {ranks.num_ranks}"] if ranks else []
+        return " · ".join((own, *told))
     others = [name for name in KNOBS if name not in ("conv_algo", "optimizer_impl")]
     parts = {
         name: in_words(name, getattr(knobs, name))
@@ -80,7 +84,7 @@ def configuration(
     if batch_kind is not None:
         shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
     if parallel:
-        shown.append(ranks_in_words(Parallel.parse(parallel)))
+        shown.append(ranks_in_words(Parallel.named(parallel)))
     return " · ".join(shown if mode is None else [*shown, mode])
 
 

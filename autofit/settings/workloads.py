@@ -45,6 +45,9 @@ def _script_of(settings: TuneSettings) -> Script:
         batch_variable=settings.batch_variable,
         batch_name=settings.batch_name,
         keeps_trackers=settings.keeps_trackers,
+        launcher=settings.launcher,
+        num_processes=settings.num_processes,
+        num_nodes=settings.num_nodes if settings.num_nodes > 1 else None,
     )
 
 

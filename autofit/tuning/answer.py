@@ -204,7 +204,7 @@ def _cards(
         gpus.gpus_sold_as(settings.gpu_mem_bytes),
         margin=settings.margin,
         reserve_bytes=settings.reserve_bytes,
-        mesh=settings.setup.parallel.mesh,
+        mesh=settings.mesh,
         sizes=space.sizes(best.knobs),
         emit=emit,
     )

@@ -139,7 +139,7 @@ def test_the_convolutions_that_a_script_chooses_are_adopted_and_others_are_refus
         ),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--parallel", "ddp:2"),
-            "--parallel has no effect on a script",
+            "--parallel shards a model, and a script shards its own",
         ),
         (
             ("--script", "small.py", "--batch-arg", "-n", "--worst-case"),

@@ -96,7 +96,7 @@ def placed(
         if parallel.zero.offloads:
             raise InapplicableError(
                 f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its "
-                "optimizer for the CPU first: leave out +offload, or what measures (--probe measure, --device)"
+                "optimizer for the CPU first: leave out +offload, or what measures (--probe, --device)"
             )
         return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from workers.documents import read_file, resolved
 from workers.protocol import ScriptCall, WorkloadRef
+from workers.scripts.launcher_commands import launcher_command
 from workers.workload.references import SourceChangedError, UnknownWorkloadError, WorkloadError, names_like
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -37,9 +38,14 @@ class Script:
         batch_name: the name of the constant in the script's code that is the batch size.
         keeps_trackers: whether wandb, TensorBoard and other trackers log what the script does while it is
             tried.
+        launcher: what starts it as several ranks, `torchrun`, `accelerate` or `deepspeed`, with options of
+            its own where some are given, as in `accelerate launch --config_file fsdp.yaml`.
+        num_processes: ranks on each machine; with neither this nor a launcher it is called by itself.
+        num_nodes: machines.
 
     Raises:
-        WorkloadError: several ways to set the batch size are given, or a name is impossible.
+        WorkloadError: several ways to set the batch size are given, or a name is impossible; or there is no
+            such launcher.
     """
 
     path: str | Path
@@ -48,6 +54,9 @@ class Script:
     batch_variable: str | None = None
     batch_name: str | None = None
     keeps_trackers: bool = False
+    launcher: str | None = None
+    num_processes: int | None = None
+    num_nodes: int | None = None
 
     def __post_init__(self) -> None:
         ways = (self.batch_argument, self.batch_variable, self.batch_name)
@@ -60,6 +69,10 @@ class Script:
         for kind, name in (("an environment variable", self.batch_variable), ("a constant", self.batch_name)):
             if name is not None and not _VARIABLE.fullmatch(name):
                 raise WorkloadError(f"{name!r} is not the name of {kind}")
+        try:
+            self._launcher_command()
+        except ValueError as error:
+            raise WorkloadError(str(error)) from error
 
     @property
     def name(self) -> str:
@@ -70,6 +83,9 @@ class Script:
     def _module(self) -> str:
         text = str(self.path)
         return text[len(_AS_MODULE) :].strip() if text.startswith(_AS_MODULE) else ""
+
+    def _launcher_command(self) -> tuple[str, ...]:
+        return launcher_command(self.launcher, self.num_processes, self.num_nodes, module=bool(self._module))
 
     def _file(self) -> Path:
         if self._module:
@@ -108,6 +124,7 @@ class Script:
                 keeps_trackers=self.keeps_trackers,
                 folder=folder,
                 module=self._module,
+                launcher=self._launcher_command(),
             ),
         )
 

@@ -14,8 +14,9 @@ from workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from workers.protocol import WorkloadRef
 from workers.scripts.batches import with_constant
 from workers.scripts.files import KeptFiles
-from workers.scripts.launchers import LAUNCHED, Launchers
+from workers.scripts.launchers import Launchers
 from workers.scripts.printed import Printed
+from workers.scripts.ranks import Ranks
 from workers.scripts.reference import read_script
 from workers.scripts.terminal import terminal_as_input
 from workers.scripts.trackers import TrackerFinder, publishing_finder
@@ -40,6 +41,7 @@ def run_script(
     *,
     saves: bool,
     give_up: Callable[[], None],
+    ranks: Ranks | None = None,
 ) -> None:
     """Runs a script in this process until its watch ends it, or it ends itself.
 
@@ -49,6 +51,7 @@ def run_script(
         saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
             as objects.
         give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
+        ranks: which of them it is to be; None where it may start one process alone.
 
     Raises:
         ScriptError: it exited with an error before enough was seen.
@@ -59,16 +62,19 @@ def run_script(
     assert ref.script is not None
     if ref.script.batch_variable is not None and not ref.script.keeps_batch:
         os.environ[ref.script.batch_variable] = str(batch_size)
-    if ref.script.is_launched:
-        os.environ.update({name: os.environ.get(name, value) for name, value in LAUNCHED.items()})
-        watch.notes.append("it was run with the variables that torchrun sets for one process")
     main = _main_module(ref, batch_size)
     timer = threading.Timer(_GRACE_SECONDS, give_up)
     timer.daemon = True
     printed = Printed()
     watch.on_end = timer.start
     code = _compiled(ref, source, batch_size)
-    launchers = Launchers(ref.name, watch.refuse, watch.notes.append)
+    launchers = Launchers(
+        ref.name,
+        ranks or Ranks(ref.name, watch.refuse),
+        watch.refuse,
+        watch.notes.append,
+        program=(ref.script.module or ref.target, lambda: exec(code, vars(main))),  # noqa: S102
+    )
     with (
         KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves, saving=watch.saving),
         launchers.followed(),
@@ -77,7 +83,7 @@ def run_script(
         printed.remembered(),
     ):
         try:
-            if not launchers.runs([ref.script.module or sys.argv[0], *sys.argv[1:]]):
+            if not launchers.runs([*ref.script.launcher, ref.script.module or ref.target, *sys.argv[1:]]):
                 exec(code, vars(main))  # noqa: S102 - what it is for
         except ScriptEnd:
             pass

@@ -21,13 +21,12 @@ SEARCH = combined(
     CONV_ALGOS_OPTION,
     KNOBS,
     SEARCH_KNOBS,
-    settings("nproc"),
     settings("maximize", "batch-size", "lengths", "batching", "max-batch"),
     KEPT_FREE,
     settings("risk", "objective", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"),
 )
 STUDY = settings("study", "fresh")
-TRIALS = settings("resources", "nnodes", "node-wait")
+TRIALS = settings("resources", "node-wait")
 STORAGE = setting("storage")
 STORAGE_WAIT = setting("storage-wait")
 ADDRESS = settings("dispatch", "address", "metrics-port", "metrics-host")

@@ -161,7 +161,7 @@ SCRIPT = combined(
         metavar=OPTIONS["script-arg"].metavar,
         help=OPTIONS["script-arg"].help_text,
     ),
-    settings("batch-arg", "batch-env", "batch-name", "keep-trackers"),
+    settings("batch-arg", "batch-env", "batch-name", "nproc", "nnodes", "launcher", "keep-trackers"),
 )
 GPU = setting("gpu", complete=_complete_gpu)
 GPUS = setting(

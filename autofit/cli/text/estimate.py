@@ -15,7 +15,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
-from workers.setup import Parallel
+from workers.setup import SCRIPT, Parallel
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
@@ -27,6 +27,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         estimate.mode,
         estimate.batch_kind,
         estimate.parallel,
+        rank=estimate.rank,
         of_script=settings.script is not None,
     )
     algorithm = f"{estimate.knobs.conv_algo} · " if estimate.convolves else ""
@@ -54,18 +55,14 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     heading(console, "Assumed")
     gpu = settings.gpu
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
-    _, context = assumed_context(architecture, key, Parallel.named(estimate.parallel).mesh)
+    ranks = estimate.num_ranks if estimate.communicators else None
+    _, context = assumed_context(architecture, key, estimate.communicators, ranks)
     card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
-    ranks = (
-        (samples_in_words(estimate.knobs, estimate.batch_size, Parallel.parse(estimate.parallel)),)
-        if estimate.num_ranks > 1
-        else ()
-    )
     said = (
         *rank_peaks(estimate),
-        *ranks,
+        *_ranks(estimate),
         card,
         "predicted, not measured",
         *context,
@@ -77,6 +74,14 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         *estimate.notes,
     )
     bullets(console, said)
+
+
+def _ranks(estimate: Estimate) -> tuple[str, ...]:
+    """How many samples a step has of all ranks; of a script's that is its own matter."""
+    parallel = Parallel.named(estimate.parallel)
+    if not parallel or parallel.degree(SCRIPT) > 1:
+        return ()
+    return (samples_in_words(estimate.knobs, estimate.batch_size, parallel),)
 
 
 _PHASES = {"model": "before the first step", "input": "between passes"}

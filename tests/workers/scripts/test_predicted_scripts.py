@@ -116,12 +116,15 @@ def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
             "arguments are required: --data. Give the script its arguments with --script-arg",
         ),
         (["model.to('cuda:1')"], "unsupported", "asks for GPU 1"),
-        (["torch.distributed.init_process_group('nccl', world_size=2)"], "unsupported", "one of 2 processes"),
-        (["torch.multiprocessing.spawn(print, nprocs=2)"], "unsupported", "starts 2 processes with mp.spawn"),
         (
-            ["import subprocess", "subprocess.run(['torchrun', '--nproc-per-node', '2', 'x.py'])"],
+            ["import subprocess", "subprocess.run(['mpirun', '-n', '2', 'python', 'x.py'])"],
             "unsupported",
-            "with torchrun: call it",
+            "with mpirun: give it to --script",
+        ),
+        (
+            ["torch.multiprocessing.Process(target=loss_of_step).start()"],
+            "unsupported",
+            "train by themselves: start",
         ),
     ],
 )

@@ -36,14 +36,17 @@ _MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the
 def register() -> torch.library.Library:
     """Installs the replacements; they last as long as the returned library."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl("linear", _linear, "AutogradCUDA")
-    library.impl("dropout", _dropout, "AutogradCUDA")
-    library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, "AutogradCUDA")
-    library.impl("softmax.int", _softmax, "AutogradCUDA")
-    library.impl("log_softmax.int", _log_softmax, "AutogradCUDA")
+    lacking = _lacking_a_cuda_kernel()
+    # A tensor that holds others, as a `DTensor`, is of the device that C++ was told; see `fake_gpu`.
+    for key in ("CUDA", "XLA"):
+        library.impl("linear", _linear, f"Autograd{key}")
+        library.impl("dropout", _dropout, f"Autograd{key}")
+        library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, f"Autograd{key}")
+        library.impl("softmax.int", _softmax, f"Autograd{key}")
+        library.impl("log_softmax.int", _log_softmax, f"Autograd{key}")
+        for name in lacking:
+            library.impl(name.removeprefix("aten::"), _never_called, key)
     recurrent.register(library)
-    for name in _lacking_a_cuda_kernel():
-        library.impl(name.removeprefix("aten::"), _never_called, "CUDA")
     return library
 
 

@@ -60,7 +60,7 @@ class NamedDevices(TorchFunctionMode):
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.device:
-            return _named(func(*_card(args), **kwargs)) if args else func(**kwargs)
+            return self.numbered(func(*_card(args), **kwargs)) if args else func(**kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": self._chosen(kwargs["device"])}
         if func is torch._C._nn._parse_to:
@@ -86,7 +86,11 @@ class NamedDevices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _chosen(self, device: Any) -> Any:
-        """The device that a call names; what is none (`to` also takes types and tensors) as it is."""
+        """The device that a call uses; what is none (`to` also takes types and tensors) as it is."""
+        return self.numbered(device)
+
+    def numbered(self, device: Any) -> Any:
+        """A device's full name, whether there is such a one or not; what is none as it is."""
         return _named(device)
 
 

@@ -213,13 +213,11 @@ def _let_modules_convert_fake_parameters() -> None:
     swap = utils.swap_tensors
 
     def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
-        if isinstance(old, FakeTensor):
-            if not isinstance(new, FakeTensor):  # it was copied to the host
-                with old.fake_mode:
-                    new = torch.empty_strided(new.size(), new.stride(), dtype=new.dtype)
-            assert isinstance(new, FakeTensor)
+        if isinstance(old, FakeTensor) and new.device.type == "meta":  # from where it comes to no device
+            nowhere = torch.empty_strided(new.size(), new.stride(), dtype=new.dtype, device="meta")
+            _become(old, torch.nn.Parameter(nowhere, requires_grad=old.requires_grad))
+        elif isinstance(old, FakeTensor):
             old.data = new
-            old.fake_device = new.fake_device
         else:
             swap(old, new)
 
@@ -273,17 +271,45 @@ def _let_models_be_copied() -> None:
     mode.__deepcopy__ = lambda self, _memo: self
 
 
+def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Lets a tensor be what another one is, which is not used after that.
+
+    `torch.utils.swap_tensors` does so where nobody has a weak reference, of which no harm comes here.
+    """
+    torch._C._swap_tensor_impl(tensor, other)
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
+
+
+def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
+    """A fake tensor on the host, of the mode of another, in the place of a real one."""
+    with like.fake_mode:
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    assert isinstance(made, FakeTensor)
+    return made
+
+
 def _let_data_be_moved() -> None:
     """`tensor.data = other`, with data of another device, which C++ does not see."""
     plain: Any = torch.Tensor.data
 
-    def given(tensor: FakeTensor, data: torch.Tensor) -> None:
-        plain.__set__(tensor, data)
-        if isinstance(data, FakeTensor):
-            tensor.fake_device = data.fake_device
+    def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """A real tensor, as a buffer is, becomes a fake one where its data are."""
+        if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
+            _become(tensor, data.detach())
+            return
+        with torch._C.DisableTorchFunction():  # a mode would come back here
+            plain.__set__(tensor, data)
 
-    fake: Any = FakeTensor
+    def given(tensor: FakeTensor, data: torch.Tensor) -> None:
+        if not isinstance(data, FakeTensor):  # it was copied to the host
+            data = _as_fake(tensor, data)
+        taken(tensor, data)
+        tensor.fake_device = data.fake_device
+
+    fake, real = FakeTensor, torch.Tensor  # type: Any, Any
     fake.data = property(plain.__get__, given)
+    real.data = property(plain.__get__, taken)
 
 
 def _let_storages_tell_their_size() -> None:
@@ -311,11 +337,14 @@ def _let_storages_tell_their_size() -> None:
 
 
 @contextmanager
-def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
+def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> Iterator[None]:
     """Makes every parameter fake at the moment it is registered with a module.
 
     A model of billions of parameters then costs no memory, while constructors run for real.
     Parameters are diverted before their initializers touch them, which then do nothing.
+
+    Args:
+        keeps_meta: whether those that are nowhere stay so, for whoever brings them somewhere himself.
     """
     module: Any = torch.nn.Module
     register = module.register_parameter
@@ -326,6 +355,7 @@ def parameters_diverted(mode: FakeDeviceMode) -> Iterator[None]:
             isinstance(param, torch.nn.Parameter)
             and not isinstance(param, (FakeTensor, UninitializedParameter))
             and not is_traceable_wrapper_subclass(param)  # which holds fake tensors
+            and not (keeps_meta and param.is_meta)
         ):
             if param not in diverted:
                 diverted[param] = _fake_parameter(param, mode.without_values)

@@ -34,7 +34,7 @@ from workers.predict.fake.properties import card_properties
 from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
 from workers.workload.libraries.finders import ExecutingFinder
 
-_ANSWER = torch.device("xla:0")
+TOLD = torch.device("xla:0")  # C++, of a tensor on the GPU
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
@@ -93,7 +93,7 @@ class FakeGpuMode(FakeDeviceMode):
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
         if self.fake_mode.in_kernel_invocation:
             return _META
-        return _ANSWER if tensor.fake_device.type == "cuda" else tensor.fake_device
+        return TOLD if tensor.fake_device.type == "cuda" else tensor.fake_device
 
 
 def _copied_to_host(
@@ -217,7 +217,7 @@ def _pretend_that_cuda_is_available() -> None:
 def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     """As `Tensor.type`, whose name for a tensor's type has the device in it: `torch.cuda.HalfTensor`."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
-    return found.replace(f"torch.{_ANSWER.type}.", "torch.cuda.") if isinstance(found, str) else found
+    return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
 
 
 def _let_generators_be_of_the_gpu() -> None:
@@ -267,4 +267,4 @@ def _let_optimizers_take_fake_tensors() -> None:
         types.append(FakeTensor)
     utils: Any = _foreach_utils
     devices = utils._get_foreach_kernels_supported_devices
-    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), _ANSWER.type]
+    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), TOLD.type]

@@ -1,4 +1,4 @@
-"""Says what the memory of both FSDPs is: whole parameters, and what is on its way between ranks.
+"""Says what the memory of both FSDPs and of DDP is: whole parameters, and what is on its way between ranks.
 
 Of the step itself nothing is repeated here: PyTorch's own code runs, with a name for what it allocates.
 """
@@ -6,8 +6,10 @@ Of the step itself nothing is repeated here: PyTorch's own code runs, with a nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
 
 from workers.predict.recording.recorder import Recorder
 from workers.trace import Category
@@ -24,6 +26,11 @@ _OF_FSDP1 = {  # of `FlatParamHandle`, torch/distributed/fsdp/_flat_param.py
     "unshard": Category.PARAMETER,
 }
 
+_OF_DDP = {  # of `DistributedDataParallel`, torch/nn/parallel/distributed.py
+    "_ddp_init_helper": Category.GRADIENT,
+    "_pre_forward": Category.GRADIENT,
+}
+
 
 _OF_ZERO = {"fetch_sub_module": Category.PARAMETER}  # runtime/zero/partitioned_param_coordinator.py
 
@@ -38,7 +45,11 @@ def followed(recorder: Recorder, *, has_zero: bool = False) -> Iterator[None]:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-    followed_classes: Any = ((FSDPParamGroup, _OF_FULLY_SHARD), (FlatParamHandle, _OF_FSDP1))
+    followed_classes: Any = (
+        (FSDPParamGroup, _OF_FULLY_SHARD),
+        (FlatParamHandle, _OF_FSDP1),
+        (DistributedDataParallel, _OF_DDP),
+    )
     if has_zero:
         from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 
@@ -48,15 +59,19 @@ def followed(recorder: Recorder, *, has_zero: bool = False) -> Iterator[None]:
             for name, category in categories.items():
                 plain = getattr(owner, name)
                 kept.callback(setattr, owner, name, plain)
-                setattr(owner, name, _named(plain, recorder, category))
+                module = owner.__name__ if owner is DistributedDataParallel else None
+                setattr(owner, name, _named(plain, recorder, category, module))
         yield
 
 
-def _named(method: Callable[..., Any], recorder: Recorder, category: Category) -> Callable[..., Any]:
+def _named(
+    method: Callable[..., Any], recorder: Recorder, category: Category, module: str | None
+) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         before, recorder.category = recorder.category, category
         try:
-            return method(*args, **kwargs)
+            with nullcontext() if module is None else recorder.within(module):
+                return method(*args, **kwargs)
         finally:
             recorder.category = before
 

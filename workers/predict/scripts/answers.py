@@ -10,20 +10,20 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from workers.errors import UnsupportedError
 from workers.predict.fake import addresses
 from workers.predict.fake.devices import GPU
 from workers.predict.fake.properties import card_properties
 from workers.predict.recording.call_sites import is_users
+from workers.predict.scripts.devices import ScriptDevices
+from workers.scripts.ranks import Ranks
 
 _TOTAL_BYTES = 80 * 1024**3
 _NCCL = (2, 27, 3)  # that is younger than those that scripts ask for, as 2.10 for bfloat16
-Refuse = Callable[[Exception], NoReturn]
 
 _ZEROS = (
     "memory_allocated",
@@ -49,13 +49,13 @@ _NOTHING = (
 )
 
 
-def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], None]) -> None:
+def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
     """Lets this process answer a script, for good.
 
     Args:
         architecture: of the card, `sm_80`.
-        name: of the script.
-        refuse: ends the script for a reason.
+        ranks: there is a GPU for each on a machine.
+        devices: know which of them may be asked for.
         note: takes a sentence for the reader of the answer.
     """
     properties = card_properties(architecture, _TOTAL_BYTES)
@@ -63,8 +63,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     def only_card(device: Any = None) -> None:
         index = torch.device("cuda", device).index if isinstance(device, int) else None
         index = torch.device(device).index if isinstance(device, str | torch.device) else index
-        if index is not None and index > 0:
-            refuse(several_gpus(name, index))
+        devices.require_own(index)
 
     cuda: Any = torch.cuda
     # Each a function of its own: the compiler keeps rules by function, and refuses one that has two names.
@@ -73,6 +72,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     for each in _NOTHING:
         setattr(cuda, each, _answering(lambda: None))
     cuda.set_device = only_card
+    cuda.device_count = _answering(lambda: ranks.num_local)
     cuda.is_initialized = _answering(lambda: True)
     cuda.get_device_properties = _answering(lambda: properties)
     cuda.get_device_name = _answering(lambda: properties.name)
@@ -89,7 +89,7 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
         for each in ("manual_seed", "manual_seed_all"):
             if hasattr(other, each):
                 setattr(other, each, _answering(lambda: None))
-    _answer_as_accelerator()
+    _answer_as_accelerator(lambda: ranks.num_local, only_card)
     _run_eagerly(note)
     _name_types()
     _load_without_gpu()
@@ -97,25 +97,20 @@ def install(architecture: str, name: str, refuse: Refuse, note: Callable[[str], 
     addresses.install()
 
 
-def several_gpus(name: str, index: int) -> UnsupportedError:
-    """Why a script that asks for a second GPU is refused."""
-    return UnsupportedError(
-        f"{name} asks for GPU {index}, but a prediction has only GPU 0: run it on one GPU, or measure it"
-    )
-
-
-def _answer_as_accelerator() -> None:
+def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[..., None]) -> None:
     accelerator: Any = torch.accelerator
     private: Any = torch._C
-    private._accelerator_getAccelerator = _answering(lambda: torch.device("cuda"))
-    accelerator.current_accelerator = _answering(lambda: torch.device("cuda"))
+    kind = torch.device("cuda")  # without a number, which it has wherever a script names it
+    private._accelerator_getAccelerator = private._get_accelerator = _answering(lambda: kind)
+    accelerator.current_accelerator = _answering(lambda: kind)
     accelerator.is_available = _answering(lambda: True)
-    accelerator.device_count = _answering(lambda: 1)
+    accelerator.device_count = _answering(num_gpus)
     for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(accelerator, each, _answering(lambda: 0))
-    for each in ("set_device_index", "reset_peak_memory_stats"):
-        setattr(accelerator, each, _answering(lambda: None))
+    accelerator.reset_peak_memory_stats = _answering(lambda: None)
     accelerator.empty_cache = torch.cuda.empty_cache
+    accelerator.set_device_index = accelerator.set_device_idx = only_card
+    private._accelerator_exchangeDevice = private._accelerator_maybeExchangeDevice = _answering(lambda: 0)
     accelerator.synchronize = torch.cuda.synchronize
     accelerator.set_stream = torch.cuda.set_stream
     accelerator.current_stream = torch.cuda.current_stream

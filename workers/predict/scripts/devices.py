@@ -1,4 +1,4 @@
-"""Which GPU a script asks for: there is one."""
+"""Which GPU a script asks for: there is one, that of its rank."""
 
 from __future__ import annotations
 
@@ -7,25 +7,50 @@ from typing import Any, NoReturn
 
 import torch
 
-from workers.predict.fake.devices import NamedDevices
-from workers.predict.scripts.answers import several_gpus
+from workers.errors import UnsupportedError
+from workers.predict.fake.devices import GPU, NamedDevices
+from workers.scripts.ranks import Ranks
 
 
 class ScriptDevices(NamedDevices):
-    """Ends a script that asks for a second GPU.
+    """Ends a script that asks for another rank's GPU; its own has the number 0, whatever it calls it.
 
     Args:
         name: of the script.
+        ranks: each has the GPU of its number on its machine.
         refuse: ends the script for a reason.
     """
 
-    def __init__(self, name: str, refuse: Callable[[Exception], NoReturn]) -> None:
+    def __init__(self, name: str, ranks: Ranks, refuse: Callable[[Exception], NoReturn]) -> None:
         super().__init__()
         self._name = name
+        self._ranks = ranks
         self._refuse = refuse
+
+    def numbered(self, device: Any) -> Any:
+        named = super().numbered(device)
+        is_own = isinstance(named, torch.device) and named == torch.device("cuda", self._ranks.local_rank)
+        return GPU if is_own else named
 
     def _chosen(self, device: Any) -> Any:
         chosen = super()._chosen(device)
-        if isinstance(chosen, torch.device) and chosen.type == "cuda" and chosen.index:
-            self._refuse(several_gpus(self._name, chosen.index))
+        if isinstance(chosen, torch.device) and chosen.type == "cuda":
+            self.require_own(chosen.index)
         return chosen
+
+    def require_own(self, index: int | None) -> None:
+        """Ends the script where that is the number of another GPU."""
+        ranks = self._ranks
+        if not index or index == ranks.local_rank:
+            return
+        has = (
+            f"rank {ranks.rank} has GPU {ranks.local_rank} alone"
+            if ranks.num_ranks > 1
+            else "a prediction has only GPU 0"
+        )
+        self._refuse(
+            UnsupportedError(
+                f"{self._name} asks for GPU {index}, but {has}: run it on one GPU, say with --nproc that a "
+                "launcher starts a rank for each, or measure it"
+            )
+        )

@@ -67,11 +67,14 @@ class Shortcuts:
     Args:
         watch: counts steps and passes, and is told of every pass without gradients that is not run.
         num_live: how many allocations there are.
+        has_group: whether the script is of several ranks, of which the last pass before a step may exchange
+            what the others have not.
     """
 
-    def __init__(self, watch: StepWatch, num_live: Callable[[], int]) -> None:
+    def __init__(self, watch: StepWatch, num_live: Callable[[], int], has_group: Callable[[], bool]) -> None:
         self._watch = watch
         self._num_live = num_live
+        self._has_group = has_group
         self._seen: dict[Hashable, _Seen] = {}
         self._accumulating: dict[Hashable, _Accumulating] = {}
         self._growing = GrowingPasses()
@@ -119,7 +122,7 @@ class Shortcuts:
         return result
 
     def _trained(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
-        key = _key(module, given) if self._watch.has_optimizer else None
+        key = _key(module, given) if self._watch.has_optimizer and not self._has_group() else None
         if key is None or _needs_gradients(given):
             return run()
         num_steps = self._watch.num_optimizer_steps

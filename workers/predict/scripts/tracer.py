@@ -18,6 +18,7 @@ from workers.predict.kernels import triton
 from workers.predict.kernels.stand_ins import asking
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import user_source
+from workers.predict.recording.communicators import Communicators
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.scripts import answers, distributed
@@ -28,8 +29,10 @@ from workers.predict.scripts.threads import jobs_followed
 from workers.predict.values.decisions import Decisions, begin
 from workers.protocol import TrialSpec
 from workers.scripts.batches import Batches
+from workers.scripts.ranks import Ranks
 from workers.scripts.running import run_script
 from workers.scripts.watching import StepKind, StepWatch
+from workers.setup import Parallel
 from workers.trace import Trace
 from workers.workload.libraries.importing import without_missing_operators
 from workers.workload.step import seed
@@ -55,9 +58,10 @@ class ScriptTracer:
         self._batches = Batches(name, script, batch_size, loads_here=True)
         self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
         self._follower.trains = lambda: self._watch.has_optimizer
-        self._mode = _ScriptGpuMode(
-            self._recorder, ScriptDevices(name, self._watch.refuse), self._watch.refuse
-        )
+        self._ranks = Ranks(name, self._watch.refuse, asked=spec.setup.rank)
+        self._communicators = Communicators()
+        self._devices = ScriptDevices(name, self._ranks, self._watch.refuse)
+        self._mode = _ScriptGpuMode(self._recorder, self._devices, self._communicators, self._watch.refuse)
 
     def run(self, give_up: Callable[[], None]) -> Trace:
         """The trace of the script's first steps.
@@ -69,8 +73,8 @@ class ScriptTracer:
             Exception: see `run_script`; or why the script cannot be followed.
         """
         spec, name = self._spec, self._spec.workload.name
-        answers.install(spec.architecture, name, self._watch.refuse, self._watch.notes.append)
-        distributed.install(name, self._recorder, self._watch.refuse)
+        answers.install(spec.architecture, self._ranks, self._devices, self._watch.notes.append)
+        distributed.install(self._ranks, self._recorder, self._communicators)
         begin(self._decisions)
         streams.begin_program(StreamWatch(self._recorder))
         asking.offer_for(spec.knobs)
@@ -80,16 +84,24 @@ class ScriptTracer:
             self._mode,
             jobs_followed(self._mode),
             torch.autograd.set_multithreading_enabled(False),
-            fake_device.parameters_diverted(self._mode),
+            fake_device.parameters_diverted(self._mode, keeps_meta=True),
             self._recorder.following(),
             self._watch.watching(),
             self._follower.noting_states(),
-            Shortcuts(self._watch, lambda: self._recorder.num_live).taken(),
+            Shortcuts(self._watch, lambda: self._recorder.num_live, distributed.has_group).taken(),
             without_missing_operators(),
             every_model_told(spec.knobs.attention),
         ):
-            run_script(spec.workload, spec.batch_size, self._watch, saves=False, give_up=give_up)
+            run_script(
+                spec.workload,
+                spec.batch_size,
+                self._watch,
+                saves=False,
+                give_up=give_up,
+                ranks=self._ranks,
+            )
         self._recorder.close()
+        self._ranks.require_asked()
         self._batches.require_proof()
         if not any(event >= 0 for event in self._recorder.events()):
             raise UnsupportedError(
@@ -112,6 +124,10 @@ class ScriptTracer:
             batch_size=self._batches.size or spec.batch_size,
             mode="infer" if self._watch.kind is StepKind.FORWARD else "train",
             optimizer="custom",
+            num_ranks=self._ranks.num_ranks,
+            parallel=str(Parallel.of_script(self._ranks.num_ranks)) if self._ranks.num_ranks > 1 else "",
+            rank=self._ranks.rank,
+            communicators=self._communicators.sizes,
             knobs=spec.knobs,
             allocations=tuple(recorder.allocations),
             events=recorder.events(),
@@ -155,12 +171,18 @@ class _ScriptGpuMode(FakeGpuMode):
     """Ends the script at what cannot be run without a GPU, so that nothing of it goes another way."""
 
     def __init__(
-        self, recorder: Recorder, devices: ScriptDevices, refuse: Callable[[Exception], NoReturn]
+        self,
+        recorder: Recorder,
+        devices: ScriptDevices,
+        communicators: Communicators,
+        refuse: Callable[[Exception], NoReturn],
     ) -> None:
         super().__init__(recorder.observe, devices)
+        self._communicators = communicators
         self._refuse = refuse
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._communicators.note(func, args, kwargs)
         try:
             return super()._run(func, args, kwargs)
         except Unpredictable as error:

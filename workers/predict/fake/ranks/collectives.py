@@ -30,6 +30,16 @@ def _done() -> Any:
     return FakeWork().boxed()
 
 
+def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
+    """Over, with what was reduced: the reducer of `DistributedDataParallel` takes its buckets from there."""
+    from torch._C import _distributed_c10d
+
+    private: Any = _distributed_c10d
+    future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+    future.set_result(tensors)
+    return tensors, private._create_work_from_future(future).boxed()
+
+
 def _gathered(outputs: list[list[Tensor]], *_others: object) -> Any:
     _flat = [_like_all(each) for each in outputs]
     return outputs, _done()
@@ -58,6 +68,7 @@ def install() -> dict[Any, Callable[..., Any]]:
     _library.append(library)
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
     return {
+        c10d.allreduce_.default: _all_reduced,
         c10d.allgather_.default: _gathered,
         c10d.reduce_scatter_.default: _reduced,
         functional.wait_tensor.default: torch.ops.aten.alias.default,  # it gives back what it was given

@@ -10,18 +10,47 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from workers.predict.fake.fake_gpu import TOLD
+
+_PHILOX_BYTES = 16  # of a GPU's generator, which is not there: its seed and how far it has come
+
+
+def _made_of(cls: Any, elem: torch.Tensor) -> Any:
+    """An `AsyncCollectiveTensor`, of whose device C++ is told what it is told of any fake tensor's."""
+    device = TOLD if elem.device.type == "cuda" else elem.device
+    made: Any = torch.Tensor._make_wrapper_subclass(
+        cls,
+        elem.size(),
+        strides=elem.stride(),
+        storage_offset=elem.storage_offset(),
+        dtype=elem.dtype,
+        layout=elem.layout,
+        device=device,
+        requires_grad=elem.requires_grad,
+    )
+    made.elem, made.completed = elem, False
+    return made
 
 
 def install() -> None:
     """Prepares this process, for good."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
     from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._random import OffsetBasedRNGTracker
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    dtensor: Any = DTensor
+    dtensor, awaited = DTensor, AsyncCollectiveTensor  # type: Any, Any
     # C++ was told another device of the part; see `fake_gpu`.
     dtensor.device = property(lambda self: self._local_tensor.device)
-    dtensor.is_cuda = property(lambda self: self.device.type == "cuda")
+    awaited.device = property(lambda self: self.elem.device)
+    for kind in (dtensor, awaited):
+        kind.is_cuda = property(lambda self: self.device.type == "cuda")
+    awaited.__new__ = _made_of
+    tracker: Any = OffsetBasedRNGTracker
+    tracker._get_device_state = lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8)
     propagator: Any = ShardingPropagator
     propagate = propagator._propagate_tensor_meta_non_cached
 

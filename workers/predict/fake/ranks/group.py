@@ -9,19 +9,34 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 
 from workers.predict.fake import addresses, composites
 from workers.predict.fake.ranks import collectives, dtensors, pipelines
+from workers.workload.libraries.finders import when_imported
 
 NCCL = "nccl"
 _FAKE = "fake"
 _TIMEOUT = timedelta(minutes=10)  # PyTorch's own warns where it was built without NCCL
+
+
+class _Told(Protocol):
+    def __call__(self, *, is_eager: bool) -> None: ...
+
+
+_told: list[_Told] = []
+
+
+def on_join(tell: _Told) -> None:
+    """Is told whenever this process joins a program's ranks, and if NCCL meets at once (`device_id`)."""
+    _told.append(tell)
 
 
 @functools.cache
@@ -32,10 +47,33 @@ def install() -> None:
     _let_groups_be_fake(c10d)
     for each in (distributed, c10d):
         each.is_nccl_available = lambda: True  # PyTorch's builds for CUDA have it
+        each.all_gather_object = _gathered
+        each.gather_object = _gathered_by_one
         each.broadcast_object_list = _kept
         each.scatter_object_list = _scattered
         each.recv_object_list = _kept
         each.monitored_barrier = _kept
+    when_imported("torch.distributed.checkpoint.utils", _let_ranks_save_alone)
+    when_imported("torch.distributed.checkpoint.default_planner", _let_parts_be_saved)
+
+
+def _let_ranks_save_alone(utils: ModuleType) -> None:
+    """A rank that saves or loads a checkpoint asks nobody what the others have."""
+    wrapper: Any = vars(utils)["_DistWrapper"]
+    initialize = wrapper.__init__
+    wrapper.__init__ = lambda self, group, _use_dist, rank: initialize(self, group, False, rank)
+
+
+def _let_parts_be_saved(planner: ModuleType) -> None:
+    """What a rank saves is no whole of its tensors, without the others' parts."""
+    checked: Any = vars(planner)["_validate_global_plan"]
+    nothing_wrong = checked([], vars(planner)["Metadata"]({}))
+    vars(planner)["_validate_global_plan"] = lambda *_args: nothing_wrong
+
+
+@functools.cache
+def _prepare() -> None:
+    """What a group needs, and a program without any does not wait for."""
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
     pipelines.install()
@@ -71,6 +109,7 @@ def _let_groups_be_fake(c10d: Any) -> None:
     signature = inspect.signature(initialize)
 
     def initialized(*args: Any, **kwargs: Any) -> None:
+        _prepare()
         given = signature.bind_partial(*args, **kwargs).arguments
         initialize(
             given.get("backend") or NCCL,
@@ -79,12 +118,17 @@ def _let_groups_be_fake(c10d: Any) -> None:
             rank=_said(given.get("rank"), "RANK", 0),
             store=fake_pg.FakeStore(),  # there is nobody to meet
         )
+        for tell in _told:
+            tell(is_eager=given.get("device_id") is not None)
 
     c10d._new_process_group_helper = made
     c10d._get_default_timeout = lambda _backend: _TIMEOUT
     distributed: Any = torch.distributed
-    for each in (distributed, c10d):
+    named = [distributed, c10d, sys.modules.get("torch.distributed.device_mesh", c10d)]
+    for each in named:
         each.init_process_group = initialized
+    for each in (distributed, c10d):
+        each.TCPStore = each.FileStore = lambda *_args, **_kwargs: fake_pg.FakeStore()
 
 
 def _said(given: int | None, variable: str, default: int) -> int:
@@ -96,6 +140,23 @@ def _kept(*_args: Any, **_kwargs: Any) -> None:
     """Objects of other ranks are like this one's own."""
 
 
-def _scattered(outputs: list[Any], given: list[Any] | None = None, *_args: Any, **_kwargs: Any) -> None:
+def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    object_list[:] = [obj] * len(object_list)
+
+
+def _gathered_by_one(
+    obj: Any, object_gather_list: list[Any] | None = None, *_args: Any, **_kwargs: Any
+) -> None:
+    if object_gather_list:
+        _gathered(object_gather_list, obj)
+
+
+def _scattered(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    *_args: Any,
+    **_kwargs: Any,
+) -> None:
+    given = scatter_object_input_list
     if given:
-        outputs[0] = given[torch.distributed.get_rank() % len(given)]
+        scatter_object_output_list[0] = given[torch.distributed.get_rank() % len(given)]
