@@ -12,6 +12,7 @@ from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
+from autofit.settings.parallels import MOST_RANKS
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.setup import MODES, Parallel
@@ -228,7 +229,7 @@ _VARIED = (
     Option(
         name="nproc",
         field="num_ranks",
-        read=whole_number(minimum=2),
+        read=whole_number(minimum=2, maximum=MOST_RANKS),
         help="How many ranks those of --search parallel=KIND,… have. hsdp, and kinds joined by + as in "
         "fsdp+tp, are tried in every split of them.",
         metavar="N",
