@@ -23,7 +23,7 @@ from autofit.predict.predictor import Predictor
 from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap
-from autofit.report.html.tables import breakdown_table, frontier_table
+from autofit.report.html.tables import breakdown_table, frontier_table, parallels_table
 from autofit.report.words import assumptions, evidence_phrase, rate
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
@@ -69,6 +69,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         curves=tuple(curves),
         measured=tuple(_measured(result)),
         size_map=size_map,
+        parallels=parallels_table(result) if result.parallels else None,
         frontier=frontier_table(result) if result.frontier else None,
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),

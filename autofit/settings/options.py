@@ -12,6 +12,7 @@ from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
+from autofit.settings.parallels import MOST_RANKS
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.pipeline import SCHEDULES
@@ -164,7 +165,7 @@ _MODEL = (
     Option(
         name="nproc",
         field="num_processes",
-        read=whole_number(minimum=1),
+        read=whole_number(minimum=1, maximum=MOST_RANKS),
         help="Ranks on each machine: of the script that a launcher starts, one of which is predicted, or of "
         "--search parallel=KIND,…, where hsdp, and kinds joined by + as in fsdp+tp, take every split.",
         metavar="N",

@@ -8,8 +8,6 @@ fsdp:8, fsdp:4+tp:2     as --parallel has them, with + in place of the comma
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, Parallel
 
 NAME = "parallel"  # of `--search`
+MOST_RANKS = 2**20  # beyond any cluster, and few enough to look for their divisors
 _HSDP = "hsdp"
 _KINDS = (*(kind for kind in PARALLEL_KINDS if kind != REPLICATE), _HSDP)
 # A plus before a kind with its degree begins that kind; others are part of one, as in fsdp1:8+grad-op.
@@ -106,7 +105,9 @@ def _kinds(form: str) -> list[str]:
 
 def _splits(number: int, num_factors: int) -> Iterator[tuple[int, ...]]:
     """All ways to write a number as a product of so many factors of at least 2, in order."""
-    divisors = [each for each in range(2, number + 1) if number % each == 0]
-    return (
-        factors for factors in itertools.product(divisors, repeat=num_factors) if math.prod(factors) == number
-    )
+    if num_factors == 1:
+        yield from [(number,)] if number > 1 else []
+        return
+    for factor in range(2, number // 2 + 1):
+        if number % factor == 0:
+            yield from ((factor, *others) for others in _splits(number // factor, num_factors - 1))

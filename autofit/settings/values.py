@@ -16,8 +16,8 @@ from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
+from autofit.settings.parallels import MOST_RANKS, parallel_form
 from autofit.settings.parallels import NAME as PARALLEL
-from autofit.settings.parallels import parallel_form
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
@@ -97,7 +97,7 @@ def rank(value: Any) -> int | None:
 def gpu_numbers(value: Any) -> tuple[int, ...]:
     """Numbers of GPUs, ascending: `1,2,4,8`."""
     try:
-        return tuple(sorted(set(map(whole_number(minimum=1), _items(value, ",")))))
+        return tuple(sorted(set(map(whole_number(minimum=1, maximum=MOST_RANKS), _items(value, ",")))))
     except ValueError:
         raise ValueError(f"{value!r} is not a list of numbers of GPUs: write it as 1,2,4,8") from None
 

@@ -125,6 +125,7 @@ class Content:
     curves: tuple[CurveLine, ...] = ()
     measured: tuple[MeasuredPoint, ...] = ()
     size_map: SizeMap | None = None
+    parallels: Table | None = None
     frontier: Table | None = None
     nodes: tuple[Node, ...] = ()
     workspaces: tuple[LayerWorkspaces, ...] = ()

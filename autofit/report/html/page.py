@@ -51,6 +51,8 @@ def render(content: Content) -> str:
 
 def sections(content: Content) -> Iterator[Section]:
     """The parts of a page for which there is something to show, in their order."""
+    if content.parallels is not None:
+        yield Section(name="parallels", title="Ways of training together", table=content.parallels)
     if content.frontier is not None:
         yield Section(name="frontier", title="The largest batch of every setting", table=content.frontier)
     if content.curves or content.measured:

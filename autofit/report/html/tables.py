@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.words import rate
-from autofit.tuning.result import FrontierEntry, TuneResult
+from autofit.settings.words import in_short
+from autofit.tuning.result import FrontierEntry, ParallelAnswer, TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 
@@ -37,6 +38,32 @@ def frontier_table(result: TuneResult) -> Table:
         rows=tuple(rows),
         numeric=frozenset(range(1, len(columns))),
     )
+
+
+def parallels_table(result: TuneResult) -> Table:
+    """A row for every way of training together, the largest global batch first; or why it is refused."""
+    ordered = sorted(result.parallels, key=lambda one: -(_global_batch(one) or 0))
+    rows = [
+        (
+            one.parallel,
+            "none" if best is None else str(best.samples_per_step),
+            "none" if best is None else str(best.batch_size),
+            "–" if best is None else in_short(best.knobs),
+            "–" if one.budget is None else format_bytes(one.budget.usable_bytes),
+            one.refused and f"{one.refused}.",
+        )
+        for one in ordered
+        for best in (one.best,)
+    ]
+    return Table(
+        columns=("parallel", "global batch", "batch of a rank", "setting", "usable", "why not"),
+        rows=tuple(rows),
+        numeric=frozenset((1, 2, 4)),
+    )
+
+
+def _global_batch(one: ParallelAnswer) -> int | None:
+    return None if one.best is None else one.best.samples_per_step
 
 
 def breakdown_table(

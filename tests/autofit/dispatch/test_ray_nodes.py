@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from ray.util import placement_group_table
 
 from autofit.dispatch import RayDispatcher, Wishes
 from autofit.errors import DispatchError
-from tests.conformance.dispatcher import TrialFolder, survivors, trial_processes
+from tests.conformance.dispatcher import ROOT, TrialFolder, survivors, trial_processes
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
 
@@ -25,6 +28,12 @@ pytestmark = [
 ]
 FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 MIB = 2**20
+COORDINATOR = """
+import sys
+from autofit.dispatch import RayDispatcher
+from workers.protocol import TrialSpec
+RayDispatcher(sys.argv[1]).submit(TrialSpec.from_json(sys.argv[2])).result()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +149,21 @@ def test_a_closed_dispatcher_leaves_no_rank_on_any_node_and_no_group(
         ranks = _ranks_in(hanging)
     assert future.cancelled()
     assert survivors(ranks) == []
+
+
+def test_a_coordinator_that_is_killed_leaves_no_rank_on_any_node_and_no_group(
+    cluster: Cluster, dispatcher: RayDispatcher, hanging: Path
+):
+    command = [sys.executable, "-c", COORDINATOR, cluster.address, spec_of("waiting_ranks").to_json()]
+    coordinator = subprocess.Popen(command, cwd=ROOT)
+    ranks = _ranks_in(hanging)
+    coordinator.kill()
+    coordinator.wait()
+    assert survivors(ranks) == []
+    give_up = time.monotonic() + 20
+    while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
+        assert time.monotonic() < give_up, "the group outlives its coordinator"
+        time.sleep(0.1)
 
 
 def test_a_cluster_with_too_few_nodes_or_too_small_ones_says_so_at_once(dispatcher: RayDispatcher):

@@ -22,6 +22,7 @@ from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
+from autofit.tuning.result import ParallelAnswer
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 from workers.knobs import Knobs
 
@@ -75,6 +76,26 @@ def test_plotly_accepts_every_figure(estimated, searched):
     for figure in found.values():
         painted = json.loads(re.sub(r'"var:[a-z]+"', '"#123456"', json.dumps(figure)))
         go.Figure(painted)  # refuses what plotly.js would not understand
+
+
+def test_ways_of_training_together_have_a_table_with_the_largest_global_batch_first(predictor, searched):
+    result, _ = searched
+    best = dataclasses.replace(result.best, samples_per_step=2 * result.best.batch_size)
+    found = {"num_ranks": 2, "budget": result.budget}
+    parallels = (
+        ParallelAnswer(parallel="tp:2", num_ranks=2, refused="the model has no plan"),
+        ParallelAnswer(parallel="ddp:2", best=None, **found),
+        ParallelAnswer(parallel="fsdp:2", best=best, **found),
+    )
+    content = report_on_search(dataclasses.replace(result, parallels=parallels), predictor)
+    section = next(section for section in sections(content) if section.name == "parallels")
+    assert [row[:3] for row in section.table.rows] == [
+        ("fsdp:2", str(best.samples_per_step), str(best.batch_size)),
+        ("tp:2", "none", "none"),
+        ("ddp:2", "none", "none"),
+    ]
+    assert section.table.rows[1][-1] == "the model has no plan."
+    assert searched[1].parallels is None
 
 
 def test_the_areas_of_the_step_end_at_the_peak_that_is_marked(estimated, profile):

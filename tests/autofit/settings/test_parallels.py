@@ -71,7 +71,10 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
             {"search": "parallel=ddp,hsdp", "nproc": 7},
             "hsdp cannot be of 7 ranks, no product of 2 numbers from 2 on",
         ),
-        ({"search": "parallel=ddp", "nproc": 1}, "--nproc: 1 is not a whole number of 2 or more"),
+        ({"search": "parallel=ddp", "nproc": 1}, "--nproc: 1 is not a whole number from 2 to 1048576"),
+        ({"search": "parallel=ddp", "nproc": 10**30}, "is not a whole number from 2 to 1048576"),
+        ({"search": "parallel=fsdp+fsdp", "nproc": 4}, "fsdp:2,fsdp:2 names one kind of parallelism twice"),
+        ({"search": "parallel=ddp+tp", "nproc": 4}, "ddp goes with no other kind"),
         ({"nproc": 8}, "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel"),
         (
             {"search": "parallel=ddp:2", "parallel": "ddp:2"},
