@@ -69,8 +69,9 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
                 NVIDIA's architectures there.
             mode: `train`, `infer` or `generate`, instead of the workload's own.
             worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-            parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N`, `fsdp:N,tp:M`, `fsdp1:N`, `fsdp1:N+grad-op` or
-                `fsdp1:N+no-shard` for one of so many ranks, `batch_size` being one rank's.
+            parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N`, `fsdp:N,tp:M`, `fsdp1:N`, `fsdp1:N+grad-op`,
+                `fsdp1:N+no-shard`, `zero1:N`, `zero2:N`, `zero3:N` or `zero3:N+offload` for one of so many
+                ranks, `batch_size` being one rank's.
             rank: which of them.
             assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
             allow_long: samples may be longer than the model was made for.
