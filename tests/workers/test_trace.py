@@ -68,7 +68,10 @@ TRACE = Trace(
         Allocation(num_bytes=8, category=Category.OTHER, stream=2, stream_uses=(0, 1)),
     ),
     events=(0, 1, ~1, 2, 3, 4, ~3, ~0),
-    host_waits=(HostWait(position=5, stream=2, up_to=3), HostWait(position=6, stream=None, up_to=6)),
+    host_waits=(
+        HostWait(position=5, stream=2, up_to=3),
+        HostWait(position=6, stream=None, up_to=6, releases=True),
+    ),
     marks=(Mark(position=0, name="model"), Mark(position=2, name="step 1 input")),
     versions={"torch": "2.13.0"},
     layers=(
@@ -172,6 +175,7 @@ def test_what_is_no_document_is_refused(text):
         {"host_waits": [[1, 0]]},
         {"host_waits": [[1, 0, 2]]},
         {"host_waits": [[1, "0", 1]]},
+        {"host_waits": [[1, 0, 1, False]]},
     ],
 )
 def test_a_malformed_trace_is_refused(damage):

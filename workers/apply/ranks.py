@@ -95,8 +95,8 @@ def placed(
     if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
         if parallel.zero.offloads:
             raise InapplicableError(
-                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would compile its "
-                "optimizer for the CPU first: leave out +offload, or what measures (--probe, --device)"
+                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would first compile its "
+                "optimizer for the CPU: leave out what measures (--probe measure, --device), or +offload"
             )
         return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:

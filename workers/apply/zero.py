@@ -11,7 +11,6 @@ are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import os
@@ -25,18 +24,12 @@ import torch
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError, MissingLibraryError
 from workers.knobs import Knobs
+from workers.knobs.deepspeed_config import PRECISION_SECTIONS, deepspeed_config
 from workers.setup import TRAIN, Parallel, Zero
 from workers.workload.step import PhaseHook, no_phase
 from workers.workload.workload import Optimizers, Workload, check_loss
 
-# The first two keep weights of float32 beside those that are computed with, of this rank's part alone.
 _DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "bf16": torch.bfloat16}
-_SECTIONS: dict[str, dict[str, Any]] = {
-    "amp-bf16": {"bf16": {"enabled": True}},
-    # With DeepSpeed's own scale the first steps of many models overflow, and leave the optimizer out.
-    "amp-fp16": {"fp16": {"enabled": True, "initial_scale_power": 0}},
-    "bf16": {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
-}
 # Whether their weight decay is decoupled.
 _ADAMS: dict[type, bool] = {torch.optim.Adam: False, torch.optim.AdamW: True}
 
@@ -129,28 +122,6 @@ def _leave() -> None:
     comm.cdb = None
 
 
-def config(zero: Zero, knobs: Knobs, batch_size: int) -> dict[str, Any]:
-    """What DeepSpeed is told.
-
-    Args:
-        batch_size: of one rank, and of one pass of those that a step is accumulated from.
-    """
-    sharding: dict[str, Any] = {"stage": zero.stage}
-    if zero.offloads:
-        of_states, of_parameters = ({"device": "cpu", "pin_memory": True} for _ in range(2))
-        sharding |= {"offload_optimizer": of_states}
-        sharding |= {"offload_param": of_parameters} if zero.stage == 3 else {}
-    return {
-        "train_micro_batch_size_per_gpu": batch_size,
-        "gradient_accumulation_steps": knobs.num_passes(batch_size),
-        "gradient_clipping": knobs.clip_grad_norm or 0.0,
-        "zero_optimization": sharding,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        **copy.deepcopy(_SECTIONS.get(knobs.precision, {})),
-    }
-
-
 def engine(
     model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
 ) -> Any:
@@ -159,7 +130,7 @@ def engine(
     Args:
         model: on the host.
         optimizers: of the model's parameters.
-        batch_size: as of `config`.
+        batch_size: of one rank, and of one pass of those that a step is accumulated from.
 
     Raises:
         InapplicableError: there are several optimizers, or the host cannot do what this one does.
@@ -173,7 +144,7 @@ def engine(
         )
     deepspeed = library()
     optimizer = _on_host(optimizers, parallel, knobs) if zero.offloads else optimizers
-    told = config(zero, knobs, batch_size)
+    told = deepspeed_config(zero, knobs, batch_size)
     if zero.stage == 3:
         _prepare(model, _DTYPES.get(knobs.precision))
         deepspeed.zero.Init(module=model, config_dict_or_path=told)
@@ -238,10 +209,10 @@ def notes(zero: Zero, precision: str) -> tuple[str, ...]:
     """How a model was sharded, in sentences for whoever reads the answer."""
     said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
     if precision in AUTOCAST_DTYPES:
-        section = next(iter(_SECTIONS[precision]))
+        section = next(iter(PRECISION_SECTIONS[precision]))
         said.append(
             f"{precision} is DeepSpeed's {section}, without autocast, with its weights in float32 beside"
         )
-    elif precision in _SECTIONS:
+    elif precision in PRECISION_SECTIONS:
         said.append(f"{precision} is DeepSpeed's bf16 with master weights and optimizer states in bfloat16")
     return tuple(said)

@@ -31,6 +31,7 @@ from workers.predict.fake import (
     of_deepspeed,
     of_quanto,
     of_transformers,
+    pinned,
     streams,
 )
 from workers.predict.fake.fake_device import FakeDeviceMode
@@ -183,6 +184,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     workload = with_overrides(workload, spec.knobs, spec.setup)
     ranks.require_applicable(spec, workload)
     streams.begin_program(StreamWatch(recorder))
+    pinned.begin_program()
     decisions = Decisions(spec.turned, spec.setup.nonzero_share)
     begin(decisions)
     training = workload.mode == "train"
@@ -234,6 +236,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
                     if number == 1 and parallel is not None:
                         parallel.check_step()
         recorder.close()
+        pinned_notes = pinned.notes()
     trace = Trace(
         workload=spec.workload.name,
         batch_size=spec.batch_size,
@@ -261,6 +264,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *mode.notes,
             *asking.notes(),
             *triton.notes(),
+            *pinned_notes,
             *_left_out(workload),
         ),
     )
@@ -324,6 +328,8 @@ def _engine(
         return None
     assert optimizer is not None
     recorder.category = Category.OTHER
+    if isinstance(mode, fake_gpu.FakeGpuMode):
+        mode.offloads = parallel.zero.offloads
     with mode.in_step():
         return zero.engine(model, optimizer, parallel, spec.knobs, spec.batch_size)
 

@@ -11,10 +11,11 @@ from autofit.tuning.result import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
+from workers.knobs.deepspeed_config import deepspeed_config
 from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
-from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel
+from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel, Zero
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {
@@ -73,6 +74,9 @@ def script_lines(
         yield from lines
     if training:
         yield from _optimizer_lines(knobs)
+    if parallel.zero is not None:  # whose engine does all the rest
+        yield from _lines_of_zero(parallel.zero, knobs, batch_size)
+        return
     if training and knobs.precision == "amp-fp16":
         sharded = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"  # by which all ranks agree
         scaler = "torch.amp.GradScaler" if parallel.fsdp1 is None else sharded
@@ -106,7 +110,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.pipeline is not None:
         yield from _lines_of_pipeline(parallel.pipeline, device_kind)
         return
-    if not parallel.shards:
+    if not parallel.shards or parallel.zero is not None:
         return
     kinds, degrees = zip(*parallel.degrees, strict=True)
     of_mesh = f'"{device_kind}", {degrees}, mesh_dim_names={kinds}'
@@ -135,6 +139,19 @@ def _lines_of_pipeline(pipeline: Pipeline, device_kind: str) -> Iterator[str]:
     yield f"schedule = torch.distributed.pipelining.{pipeline.class_name}({arguments})"
     yield "# a step: schedule.step(inputs, target=targets, losses=losses, return_outputs=False), on the first"
     yield "# stage with inputs, on the last with targets; it runs forward and backward of all microbatches"
+
+
+def _lines_of_zero(zero: Zero, knobs: Knobs, batch_size: int) -> Iterator[str]:
+    config = deepspeed_config(zero, knobs, batch_size, knobs.num_batches(batch_size))
+    yield f"config = {config!r}"
+    if zero.stage == 3:
+        yield "# build and load the model in: with deepspeed.zero.Init(config_dict_or_path=config)"
+    if zero.offloads:
+        yield "# of adam and adamw the optimizer is deepspeed.ops.adam.DeepSpeedCPUAdam"
+    yield "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)"
+    yield "loss = ...  # of engine(inputs), without autocast"
+    yield "engine.backward(loss)"
+    yield "engine.step()  # clips, steps after as many batches as config says, and drops gradients"
 
 
 def _lines_of_fsdp1(strategy: str, knobs: Knobs, device_kind: str) -> Iterator[str]:

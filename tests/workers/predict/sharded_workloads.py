@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import importlib
 import json
 import os
 import sys
@@ -208,6 +209,20 @@ resnet = Workload(
     loss=lambda model, images: model(images).square().mean(),
     optimizer=_sgd,
 )
+
+
+def _deepspeed_optimizer(path: str) -> Any:
+    def made(parameters: Any) -> torch.optim.Optimizer:
+        module, _, name = path.rpartition(".")
+        optimizer: torch.optim.Optimizer = getattr(importlib.import_module(module), name)(parameters)
+        return optimizer
+
+    return made
+
+
+fused_adam = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspeed.ops.adam.FusedAdam"))
+fused_lamb = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspeed.ops.lamb.FusedLamb"))
+stepping = _language(build_model=Gpt, step=lambda model, optimizer, batch: None)
 
 NUM_STEPS = 2
 SMALLEST_BYTES = 32

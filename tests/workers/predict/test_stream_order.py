@@ -67,6 +67,18 @@ def test_to_wait_for_the_device_is_to_wait_for_all():
     assert program.order.host_waits == [HostWait(position=6, stream=None, up_to=6)]
 
 
+def test_to_empty_the_cache_is_to_wait_for_all_and_to_give_back_what_is_cached():
+    program = Program()
+    program.at(2).release()
+    waits = program.order.host_waits
+    assert waits == [HostWait(position=2, stream=None, up_to=2, releases=True)]
+    events, sizes = [0, ~0, 1], [20 * MIB, 40 * MIB]
+    kept, released = (
+        replay(events, sizes, streams=Streams(host_waits=each)).peak_reserved_bytes for each in ((), waits)
+    )
+    assert (kept, released) == (60 * MIB, 40 * MIB)
+
+
 @pytest.mark.parametrize(("most_ahead", "num_held"), [(2, 2), (4, 4), (None, 10)])
 def test_a_program_that_lets_no_more_than_some_layers_run_ahead_bounds_what_a_device_that_lags_holds(
     most_ahead: int | None, num_held: int

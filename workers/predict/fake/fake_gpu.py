@@ -26,12 +26,12 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory, streams
+from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory, pinned, streams
 from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
 from workers.predict.fake.layouts import as_cudnn_returns
 from workers.predict.fake.properties import card_properties
-from workers.predict.values.known import as_made_up, copied_to_host, is_made_up, on_host
+from workers.predict.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
 from workers.workload.libraries.finders import ExecutingFinder
 
 TOLD = torch.device("xla:0")  # C++, of a tensor on the GPU
@@ -56,7 +56,12 @@ class FakeGpuMode(FakeDeviceMode):
     """Runs what touches the GPU on fake tensors, and everything else for real on the CPU.
 
     CPU tensors stay real so that constructors and data preparation that read values work.
+
+    Attributes:
+        offloads: whether large ones that are made are fake too: what a card's memory is offloaded to.
     """
+
+    offloads = False
 
     def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
         super().__init__(observer, GPU, as_cudnn_returns, devices)
@@ -78,6 +83,9 @@ class FakeGpuMode(FakeDeviceMode):
         if on_gpu:
             kwargs = {**kwargs, "device": GPU}
         elif not any(issubclass(t, FakeTensor) for t in types):
+            if self.offloads and is_large_new(func, args):
+                with self.fake_mode:
+                    return func(*args, **kwargs)
             return on_host(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
@@ -208,7 +216,7 @@ def _pretend_that_cuda_is_available() -> None:
     fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
     fake_tensor_type.type = _type_of
     tensor_type: Any = torch.Tensor
-    tensor_type.pin_memory = lambda self, *_args: self
+    pinned.install()
     share = tensor_type.share_memory_
     # On a GPU memory is shared as it is.
     tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)

@@ -12,10 +12,14 @@ on the GPU: csrc/adam/multi_tensor_adam.cu is given its lists as arguments of th
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
 from workers.errors import UnsupportedError
+from workers.predict.fake.fake_device import FakeDeviceMode
 from workers.workload.libraries.finders import when_imported
 
 _IN_PLACE = ("fused_adam", "fused_lion", "cpu_adam", "cpu_adagrad", "cpu_lion")
@@ -50,6 +54,8 @@ def install() -> None:
     """From here on, in this process for good, DeepSpeed finds the GPU that is not there."""
     when_imported("deepspeed.accelerator.cuda_accelerator", _answer)
     when_imported("deepspeed.ops.op_builder.builder", _stand_in)
+    when_imported("deepspeed.runtime.zero.utils", _agree)
+    when_imported("deepspeed.runtime.zero.partition_parameters", _leave_own_tensors)
     when_imported("cpuinfo", _know_nothing)
 
 
@@ -74,6 +80,44 @@ def _stand_in(module: ModuleType) -> None:
         return _Operators()
 
     builder.load = load
+
+
+class _AsRankZero:
+    """`deepspeed.comm` of rank 0."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._comm, name)
+
+    def get_rank(self, *_args: object, **_kwargs: object) -> int:
+        return 0
+
+
+def _agree(module: Any) -> None:
+    """Numbers are compared with those that rank 0 sends; here it sends nothing, and they are the own ones."""
+    module.dist = _AsRankZero(module.dist)
+
+
+def _leave_own_tensors(module: Any) -> None:
+    """While `zero.Init` builds a model, tensors are made on the GPU, but not those that follow operators."""
+    wrap = module.zero_wrapper_for_fp_tensor_constructor
+
+    def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        of_program = wrap(make, *args, **kwargs)
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return (of_program if _is_program() else make)(*args, **kwargs)
+
+        return made
+
+    module.zero_wrapper_for_fp_tensor_constructor = wrapped_for_program
+
+
+def _is_program() -> bool:
+    """Whether operators are the program's, which a mode is to follow."""
+    return any(isinstance(mode, FakeDeviceMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _know_nothing(module: Any) -> None:

@@ -68,6 +68,8 @@ class _Kind(Enum):
 
 _FILLING = frozenset({"fill_", "zero_", "copy_"})
 _EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_OF_A_SHAPE = frozenset({"empty", "zeros", "ones", "full", "empty_strided"})
+_MOST_ITEM_BYTES = 4
 _UNIFORM = {"any": None, "all": None, "max": None, "min": None, "amax": None, "amin": None, "mul": torch.mul,
             "logical_or": torch.logical_or, "logical_and": torch.logical_and, "bitwise_or": torch.bitwise_or,
             "bitwise_and": torch.bitwise_and, "logical_not": torch.logical_not,
@@ -352,6 +354,14 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
     if tensor.layout is not torch.strided or tensor.numel() * dtype.itemsize > _MOST_COPIED_BYTES:
         return None
     return made_up_like(tensor, dtype)
+
+
+def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether an operator makes a tensor of a size that it is given, too large for values on the CPU."""
+    shape = args[0] if args else None
+    if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):
+        return False
+    return _name(func) in _OF_A_SHAPE and math.prod(shape) * _MOST_ITEM_BYTES > _MOST_COPIED_BYTES
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

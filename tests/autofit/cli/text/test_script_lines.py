@@ -277,6 +277,21 @@ def test_inference_of_what_casts_itself_has_no_autocast(parallel: str) -> None:
     assert not any("torch.autocast(" in line for line in text)
 
 
+@pytest.mark.parametrize("parallel", ["zero2:8", "zero3:8+offload"])
+def test_deepspeed_is_told_all_in_its_config_and_takes_the_steps(parallel: str) -> None:
+    knobs = Knobs(optimizer="adamw", precision="amp-bf16", grad_accumulation=4, clip_grad_norm=1.0)
+    text = "\n".join(lines(knobs, parallel=parallel))
+    ast.parse(text)
+    assert "'gradient_accumulation_steps': 4" in text
+    assert "'bf16': {'enabled': True}" in text
+    assert "'gradient_clipping': 1.0" in text
+    assert ("'offload_param'" in text) == (parallel == "zero3:8+offload")
+    assert ("zero.Init(" in text) == parallel.startswith("zero3")
+    assert text.index("deepspeed.initialize(") < text.index("engine.backward(") < text.index("engine.step()")
+    assert "optimizer.step()" not in text
+    assert "torch.autocast(" not in text
+
+
 def test_ranks_of_tensor_parallelism_get_one_batch() -> None:
     text = "\n".join(lines(Knobs(), parallel="fsdp:4,tp:2"))
     assert "DistributedSampler(dataset, num_replicas=4, rank=torch.distributed.get_rank() // 2)" in text

@@ -1,0 +1,40 @@
+"""Pinned memory of the host: nothing is pinned where there is no GPU, but what would be is counted."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+_live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # by the storage's address
+
+
+def begin_program() -> None:
+    """Another program begins, which has pinned nothing."""
+    _live.clear()
+
+
+def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
+    """`Tensor.pin_memory`, which here gives the tensor itself."""
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    _live[key] = weakref.ref(storage, lambda _gone: _live.pop(key, None)), storage.nbytes()
+    return tensor
+
+
+def live_bytes() -> int:
+    """Bytes that are pinned now, as they were asked for."""
+    return sum(num_bytes for _, num_bytes in _live.values())
+
+
+def notes() -> tuple[str, ...]:
+    """How much that is, in a sentence; none where it is nothing."""
+    num_mib = -(-live_bytes() // 2**20)
+    return (f"beside the card, this rank has {num_mib} MiB of pinned memory on the host",) if num_mib else ()
+
+
+def install() -> None:
+    """Counts what this process pins, for good."""
+    tensor: Any = torch.Tensor
+    tensor.pin_memory = pinned
