@@ -104,9 +104,14 @@ class Parallel:
         return math.prod(degree for kind, degree in self.degrees if kind not in (TP, SCRIPT))
 
     @property
+    def is_of_script(self) -> bool:
+        """Whether they share the work as their script has it."""
+        return self.degree(SCRIPT) > 1
+
+    @property
     def shards(self) -> bool:
         """Whether parameters are spread over ranks, or by whom they would be (`fsdp1+no-shard`)."""
-        return any(kind != DDP for kind, _ in self.degrees)
+        return any(kind not in (DDP, SCRIPT) for kind, _ in self.degrees)
 
     @property
     def casts(self) -> bool:
