@@ -146,6 +146,26 @@ def test_a_spawned_function_is_entered_as_the_rank(written):
     assert {each.category for each in buckets} == {Category.GRADIENT}
 
 
+def test_norms_are_synced_unused_parameters_found_and_optimizers_sharded(written):
+    outcome = written(
+        _TORCHRUN,
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook",
+        "from torch.distributed.optim import ZeroRedundancyOptimizer",
+        "model = sharded_workloads.resnet.build_model()",
+        "model.unused = nn.Linear(4, 4)",
+        "model = nn.SyncBatchNorm.convert_sync_batchnorm(model).to(local_rank)",
+        "assert any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())",
+        "model = nn.parallel.DistributedDataParallel(model, [local_rank], find_unused_parameters=True)",
+        "model.register_comm_hook(None, fp16_compress_hook)",
+        "workload = sharded_workloads.resnet",
+        "train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1))",
+        rank=3,
+        num_processes=4,
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert Trace.from_json(outcome.trace_json).notes == ()
+
+
 def test_what_ranks_exchange_is_this_ones_own(written):
     outcome = written(
         _TORCHRUN,
