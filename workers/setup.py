@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -121,6 +122,13 @@ class Parallel:
         )
 
     @classmethod
+    def of(cls, degrees: Iterable[tuple[str, int]]) -> Self:
+        """Of these kinds, a pipeline with what it has where nothing is said of it."""
+        degrees = tuple(degrees)
+        stages = dict(degrees).get(PP)
+        return cls(degrees=degrees, pipeline=None if stages is None else Pipeline.parse(stages, ""))
+
+    @classmethod
     def of_script(cls, num_ranks: int) -> Self:
         """The ranks of a script."""
         return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
@@ -161,9 +169,14 @@ class Parallel:
         return 1 if self.pipeline is None else self.pipeline.num_microbatches
 
     @property
+    def is_of_script(self) -> bool:
+        """Whether they share the work as their script has it."""
+        return self.degree(SCRIPT) > 1
+
+    @property
     def shards(self) -> bool:
         """Whether parameters are spread over ranks, or by whom they would be (`fsdp1+no-shard`)."""
-        return any(kind != DDP for kind, _ in self.degrees)
+        return any(kind not in (DDP, SCRIPT) for kind, _ in self.degrees)
 
     @property
     def casts(self) -> bool:
@@ -269,7 +282,9 @@ class Setup:
         if self.batch_kind not in BATCH_KINDS:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
         if self.rank is None and not self.parallel:
-            raise ValueError(f"--rank {ALL} needs ranks: name them with --parallel, as in fsdp:8")
+            raise ValueError(
+                f"--rank {ALL} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+            )
         if self.rank is not None and (self.rank < 0 or (self.parallel and self.rank >= self.num_ranks)):
             last = self.num_ranks - 1
             raise ValueError(f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}")

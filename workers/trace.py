@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 from workers.documents import parse_json
 from workers.knobs import Knobs
 from workers.plain import from_plain
-from workers.setup import SCRIPT, Parallel
+from workers.setup import Parallel
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
@@ -399,7 +399,7 @@ class Trace:
     @property
     def shares_as_script(self) -> bool:
         """Whether its ranks are a script's, whose groups were seen as it ran."""
-        return Parallel.named(self.parallel).degree(SCRIPT) > 1
+        return Parallel.named(self.parallel).is_of_script
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
@@ -106,6 +106,25 @@ def make_budget(
             "--gpu-mem, or a smaller --reserve or --margin"
         )
     return budget
+
+
+def budget_among(
+    budget: Budget, groups: Sequence[int], num_ranks: int, *, architecture: str | None, card: str | None
+) -> Budget:
+    """The same with what NCCL takes for groups of so many of all ranks; arguments are `assumed_context`'s.
+
+    Raises:
+        BudgetError: when nothing is left.
+    """
+    context, assumptions = assumed_context(architecture, card, groups, num_ranks)
+    among = replace(budget, context_bytes=context.high_bytes, assumptions=assumptions, context=context)
+    if among.usable_bytes <= 0:
+        raise BudgetError(
+            f"nothing is left of {format_bytes(budget.device_total_bytes)} for PyTorch: the context and NCCL "
+            f"take {format_bytes(among.context_bytes)} for {len(groups)} process groups. Give a larger "
+            "--gpu-mem, or a smaller --reserve or --margin"
+        )
+    return among
 
 
 def budget_of(

@@ -272,6 +272,12 @@ def _key(workload: WorkloadRef) -> str:
             ],
             "script": None
             if call is None
-            else [list(call.arguments), call.batch_argument, call.batch_variable, call.batch_name],
+            else [
+                list(call.arguments),
+                call.batch_argument,
+                call.batch_variable,
+                call.batch_name,
+                *([list(call.launcher)] if call.launcher else []),
+            ],
         }
     )[:16]

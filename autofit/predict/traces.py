@@ -202,6 +202,11 @@ class Traces:
         return next(iter(self._traces.values()))
 
     @property
+    def any(self) -> Trace | None:
+        """One of the traces, if there is one yet."""
+        return next(iter(self._traces.values()), None)
+
+    @property
     def has_batch_kinds(self) -> bool:
         """Whether what was traced so far makes typical batches and others for the worst case."""
         return any(trace.batch_kind is not None for trace in self._traces.values())

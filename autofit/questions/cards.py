@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from autofit.errors import BudgetError, ExitCode
 from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.budget import budget_among
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
@@ -262,7 +263,7 @@ class _Kind:
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """What becomes of it on a card of that architecture, the largest of them first."""
-        context_bytes, usable_bytes = _budget(gpu, settings)
+        context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
         return CardFit(
             gpu=gpu.key,
             architecture=gpu.architecture,
@@ -309,10 +310,22 @@ def _named(settings: TuneSettings) -> str:
     return str(settings.setup.parallel) if settings.setup.parallel else ""
 
 
-def _budget(gpu: Gpu, settings: TuneSettings) -> tuple[int, int]:
-    """What a process holds outside the allocator on a card, and what is left inside it; in bytes."""
+def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> tuple[int, int]:
+    """What a process holds outside the allocator on a card, and what is left inside it; in bytes.
+
+    Args:
+        estimate: of a script, it says with how many others this rank exchanges anything.
+    """
     try:
         budget = settings.budget_on(gpu)
+        if estimate is not None and settings.script is not None and estimate.communicators:
+            budget = budget_among(
+                budget,
+                estimate.communicators,
+                estimate.num_ranks,
+                architecture=gpu.architecture,
+                card=gpu.key,
+            )
     except BudgetError:  # the reserve may leave something on larger cards alone
         return card_named(gpu.key, settings.mesh).context_bytes, 0
     return budget.context_bytes, budget.usable_bytes

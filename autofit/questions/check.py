@@ -19,7 +19,7 @@ from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
-from autofit.settings.target import resolve_target
+from autofit.settings.target import among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, Verdict
@@ -180,6 +180,7 @@ def run_check(
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=_nothing_to_measure_on)
     knobs = settings.configuration("a check")
     curve = predictor.curve_at(knobs, target.card, batch_size)
+    target = among_ranks_of_script(target, predictor.traces.first)
     result = check_curve(curve, batch_size, target.budget, target.device)
     if result.verdict is Answer.FITS or settings.script is not None:
         return result

@@ -13,9 +13,14 @@ from workers.setup import Parallel
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
-    """How many samples a step has of all ranks together; some share a batch, or its microbatches."""
+    """How many samples a step has of all ranks together; some share a batch, or its microbatches.
+
+    Which ranks of a script do is its own matter.
+    """
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
+    if parallel.is_of_script:
+        return f"one of {parallel.num_ranks} ranks with {each}"
     if parallel.pipeline is not None:
         each = f"{parallel.pipeline.num_microbatches} microbatches of {batch_size}"
     total = knobs.samples_per_step(batch_size, parallel.num_batches)

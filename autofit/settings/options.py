@@ -169,7 +169,6 @@ _MODEL = (
         help="Ranks on each machine: of the script that a launcher starts, one of which is predicted, or of "
         "--search parallel=KIND,…, where hsdp, and kinds joined by + as in fsdp+tp, take every split.",
         metavar="N",
-        of_scripts=True,
     ),
     Option(
         name="nnodes",
@@ -179,7 +178,6 @@ _MODEL = (
         "hsdp without degrees then shards within one.",
         default="1",
         metavar="N",
-        of_scripts=True,
     ),
     Option(
         name="launcher",

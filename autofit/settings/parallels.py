@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, Parallel
+from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT, Parallel
 
 NAME = "parallel"  # of `--search`
 MOST_RANKS = 2**20  # beyond any cluster, and few enough to look for their divisors
 _HSDP = "hsdp"
-_KINDS = (*(kind for kind in PARALLEL_KINDS if kind != REPLICATE), _HSDP)
+_KINDS = (*(kind for kind in PARALLEL_KINDS if kind not in (REPLICATE, SCRIPT)), _HSDP)
 # A plus before a kind with its degree begins that kind; others are part of one, as in fsdp1:8+grad-op.
 _BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
 
@@ -92,7 +92,7 @@ def _parallels(form: str, num_ranks: int | None) -> Iterator[Parallel]:
             else f"{form} of {num_ranks}: at least 2 ranks train together"
         )
     for degrees in splits:
-        yield Parallel(degrees=tuple(zip(kinds, degrees, strict=True)))
+        yield Parallel.of(zip(kinds, degrees, strict=True))
 
 
 def _with_commas(form: str) -> str:

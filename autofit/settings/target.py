@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, UnknownGpuError, UsageError
-from autofit.hardware.budget import DEFAULT_ARCHITECTURE, Budget, make_budget
+from autofit.hardware.budget import DEFAULT_ARCHITECTURE, Budget, budget_among, make_budget
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
 from workers.protocol import Device, Probe
+from workers.trace import Trace
 
 _SAME_CARD = 0.98  # NVML, CUDA and a card's name differ by so much in a card's total
 
@@ -34,6 +35,25 @@ class Target:
     card: Card
     probe: Probe | None
     is_own_budget: bool = False
+
+
+def among_ranks_of_script(target: Target, trace: Trace) -> Target:
+    """The same once a script has shown how many ranks each of its groups has.
+
+    Raises:
+        BudgetError: nothing is left beside NCCL.
+    """
+    if not trace.shares_as_script or target.device.kind == "cpu":
+        return target
+    card = target.card
+    budget = budget_among(
+        target.budget,
+        trace.groups,
+        trace.num_ranks,
+        architecture=None if card.may_be else card.architecture,
+        card=None if card.may_be else card.name,
+    )
+    return replace(target, budget=budget, card=card.among(trace.groups, trace.num_ranks))
 
 
 def resolve_target(

@@ -33,7 +33,9 @@ class TuneSettings:
         batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
         batch_name: the constant in its code that is its batch size.
         keeps_trackers: whether it logs to trackers while it is tried.
-        launcher: which one, with options of its own; None for torchrun where ranks are counted.
+        num_processes: ranks on each node, of the script or of `parallels` that are named by their kind.
+        num_nodes: nodes with so many ranks each, of the script, of these, or of a measured trial.
+        launcher: what starts the script, with options of its own; None for torchrun where ranks are counted.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
@@ -46,8 +48,6 @@ class TuneSettings:
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
         parallels: the ways of training together that are compared, instead of the one of the setup.
-        num_processes: ranks on each node, of the script or of those that are named by their kind.
-        num_nodes: nodes with so many ranks each, of the script, of these, or of a measured trial.
         maximize: what is made as large as fits.
         batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
         lengths: of the samples of the data, whose longest decides the size of a sample; None where that is
@@ -86,6 +86,8 @@ class TuneSettings:
     batch_variable: str | None = None
     batch_name: str | None = None
     keeps_trackers: bool = False
+    num_processes: int | None = None
+    num_nodes: int = 1
     launcher: str | None = None
     gpu_mem_bytes: int | None = None
     gpu: Gpu | None = None
@@ -97,8 +99,6 @@ class TuneSettings:
     searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = ()
     setup: Setup = field(default_factory=Setup)
     parallels: tuple[Parallel, ...] = ()
-    num_processes: int | None = None
-    num_nodes: int = 1
     maximize: Maximized = Maximized.BATCH_SIZE
     batch_size: int | None = None
     lengths: BatchLengths | None = None
@@ -199,7 +199,7 @@ class TuneSettings:
             )
         if self.script is not None and self.parallels:
             raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
-        if self.script is None and self.setup.rank and not (self.setup.parallel or self.parallels):
+        if self.script is None and self.setup.rank and not self.setup.parallel:
             raise UsageError(
                 f"--rank {self.setup.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
             )
@@ -218,8 +218,12 @@ class TuneSettings:
                 "--global-batch counts the samples of one process and cannot be combined with --parallel or "
                 "--search parallel=…: give --grad-accumulation instead"
             )
+        if self.script is not None or self.num_nodes == 1:
+            return
+        if self.dispatch != RAY:
+            raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {self.dispatch} has one machine")
         for parallel in self.parallels or (self.setup.parallel,):
-            if self.script is None and parallel.num_ranks % self.num_nodes:
+            if parallel.num_ranks % self.num_nodes:
                 raise UsageError(
                     f"--nnodes {self.num_nodes} has the same number of ranks on each node, and {parallel} is "
                     f"of {parallel.num_ranks}: give a number of nodes that divides it"

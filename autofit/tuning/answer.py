@@ -23,6 +23,7 @@ from autofit.tuning.result import BatchKinds, Best, CardAnswer, Recommended, Tun
 from autofit.tuning.trials import Measuring
 from workers.knobs import Knobs
 from workers.protocol import TrialOutcome
+from workers.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.search.pruning import PrunedSetting
@@ -53,6 +54,9 @@ def answer(
     target, space, curves, frontier = predicted.target, predicted.space, predicted.curves, tried.frontier
     best = frontier.best()
     kinds, not_compared = _kinds(settings, predicted, frontier, measuring, emit)
+    trace = predicted.predictor.traces.any
+    ranks = settings.setup.parallel if trace is None else Parallel.named(trace.among_ranks)
+    has_other_groups = trace is not None and trace.shares_as_script and trace.groups != settings.mesh
     return TuneResult(
         workload=predicted.spec.workload.name,
         budget=target.budget,
@@ -73,11 +77,11 @@ def answer(
         fingerprint=tried.fingerprint,
         versions=versions(),
         estimate=_estimate(curves, space, best),
-        cards=_cards(settings, space, curves, best, emit),
+        cards=() if has_other_groups else _cards(settings, space, curves, best, emit),
         lengths=_lengths(settings, predicted, best),
         batch_kinds=kinds,
-        num_ranks=settings.setup.num_ranks,
-        parallel=str(settings.setup.parallel) if settings.setup.parallel else "",
+        num_ranks=ranks.num_ranks,
+        parallel=str(ranks) if ranks else "",
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),

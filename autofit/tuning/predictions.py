@@ -16,7 +16,7 @@ from autofit.hardware import gpus
 from autofit.predict import plan_sources
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.settings.goals import Maximized, Objective
-from autofit.settings.target import Target, resolve_target
+from autofit.settings.target import Target, among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet, curves_of, expect_curves
 from autofit.tuning.frontier import Cap
@@ -89,6 +89,9 @@ def predict(
     with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
         space, notes_on_script = as_the_script_has_it(space, predictor)
+        if predictor.traces.any is not None:
+            target = among_ranks_of_script(target, predictor.traces.any)
+            spec = common_spec(settings, workload, target)
         if settings.maximize is Maximized.SEQ_LEN:
             space, on_sizes = at_their_longest(
                 space,

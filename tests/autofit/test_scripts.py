@@ -13,6 +13,7 @@ from autofit.cli import main
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
+from autofit.hardware.budget import assumed_context
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import earlier_answers, session
@@ -215,3 +216,94 @@ def test_the_answer_says_which_phase_holds_the_peak(call, tmp_path):
     assert peaks["backward"] < peaks["evaluation"] / 2
     (line,) = (line for line in call(*options).out.splitlines() if "the peak" in line)
     assert line.split()[0] == "evaluation"
+
+
+# ── ranks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ranks(small) -> Path:
+    """The same, of ranks that join a group of all and two of halves."""
+    small.write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "assert dist.get_rank() == int(os.environ['RANK']) and dist.get_world_size() == 8\n"
+        "half = dist.new_subgroups(group_size=4)[0]\n"
+        + small.read_text()
+        + "    dist.all_reduce(model.weight.grad); dist.all_reduce(model.weight.grad, group=half)\n"
+    )
+    return small
+
+
+_OF_RANKS = ("--script", "small.py", "--batch-arg", "-n", "--nproc", "4", "--nnodes", "2", "--rank", "5")
+
+
+def test_an_estimate_says_which_rank_of_how_many_it_is_and_what_nccl_takes(ranks, call):
+    asked = ("estimate", *_OF_RANKS, "--batch-size", "8", "--gpu", "a100-40g")
+    finished = call(*asked, "--json")
+    assert finished.code == 0, finished.err
+    document = json.loads(finished.out)
+    said = {key: document[key] for key in ("num_ranks", "parallel", "rank", "communicators")}
+    assert said == {"num_ranks": 8, "parallel": "script:8", "rank": 5, "communicators": [8, 4]}
+    of_one, of_two = (assumed_context("sm_80", "a100-40g", groups, 8)[0] for groups in ((8,), (8, 4)))
+    assert document["context_bytes"] == of_two.high_bytes > of_one.high_bytes
+    text = call(*asked).out
+    assert "rank 5 of 8" in text
+    assert "NCCL: 3276 MiB assumed for each of 8 ranks" in " ".join(text.split())
+
+
+def test_a_search_and_a_check_leave_what_nccl_takes_for_all_groups(ranks, call):
+    two, _ = assumed_context(None, None, (8, 4), 8)
+    checked = json.loads(call("check", *_OF_RANKS, "--batch-size", "8", "--gpu-mem", "8G", "--json").out)
+    assert checked["budget"]["context_bytes"] == two.high_bytes
+    assert (checked["num_ranks"], checked["parallel"]) == (8, "script:8")
+    finished = call("tune", *_OF_RANKS, "--gpu-mem", "8G", "--max-batch", "64", "--probe", "predict")
+    assert finished.code == 0, finished.err
+    assert "small.py fits at batch 64" in finished.out
+    assert "rank 5 of 8" in finished.out
+    assert "one of 8 ranks with a batch of 64" in finished.out
+    assert "torchrun --nproc-per-node=4 --nnodes=2 small.py -n 64" in finished.out
+    nothing = call("check", *_OF_RANKS, "--batch-size", "8", "--gpu-mem", "3800M")
+    assert nothing.code == 2
+    assert "nothing is left of 3.71 GiB for PyTorch" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--nproc", "8", "--rank", "9"), "--rank 9: torchrun starts 8 ranks of small.py, 0 to 7"),
+        (("--launcher", "srun"), "'srun' is none of torchrun, accelerate, deepspeed"),
+        (("--nproc", "0"), "--nproc"),
+    ],
+)
+def test_ranks_that_are_none_are_refused_in_a_sentence(small, call, options, words):
+    finished = call("estimate", "--script", "small.py", "--batch-arg", "-n", "--batch-size", "8", *options)
+    assert (finished.code, finished.out) == (2, "")
+    assert words in finished.err
+    assert finished.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        ("estimate", ("--model", "davenet", "--batch-size", "2", "--nproc", "8"), "name it with --script"),
+        ("estimate", ("--model", "davenet", "--batch-size", "2", "--rank", "1"), "needs ranks to be one of"),
+        (
+            "tune",
+            ("--script", "small.py", "--nproc", "8", "--device", "cpu", "--gpu-mem", "2G"),
+            "predict one",
+        ),
+    ],
+)
+def test_ranks_are_of_scripts_that_are_predicted(small, call, command, options, words):
+    finished = call(command, *options)
+    assert (finished.code, finished.out) == (2, "")
+    assert words in finished.err
+
+
+def test_python_is_told_of_ranks_with_the_script(ranks):
+    script = autofit.Script(path=ranks, batch_argument="-n", num_processes=4, num_nodes=2)
+    estimate = autofit.estimate(script, batch_size=8, gpu="a100-40g", rank=3)
+    assert (estimate.num_ranks, estimate.rank, estimate.communicators) == (8, 3, (8, 4))
+    with pytest.raises(WorkloadError, match="none of torchrun"):
+        autofit.Script(path=ranks, launcher="srun")

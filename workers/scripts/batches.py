@@ -12,6 +12,7 @@ A size is proved by the loader that gave it, or by the model that took it; never
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -107,6 +108,7 @@ class Batches:
 
         parameters = inspect.signature(initialize)
 
+        @functools.wraps(initialize)  # whose parameters libraries read that make a loader like another
         def initialized(*args: Any, **kwargs: Any) -> None:
             given = parameters.bind(*args, **kwargs).arguments
             own = given.get("batch_size", 1)
@@ -114,6 +116,7 @@ class Batches:
                 given["batch_size"] = self._set(own)
             initialize(**{**given, **(_IN_PROCESS if self._loads_here else {})})
 
+        @functools.wraps(initialize_sampler)
         def initialized_sampler(each: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
             initialize_sampler(each, sampler, self._set(batch_size), *args, **kwargs)
 

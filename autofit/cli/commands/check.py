@@ -113,14 +113,23 @@ def _kind(result: CheckResult) -> str:
     """With which algorithm, batch and process it is, where there are several kinds."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
-    samples = result.knobs.samples_per_step(result.batch_size, Parallel.named(result.parallel).num_batches)
+    return with_setting(" and ".join(parts)) + _ranks(result)
+
+
+def _ranks(result: CheckResult) -> str:
+    """On how many ranks it is; how many samples those of a script have together is its own matter."""
+    parallel = Parallel.named(result.parallel)
+    if not parallel:
+        return ""
+    if parallel.is_of_script:
+        return f" on one of {result.num_ranks} ranks"
+    samples = result.knobs.samples_per_step(result.batch_size, parallel.num_batches)
     which = (
         f"rank {result.rank} of {result.num_ranks}, which needs the most"
         if result.num_kinds_of_ranks > 1
         else f"each of {result.num_ranks} ranks"
     )
-    ranks = f" on {which}, {samples} samples a step," if result.num_ranks > 1 else ""
-    return with_setting(" and ".join(parts)) + ranks
+    return f" on {which}, {samples} samples a step,"
 
 
 def _next_step(result: CheckResult, tune: str) -> str:

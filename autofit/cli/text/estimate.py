@@ -15,7 +15,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 from workers.predict.versions import is_supported
-from workers.setup import SCRIPT, Parallel
+from workers.setup import Parallel
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
@@ -60,9 +60,11 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     card = unnamed_card(estimate.architectures) if gpu is None else f"{gpu.name} ({gpu.architecture})"
     torch_version = importlib.metadata.version("torch")
     unverified = () if is_supported(torch_version) else (f"PyTorch {told_version(torch_version)}",)
+    parallel = Parallel.named(estimate.parallel)
+    of_all = (samples_in_words(estimate.knobs, estimate.batch_size, parallel),) if parallel else ()
     said = (
         *rank_peaks(estimate),
-        *_ranks(estimate),
+        *of_all,
         card,
         "predicted, not measured",
         *context,
@@ -74,14 +76,6 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         *estimate.notes,
     )
     bullets(console, said)
-
-
-def _ranks(estimate: Estimate) -> tuple[str, ...]:
-    """How many samples a step has of all ranks; of a script's that is its own matter."""
-    parallel = Parallel.named(estimate.parallel)
-    if not parallel or parallel.degree(SCRIPT) > 1:
-        return ()
-    return (samples_in_words(estimate.knobs, estimate.batch_size, parallel),)
 
 
 _PHASES = {"model": "before the first step", "input": "between passes"}

@@ -15,6 +15,7 @@ from workers.knobs.deepspeed_config import deepspeed_config
 from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
+from workers.scripts.launcher_commands import launcher_command
 from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel, Zero
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
@@ -38,7 +39,8 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
         yield f"# in it: {settings.batch_name} = {best.batch_size}"
     elif call.sets_loader and not before:
         yield f"# in it: batch_size={best.batch_size} of its DataLoader"
-    words = ["python", settings.script, *call.arguments_at(best.batch_size)]
+    launcher = launcher_command(settings.launcher, settings.num_processes, settings.num_nodes)
+    words = [*(launcher or ("python",)), settings.script, *call.arguments_at(best.batch_size)]
     yield " ".join((*before, shlex.join(words)))
 
 

@@ -89,7 +89,13 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
         mode, kind = result.estimate.mode, result.estimate.batch_kind
     knobs = result.frontier[0].knobs if result.frontier else settings.knobs
     setting = configuration(
-        knobs, mode, kind, result.parallel, searched=result.searched, of_script=settings.script is not None
+        knobs,
+        mode,
+        kind,
+        result.parallel,
+        rank=setup.rank or 0,
+        searched=result.searched,
+        of_script=settings.script is not None,
     )
     console.print(Text.assemble((result.workload, "bold"), f" · {setting}"))
     console.print()

@@ -94,7 +94,7 @@ def test_replicas_of_shards_have_a_row_for_every_split(ask: Any) -> None:
             "fsdp:2 says how many GPUs, as --gpus does: give the kind",
         ),
         (("--gpus", "2,4", "--parallel", "hsdp"), "hsdp cannot be of 2 ranks"),
-        (("--gpus", "2,4", "--parallel", "zero"), "'zero' is not one of ddp"),
+        (("--gpus", "2,4", "--parallel", "zero"), "'zero' is not one of pp, ddp"),
         (("--gpus", "2,4", "--what-if"), "--what-if changes settings and cannot be combined with --gpus"),
     ],
 )

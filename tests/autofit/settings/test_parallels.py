@@ -24,6 +24,7 @@ def found(search: object, nproc: int | None = None) -> list[str]:
 @pytest.mark.parametrize(
     ("forms", "nproc", "parallels"),
     [
+        ("pp,zero3+offload", 2, ["pp:2+1f1b+2", "zero3:2+offload"]),
         ("ddp,fsdp,tp,fsdp1+grad-op", 8, ["ddp:8", "fsdp:8", "tp:8", "fsdp1:8+grad-op"]),
         ("hsdp", 8, ["hsdp:2x4", "hsdp:4x2"]),
         ("fsdp+tp", 12, ["fsdp:2,tp:6", "fsdp:3,tp:4", "fsdp:4,tp:3", "fsdp:6,tp:2"]),
@@ -63,7 +64,7 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"search": "parallel=zero"}, "--search: 'zero' is not one of ddp, fsdp"),
+        ({"search": "parallel=zero"}, "--search: 'zero' is not one of pp, ddp, fsdp"),
         ({"search": "parallel=zero:4"}, "--search: 'zero:4' is not ddp:N"),
         ({"search": "parallel=fsdp"}, "fsdp needs a number of ranks: write it as fsdp:N, or give --nproc N"),
         ({"search": "parallel=fsdp:8", "nproc": 4}, "fsdp:8 is of 8 ranks, --nproc of 4"),
@@ -71,11 +72,11 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
             {"search": "parallel=ddp,hsdp", "nproc": 7},
             "hsdp cannot be of 7 ranks, no product of 2 numbers from 2 on",
         ),
-        ({"search": "parallel=ddp", "nproc": 1}, "--nproc: 1 is not a whole number from 2 to 1048576"),
-        ({"search": "parallel=ddp", "nproc": 10**30}, "is not a whole number from 2 to 1048576"),
+        ({"search": "parallel=ddp", "nproc": 1}, "ddp of 1: at least 2 ranks train together"),
+        ({"search": "parallel=ddp", "nproc": 10**30}, "is not a whole number from 1 to 1048576"),
         ({"search": "parallel=fsdp+fsdp", "nproc": 4}, "fsdp:2,fsdp:2 names one kind of parallelism twice"),
         ({"search": "parallel=ddp+tp", "nproc": 4}, "ddp goes with no other kind"),
-        ({"nproc": 8}, "--nproc is the number of ranks of --search parallel=…: add that, or give --parallel"),
+        ({"nproc": 8}, "--nproc counts the ranks of a script, or of --search parallel=…: name one of these"),
         (
             {"search": "parallel=ddp:2", "parallel": "ddp:2"},
             "--parallel sets what --search parallel=… chooses",
@@ -93,7 +94,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(given: dict[str, Any],
 
 
 def test_on_several_nodes_shards_stay_within_one() -> None:
-    compared = settings(search="parallel=fsdp,hsdp", nproc=8, nnodes=2).parallels
+    compared = settings(search="parallel=fsdp,hsdp", nproc=4, nnodes=2).parallels
     assert [str(parallel) for parallel in compared] == ["fsdp:8", "hsdp:2x4"]
 
 

@@ -85,7 +85,6 @@ EXAMPLES = [
     ("rank", "0", "setup.rank", 0),  # another needs --parallel
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
-    ("nproc", "8", "num_ranks", 8),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),
     ("batch-size", "4", "batch_size", 4),
     ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9])),
@@ -104,7 +103,6 @@ EXAMPLES = [
     ("dispatch", "inline", "dispatch", "inline"),
     ("address", "ray://head:10001", "address", "ray://head:10001"),
     ("resources", "rack_a=1, ssd=0.5", "resources", (("rack_a", 1.0), ("ssd", 0.5))),
-    ("nnodes", "2", "num_nodes", 2),
     ("node-wait", "0", "node_wait_seconds", 0.0),
     ("fresh", "true", "fresh", True),
     ("metrics-port", "9464", "metrics_port", 9464),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,12 @@ def predicted(ref: WorkloadRef, setup: Setup) -> TrialOutcome:
 def of_workload(name: str, parallel: str, rank: int = 0) -> TrialOutcome:
     ref = WorkloadRef(kind="file", target=f"{MODELS}:{name}", search_path=(str(MODELS.parent),))
     return predicted(ref, Setup(parallel=Parallel.parse(parallel), rank=rank))
+
+
+def require(library: str) -> None:
+    """Skips a test whose script imports what is not installed; nothing is imported here."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs {library}")
 
 
 def require_the_same(script: TrialOutcome, workload: TrialOutcome) -> None:
@@ -139,6 +146,26 @@ def test_a_spawned_function_is_entered_as_the_rank(written):
     assert {each.category for each in buckets} == {Category.GRADIENT}
 
 
+def test_norms_are_synced_unused_parameters_found_and_optimizers_sharded(written):
+    outcome = written(
+        _TORCHRUN,
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook",
+        "from torch.distributed.optim import ZeroRedundancyOptimizer",
+        "model = sharded_workloads.resnet.build_model()",
+        "model.unused = nn.Linear(4, 4)",
+        "model = nn.SyncBatchNorm.convert_sync_batchnorm(model).to(local_rank)",
+        "assert any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())",
+        "model = nn.parallel.DistributedDataParallel(model, [local_rank], find_unused_parameters=True)",
+        "model.register_comm_hook(None, fp16_compress_hook)",
+        "workload = sharded_workloads.resnet",
+        "train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1))",
+        rank=3,
+        num_processes=4,
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert Trace.from_json(outcome.trace_json).notes == ()
+
+
 def test_what_ranks_exchange_is_this_ones_own(written):
     outcome = written(
         _TORCHRUN,
@@ -181,7 +208,7 @@ def test_what_ranks_exchange_is_this_ones_own(written):
 
 @pytest.mark.parametrize("launcher", ["accelerate", "accelerate launch --config_file fsdp.yaml"])
 def test_accelerate_tells_what_its_options_and_its_file_say(written, tmp_path, launcher):
-    pytest.importorskip("accelerate")
+    require("accelerate")
     (tmp_path / "fsdp.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_machines: 1\nnum_processes: 4\n"
         "mixed_precision: bf16\nfsdp_config:\n  fsdp_version: 2\n"
@@ -209,8 +236,8 @@ def test_accelerate_tells_what_its_options_and_its_file_say(written, tmp_path, l
 
 
 def test_the_trainer_of_transformers_shards_by_its_own_options(written):
-    pytest.importorskip("accelerate")
-    pytest.importorskip("transformers")
+    require("accelerate")
+    require("transformers")
     outcome = written(
         "from transformers import Trainer, TrainingArguments",
         "model = sharded_workloads.llama.build_model()",
@@ -226,6 +253,29 @@ def test_the_trainer_of_transformers_shards_by_its_own_options(written):
     assert (trace.num_ranks, trace.groups) == (4, (4,))
     whole = of_workload("llama", "ddp:2")
     assert outcome.peaks.allocated_bytes < whole.peaks.allocated_bytes
+
+
+def test_lightning_shards_by_its_own_strategy_at_the_batch_that_is_asked_for(written):
+    """Its loaders are made anew for the ranks, of the parameters that it reads in the first one."""
+    require("pytorch_lightning")
+    outcome = written(
+        "import pytorch_lightning as pl",
+        "from pytorch_lightning.strategies import FSDPStrategy",
+        "class Module(pl.LightningModule):",
+        "    def __init__(self): super().__init__(); self.model = workload.build_model()",
+        "    def training_step(self, tokens, _): return workload.loss(self.model, tokens)",
+        "    def configure_optimizers(self): return workload.optimizer(self.parameters())",
+        "loader = torch.utils.data.DataLoader(workload.make_batch(256, 'cpu'), batch_size=4)",
+        "block = type(workload.build_model().h[0])",
+        "silent = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, max_steps=4)",
+        "pl.Trainer(accelerator='gpu', devices=4, strategy=FSDPStrategy(auto_wrap_policy={block}),",
+        "           **silent).fit(Module(), loader)",
+        rank=1,
+        num_processes=4,
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert (trace.batch_size, trace.num_ranks, trace.rank, trace.groups) == (BATCH, 4, 1, (4,))
 
 
 _STEPS = "train(workload.build_model().cuda())"

@@ -244,5 +244,6 @@ def install() -> None:
     cuda.StreamContext, cuda.stream = _StreamContext, _StreamContext
     cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
     cuda.synchronize, cuda.empty_cache = _synchronize, _empty_cache
+    cuda.is_current_stream_capturing = lambda: False
     tensor: Any = Tensor
     tensor.record_stream = _record_stream

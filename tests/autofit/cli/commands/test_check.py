@@ -163,6 +163,9 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "architectures",
         "batch_kind",
         "num_ranks",
+        "rank",
+        "ranks",
+        "num_kinds_of_ranks",
         "parallel",
         "versions",
     }

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.predict.fake.ranks import batch_norms
+
 _OF_SEVERAL = (
     "allreduce_coalesced_",
     "allgather_coalesced_",
@@ -65,7 +67,7 @@ def install() -> dict[Any, Callable[..., Any]]:
     library = torch.library.Library("c10d", "IMPL")
     for name in _OF_SEVERAL:
         library.impl(name, lambda *_args: _done(), "Meta")
-    _library.append(library)
+    _library.extend((library, batch_norms.install()))
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
     return {
         c10d.allreduce_.default: _all_reduced,
