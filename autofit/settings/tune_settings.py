@@ -169,6 +169,11 @@ class TuneSettings:
         return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
 
     @property
+    def num_nodes_of_trials(self) -> int:
+        """Over so many nodes of a cluster a trial's ranks are spread; those of a script are not measured."""
+        return self.num_nodes if self.script is None else 1
+
+    @property
     def mesh(self) -> tuple[int, ...]:
         """How many ranks each group has that exchanges anything, as far as it is known before a run."""
         return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
@@ -194,8 +199,8 @@ class TuneSettings:
             )
         if self.script is None and self.num_processes is not None and not self.parallels:
             raise UsageError(
-                "--nproc counts the ranks of a script, or of --search parallel=…: name one of these, or say "
-                "the ranks of a model with --parallel, as in fsdp:8"
+                "--nproc counts the ranks of a script, or of --search parallel=…: name it with --script, or "
+                "add that; the ranks of a model can be said with --parallel, as in fsdp:8"
             )
         if self.script is not None and self.parallels:
             raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")

@@ -105,7 +105,7 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 def launcher(value: Any) -> str:
     """A launcher's command, with options of its own."""
     text = str(value).strip()
-    launcher_command(text, None, None)
+    launcher_command(text)
     return text
 
 

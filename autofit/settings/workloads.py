@@ -47,7 +47,7 @@ def _script_of(settings: TuneSettings) -> Script:
         keeps_trackers=settings.keeps_trackers,
         launcher=settings.launcher,
         num_processes=settings.num_processes,
-        num_nodes=settings.num_nodes if settings.num_nodes > 1 else None,
+        num_nodes=settings.num_nodes,
     )
 
 

@@ -158,7 +158,7 @@ def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     """
     if target.probe is not Probe.CPU:
         return None
-    num_here = settings.setup.num_ranks // settings.num_nodes
+    num_here = settings.setup.num_ranks // settings.num_nodes_of_trials
     return settings.num_threads or max(1, len(os.sched_getaffinity(0)) // num_here)
 
 
@@ -172,7 +172,7 @@ def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -
         budget_bytes=target.budget.usable_bytes,
         architecture=target.card.architecture,
         num_threads=_num_threads(settings, target),
-        num_nodes=settings.num_nodes,
+        num_nodes=settings.num_nodes_of_trials,
         deadline_seconds=settings.deadline_seconds,
         is_own_budget=target.is_own_budget,
     )

@@ -49,19 +49,20 @@ LAUNCHERS = tuple(_LAUNCHERS)
 
 
 def launcher_command(
-    text: str | None, num_local: int | None, num_nodes: int | None, *, module: bool = False
+    text: str | None, num_local: int | None = None, num_nodes: int = 1, *, module: bool = False
 ) -> tuple[str, ...]:
     """The words before a script and its arguments; empty where nothing is said.
 
     Args:
         text: a launcher's name, with options of its own where a user gives some; None for torchrun.
-        num_local, num_nodes: processes on each machine, and machines; None leaves them to those options.
+        num_local, num_nodes: processes on each machine, and machines; None, with one machine, leaves them to
+            those options.
         module: whether a module is started rather than a file.
 
     Raises:
         ValueError: there is no such launcher.
     """
-    if text is None and num_local is None and num_nodes is None:
+    if text is None and num_local is None and num_nodes == 1:
         return ()
     words = shlex.split(text or TORCHRUN)
     name = words[0] if words else ""
@@ -73,7 +74,5 @@ def launcher_command(
         if tuple(words[: len(launcher.command)]) == launcher.command
         else words[1:]
     )
-    numbers = (
-        () if num_local is None and num_nodes is None else launcher.numbers(num_local or 1, num_nodes or 1)
-    )
+    numbers = () if num_local is None and num_nodes == 1 else launcher.numbers(num_local or 1, num_nodes)
     return (*launcher.command, *own, *numbers, *((launcher.module,) if module else ()))

@@ -56,7 +56,7 @@ class Script:
     keeps_trackers: bool = False
     launcher: str | None = None
     num_processes: int | None = None
-    num_nodes: int | None = None
+    num_nodes: int = 1
 
     def __post_init__(self) -> None:
         ways = (self.batch_argument, self.batch_variable, self.batch_name)
