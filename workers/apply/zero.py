@@ -116,8 +116,11 @@ def joined(device_kind: str) -> Iterator[None]:
 def _leave() -> None:
     """PyTorch's group is left by whoever joined it."""
     from deepspeed.comm import comm
+    from deepspeed.runtime.zero.partition_parameters import Init
     from deepspeed.utils import groups
 
+    # What it learned of the last model, by which the next would be sharded another way.
+    Init.apply_param_persistence, Init.num_persisted_parameters, Init.num_persisted_elements = False, 0, 0
     groups._release_process_group_references()  # noqa: SLF001 - the public one destroys the group too
     comm.cdb = None
 

@@ -71,13 +71,15 @@ def predicted(
     architecture: str = "sm_80",
     rank: int = 0,
     batch_size: int = 4,
+    *,
+    probe: Probe = Probe.PREDICT,
     **knobs,
 ) -> TrialOutcome:
     return workers.run(
         TrialSpec(
             workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
             batch_size=batch_size,
-            probe=Probe.PREDICT,
+            probe=probe,
             architecture=architecture,
             setup=Setup(parallel=Parallel.parse(parallel), rank=rank, mode=knobs.pop("mode", None)),
             knobs=Knobs(**knobs),
