@@ -159,3 +159,16 @@ def agreed(wish: bool) -> bool:
     wishes = torch.tensor(int(wish))
     distributed.all_reduce(wishes, distributed.ReduceOp.MIN)
     return bool(wishes)
+
+
+def settle() -> None:
+    """Waits until no thread of gloo is at a collective any more; nothing without a group.
+
+    What waits for a collective by its future, as `DistributedDataParallel` does, goes on before the thread
+    has told PyTorch's profiler of its end (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp, `finish` of
+    Work.cpp), and the profile may be gone by then. A barrier waits for all work before it
+    (`AsyncBarrierWork`).
+    """
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -169,11 +170,16 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
         _demand_time(spec, progress)
         with data_limit(limit_of_machine(spec.processes_per_node)):
             trial.drop_gradients()
-            allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(trial.step)
+            allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(partial(_settled_step, trial))
     except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
         progress.remarks["allocated_bytes"] = f"could not be measured: {steps.in_one_line(error)}"
     else:
         progress.steady = dataclasses.replace(progress.steady, allocated_bytes=allocated_bytes)
+
+
+def _settled_step(trial: steps.Trial) -> None:
+    trial.step()
+    ranks.settle()
 
 
 def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
