@@ -18,9 +18,9 @@ What is not in the repository, and what stands for it:
 - What `torch.compile` fused there: here small functions run one operator after the other.
 - Which expert a token goes to: each gets equally many.
 
-Of a case the newest golden file is taken: those of `dev` are newer than those of `lts`, and those called
-`dgx_CARD` than all others; of cards, that of the recipes of this commit. Not traced: T5 and BERT, whose
-scripts are no longer in the repository.
+Of a case one golden file is taken, by its name: `dgx_CARD` before older names, `dev` before `lts`, an H100
+before an A100. Those of GB200, some of them newer, are left out: how many GPUs their nodes have is not in the
+table. Not traced: T5 and BERT, whose scripts are no longer in the repository.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FILE, _ARGUMENTS = "llm/megatron.csv", "llm/megatron_model_configs.json"
 _NUM_RANKS = 8
 _NUM_TOKENS = 50257
 _CARDS = {"A100-80GB": find_gpu("a100-80g"), "H100-80GB": find_gpu("h100-80g")}
-# From the newest on; see above.
+# In the order in which they are taken; see above.
 _GOLDEN = tuple(
     f"golden_values_{name}.json" for name in ("dev_dgx_h100", "dev_dgx_a100", "lts_dgx_a100", "dev", "lts")
 )
