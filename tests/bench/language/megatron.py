@@ -6,20 +6,21 @@ writes for TensorBoard, the last one: the last pipeline stage. `megatron_model_c
 arguments of each case.
 
 Megatron's own code runs: its arguments, `initialize_megatron`, `setup_model_and_optimizer`, the forward step
-of `pretrain_gpt.py` and `train_step`, on a process group that is not there. `--library FOLDER` is a checkout
-of that commit, and wants einops, pyyaml and nltk's like no more than what imports them.
+of `pretrain_gpt.py`, `train_step` and the norm of the parameters that is logged after it, on a process group
+that is not there. `--library FOLDER` is a checkout of that commit.
 
 What is not in the repository, and what stands for it:
-- The tokens are random, their vocabulary GPT-2's (50257), as of the `bpe/vocab.json` that the arguments name.
-- Apex and Transformer Engine were in the containers. Of Apex there are stand-ins here of what local layers
-  ask for: its softmax, which puts out the scores' type and whose backward is in place
-  (csrc/megatron/scaled_upper_triang_masked_softmax_cuda.cu), and its layer norm, which keeps its input, the
-  means and the deviations (apex/normalization/fused_layer_norm.py). Their `FusedAdam` is PyTorch's, fused.
-- `torch.compile` fused small functions there; here they run one operator after the other.
+- The texts, which fill the context, and their vocabulary: GPT-2's 50257 tokens, for the arguments name a
+  `bpe/vocab.json`.
+- Apex, which was in the containers. Stand-ins for what local layers ask of it: its softmax (csrc/megatron in
+  its repository), which puts out the scores' type, and whose causal kernel is in place in backward; its
+  layer norm, which keeps its input, the means and the deviations; its Adam, which is PyTorch's, fused.
+- What `torch.compile` fused there: here small functions run one operator after the other.
+- Which expert a token goes to: each gets equally many.
 
-Of a case the newest golden file is taken: those of `dev` are newer than those of `lts`, and those called
-`dgx_CARD` than all others; between cards, the one that the recipes ran last. Not traced, as something is
-missing: T5, whose script is no longer in the repository.
+Of a case one golden file is taken, by its name: `dgx_CARD` before older names, `dev` before `lts`, an H100
+before an A100. Those of GB200, some of them newer, are left out: how many GPUs their nodes have is not in the
+table. Not traced: T5 and BERT, whose scripts are no longer in the repository.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ FILE, _ARGUMENTS = "llm/megatron.csv", "llm/megatron_model_configs.json"
 _NUM_RANKS = 8
 _NUM_TOKENS = 50257
 _CARDS = {"A100-80GB": find_gpu("a100-80g"), "H100-80GB": find_gpu("h100-80g")}
-# From the newest on; see above.
+# In the order in which they are taken; see above.
 _GOLDEN = tuple(
     f"golden_values_{name}.json" for name in ("dev_dgx_h100", "dev_dgx_a100", "lts_dgx_a100", "dev", "lts")
 )
@@ -263,9 +264,10 @@ def _apex() -> dict[str, ModuleType]:
     """Stand-ins for what local layers take of Apex."""
     softmax: dict[str, Any] = {
         "forward": lambda scores, *_: torch.empty_like(scores),
-        "backward": lambda gradients, *_: gradients,
+        "backward": lambda gradients, *_: torch.empty_like(gradients),
         "get_batch_per_block": lambda *_: 1,
     }
+    causal = {**softmax, "backward": lambda gradients, *_: gradients}
     made = {
         "apex": {},
         "apex.normalization": {},
@@ -273,7 +275,9 @@ def _apex() -> dict[str, ModuleType]:
         "apex.optimizers": {"FusedAdam": _Adam, "FusedSGD": torch.optim.SGD},
         "apex.multi_tensor_apply": {"multi_tensor_applier": _applied},
         "amp_C": {"multi_tensor_l2norm": _norm, "multi_tensor_scale": lambda *_: None},
-        **{f"scaled_{kind}softmax_cuda": softmax for kind in ("", "masked_", "upper_triang_masked_")},
+        "scaled_softmax_cuda": softmax,
+        "scaled_masked_softmax_cuda": softmax,
+        "scaled_upper_triang_masked_softmax_cuda": causal,
     }
     modules = {}
     for name, members in made.items():
