@@ -47,6 +47,7 @@ class Script:
         file: beside this one, the name of a program, or a path in diffusers' repository.
         arguments: of its command line.
         batch: how its batch size is set, as options of `estimate`; else the data loader's is changed.
+        ranks: how a launcher starts it, as options of `estimate`; else it is called by itself.
         knobs: they say the same of the model alone, where they can.
         model: that model, for `estimate`.
         phases: beside those of steps.
@@ -57,6 +58,7 @@ class Script:
     file: str
     arguments: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
+    ranks: tuple[str, ...] = ()
     knobs: str = ""
     model: str = f"hf:{HERE / 'config.json'}"
     phases: tuple[str, ...] = ()
@@ -97,6 +99,7 @@ STACKS = {
         ("transformers", "peft", "accelerate"),
         (
             Script("trainer_lora.py", knobs=f"--seq-len 512 {_LORA}", batch_size=8),
+            Script("trainer_fsdp.py", ranks=("--nproc", "8", "--rank", "7"), phases=("checkpoint",)),
             Script("trainer_evaluates.py", phases=("evaluation", "checkpoint"), peak_phase="evaluation"),
         ),
     ),
@@ -198,7 +201,13 @@ def _options(script: Script, examples: Path | None) -> list[str]:
     """Of `estimate`, for a script."""
     places = [HERE / script.file, *([examples / script.file] if examples else [])]
     file = next((str(place) for place in places if place.is_file()), script.file)
-    return ["--script", file, *(f"--script-arg={each}" for each in script.arguments), *script.batch]
+    return [
+        "--script",
+        file,
+        *(f"--script-arg={each}" for each in script.arguments),
+        *script.batch,
+        *script.ranks,
+    ]
 
 
 def _faults(script: Script, once: dict[str, Any], twice: dict[str, Any]) -> Iterator[str]:
