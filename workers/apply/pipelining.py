@@ -93,6 +93,7 @@ class Pipelined(ScheduledModel):
     Attributes:
         pipeline: as given.
         group: the process group of the pipeline; None for all ranks.
+        casts_to: what stages compute in, where it is not the type of their parameters.
     """
 
     def __init__(
@@ -110,10 +111,18 @@ class Pipelined(ScheduledModel):
         self._phase: PhaseHook = no_phase
         self._autocast: AutocastFactory | None = None
         self.group: Any = None
+        self.casts_to: torch.dtype | None = None
+        kept = {number: plan.of_stage(number, pipeline.num_stages) for number in stages}
+        self._blocks = {number: [plan.blocks[place] for place in places] for number, places in kept.items()}
 
     @property
     def num_microbatches(self) -> int:
         return self.pipeline.num_microbatches
+
+    @property
+    def parts(self) -> tuple[tuple[nn.Module, Sequence[nn.Module]], ...]:
+        """Each stage, with its blocks."""
+        return tuple(zip(self.children(), self._blocks.values(), strict=True))
 
     def notes(self) -> tuple[str, ...]:
         """How the model was cut, in sentences for whoever reads the answer."""
@@ -161,8 +170,8 @@ class Pipelined(ScheduledModel):
                 number,
                 self.pipeline.num_stages,
                 inputs.device,
-                input_args=taken,
-                output_args=given,
+                input_args=_as_exchanged(taken, self.casts_to),
+                output_args=_as_exchanged(given, self.casts_to),
                 group=self.group,
             )
             stage.around_forward = self._around_forward
@@ -275,6 +284,10 @@ def _plan_of(model: nn.Module) -> Plan:
     )
 
 
+class LeftOut(nn.Identity):
+    """In the place of what comes before or after the blocks, and is another stage's."""
+
+
 class _Passed(nn.Module):
     """In the place of a block that another stage has."""
 
@@ -322,7 +335,7 @@ class _TransformersPlan(Plan):
             for place, block in enumerate(self.blocks)
             if place not in kept
         }
-        parts |= {name: nn.Identity() for name in left_out}
+        parts |= {name: LeftOut() for name in left_out}
         stage: Any = with_parts(self._model, parts)
         run = _run_whole if is_last else _run_base
         stage.forward = functools.partial(run, stage, "input_ids" if is_first else "inputs_embeds")
@@ -470,6 +483,11 @@ def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tens
     finally:
         handle.remove()
     return _nowhere(tuple(taken[0].shape), taken[0].dtype), _nowhere(tuple(output.shape), output.dtype)
+
+
+def _as_exchanged(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    is_cast = dtype is not None and tensor.dtype.is_floating_point
+    return _nowhere(tuple(tensor.shape), dtype) if is_cast and dtype is not None else tensor
 
 
 def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

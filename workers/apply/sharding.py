@@ -13,14 +13,14 @@ It is called with a process group that is there; whether its ranks are does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from workers.apply import fsdp1
 from workers.apply.checkpointing import repeated_blocks
-from workers.apply.pipelining import Pipelined
+from workers.apply.pipelining import LeftOut, Pipelined
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
 from workers.setup import FSDP, PP, REPLICATE, TP, Parallel
@@ -47,30 +47,31 @@ def sharded(
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
     if isinstance(model, Pipelined):
         model.group = mesh[PP].get_group()
-        return model
-    if TP in kinds:
-        _spread_tensors(model, mesh[TP], parallel.degree(TP))
-    if FSDP in kinds:
-        _shard_fully(model, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
+        model.casts_to = dtype if FSDP in kinds else None
+    for part, blocks in model.parts if isinstance(model, Pipelined) else ((model, _blocks_of(model)),):
+        if TP in kinds:
+            _spread_tensors(part, mesh[TP], parallel.degree(TP))
+        if FSDP in kinds:
+            _shard_fully(part, blocks, mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
     return model
 
 
 def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[str, ...]:
     """How a model was sharded, in sentences for whoever reads the answer."""
-    if isinstance(model, Pipelined):
-        return model.notes()
+    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else ()
     if parallel.degree(FSDP) == 1:
-        return ()
+        return said
     from torch.distributed.fsdp import FSDPModule
 
-    num_blocks = sum(isinstance(module, FSDPModule) for module in model.modules()) - 1
+    num_parts = len(model.parts) if isinstance(model, Pipelined) else 1
+    num_blocks = sum(isinstance(module, FSDPModule) for module in model.modules()) - num_parts
     whole = (
         "all its parameters are gathered at once, as no nn.Sequential or nn.ModuleList has repeated blocks"
     )
-    said = [f"fully_shard on each of {num_blocks} blocks, then on the model" if num_blocks else whole]
-    if precision in AUTOCAST_DTYPES:
-        said.append(f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast")
-    return tuple(said)
+    around = "model" if num_parts == 1 else "stages"
+    how = f"fully_shard on each of {num_blocks} blocks, then on the {around}" if num_blocks else whole
+    casts = f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast"
+    return (*said, how, *((casts,) if precision in AUTOCAST_DTYPES else ()))
 
 
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
@@ -91,11 +92,17 @@ def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
         )
 
 
-def _shard_fully(model: torch.nn.Module, mesh: Any, dtype: torch.dtype | None) -> None:
+def _blocks_of(model: torch.nn.Module) -> Sequence[torch.nn.Module]:
+    return [block for _, block in repeated_blocks(model)]
+
+
+def _shard_fully(
+    model: torch.nn.Module, blocks: Sequence[torch.nn.Module], mesh: Any, dtype: torch.dtype | None
+) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
-    for _, block in repeated_blocks(model):
+    for block in blocks:
         if type(block).forward is not torch.nn.Module.forward:  # a container's parts are called by themselves
             fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -128,7 +135,10 @@ def _spread_by_transformers(model: Any, mesh: Any, degree: int) -> None:
             f"--parallel tp: transformers has no plan for {type(model).__name__}: use fsdp:N"
         )
     plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=degree))  # noqa: SLF001 - how it loads
-    apply_tensor_parallelism(model, mesh, plan)
+    elsewhere = {name for name, module in model.named_modules() if isinstance(module, LeftOut)}
+    apply_tensor_parallelism(
+        model, mesh, {name: style for name, style in plan.items() if name not in elsewhere}
+    )
 
 
 def _require_divided_heads(model: Any, degree: int) -> None:
