@@ -11,7 +11,6 @@ first stages have one more where they do not divide.
 
 from __future__ import annotations
 
-import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from workers.apply.model_copies import nowhere, with_parts, without_data
 from workers.errors import InapplicableError, text_of
 from workers.knobs import Knobs
 from workers.pipeline import Pipeline
@@ -369,9 +369,9 @@ class _TransformersCall(Call):
         return inputs, given, labels if self._has_labels else batch
 
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = _nowhere((*inputs.shape, self._config.hidden_size), self._dtype)
-        logits = _nowhere((*inputs.shape, self._config.vocab_size), self._dtype)
-        tokens = _nowhere(tuple(inputs.shape), inputs.dtype)
+        hidden = nowhere((*inputs.shape, self._config.hidden_size), self._dtype)
+        logits = nowhere((*inputs.shape, self._config.vocab_size), self._dtype)
+        tokens = nowhere(tuple(inputs.shape), inputs.dtype)
         return tokens if number == 0 else hidden, logits if number == num_stages - 1 else hidden
 
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
@@ -442,7 +442,7 @@ class _OwnCall(Call):
     """A model that its loss calls with one tensor."""
 
     def __init__(self, model: nn.Module, blocks: str) -> None:
-        self._without_data = _without_data(model)
+        self._without_data = without_data(model)
         self._blocks = blocks
 
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
@@ -454,22 +454,11 @@ class _OwnCall(Call):
 
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
         hidden, outputs = _shapes_nowhere(self._without_data, self._blocks, inputs)
-        tokens = _nowhere(tuple(inputs.shape), inputs.dtype)
+        tokens = nowhere(tuple(inputs.shape), inputs.dtype)
         return tokens if number == 0 else hidden, outputs if number == num_stages - 1 else hidden
 
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
         return workload.loss(lambda *_args, **_kwargs: output, target)  # type: ignore[arg-type]
-
-
-def _without_data(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers have shapes alone."""
-    with _disable_current_modes():
-        tensors = [*model.parameters(), *model.buffers()]
-        memo: dict[int, Any] = {id(each): _nowhere(each.shape, each.dtype) for each in tensors}
-        memo |= {
-            id(each): nn.Parameter(memo[id(each)].detach(), each.requires_grad) for each in model.parameters()
-        }
-        return copy.deepcopy(model, memo)
 
 
 def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -482,35 +471,9 @@ def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tens
             output = model(torch.empty(inputs.shape, dtype=inputs.dtype, device="meta"))
     finally:
         handle.remove()
-    return _nowhere(tuple(taken[0].shape), taken[0].dtype), _nowhere(tuple(output.shape), output.dtype)
+    return nowhere(tuple(taken[0].shape), taken[0].dtype), nowhere(tuple(output.shape), output.dtype)
 
 
 def _as_exchanged(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     is_cast = dtype is not None and tensor.dtype.is_floating_point
-    return _nowhere(tuple(tensor.shape), dtype) if is_cast and dtype is not None else tensor
-
-
-def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    with _disable_current_modes():
-        return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
-
-
-def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
-    """A model that has other parts by some names and shares all others with the one that it is made of."""
-    clone = _shallow(model)
-    made = {"": clone}
-    for name, part in parts.items():
-        path = name.split(".")
-        for depth in range(1, len(path)):
-            parent, own = made[".".join(path[: depth - 1])], ".".join(path[:depth])
-            if own not in made:
-                made[own] = _shallow(parent.get_submodule(path[depth - 1]))
-                setattr(parent, path[depth - 1], made[own])
-        setattr(made[".".join(path[:-1])], path[-1], part)
-    return clone
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    clone = copy.copy(module)
-    vars(clone)["_modules"] = dict(vars(module)["_modules"])
-    return clone
+    return nowhere(tuple(tensor.shape), dtype) if is_cast and dtype is not None else tensor
