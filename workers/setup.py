@@ -92,8 +92,8 @@ class Parallel:
             raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         if len(kinds) > 1 and not ZERO.keys().isdisjoint(kinds):
             raise ValueError(f"{self}: zero goes with no other kind; use fsdp, as in fsdp:4,tp:2")
-        if PP in kinds and len(kinds) > 1:
-            raise ValueError(f"{self}: a pipeline goes with no other kind yet; use pp:N, or fsdp:4,tp:2")
+        if PP in kinds and not {PP, REPLICATE, FSDP, TP}.issuperset(kinds):
+            raise ValueError(f"{self}: a pipeline goes with fsdp, hsdp and tp, as in fsdp:4,pp:2")
         if (PP in kinds) != (self.pipeline is not None):
             raise ValueError(f"{self}: a pipeline has ranks and a schedule, and nothing else has")
         if REPLICATE in kinds and FSDP not in kinds:

@@ -180,9 +180,9 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
         else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
         "memory of its buckets"
     )
-    which = "that needs the most is" if settings.setup.rank is None else "is"
+    which = "the one that needs the most" if settings.setup.rank is None else "one"
     return (
-        f"one of {parallel.num_ranks} ranks {which} predicted, {defaults}. --probe measure runs all ranks, "
+        f"{which} of {parallel.num_ranks} ranks is predicted, {defaults}. --probe measure runs all ranks, "
         "where a machine has a GPU for each",
     )
 

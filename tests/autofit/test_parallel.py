@@ -241,7 +241,8 @@ def test_a_search_measures_all_ranks_and_its_document_has_each(state_dir: Path) 
         ("pp:4+1f1b+2", "pp:4.1f1b.2: that schedule takes 4 microbatches or more, one for each stage"),
         ("pp:4+gpipe+many", "'many' is not a number of microbatches, as in pp:4.gpipe.4"),
         ("pp:x", "'pp:x' is not ddp:N"),
-        ("pp:2,fsdp:2", "a pipeline goes with no other kind yet"),
+        ("pp:2,fsdp1:2", "fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2"),
+        ("ddp:2,pp:2", "ddp goes with no other kind"),
     ],
 )
 def test_a_pipeline_that_there_is_not_is_refused(text: str, message: str) -> None:

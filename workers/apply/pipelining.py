@@ -11,7 +11,6 @@ first stages have one more where they do not divide.
 
 from __future__ import annotations
 
-import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from workers.apply.model_copies import nowhere, with_parts, without_data
 from workers.errors import InapplicableError, text_of
 from workers.knobs import Knobs
 from workers.pipeline import Pipeline
@@ -93,6 +93,7 @@ class Pipelined(ScheduledModel):
     Attributes:
         pipeline: as given.
         group: the process group of the pipeline; None for all ranks.
+        casts_to: what stages compute in, where it is not the type of their parameters.
     """
 
     def __init__(
@@ -110,10 +111,18 @@ class Pipelined(ScheduledModel):
         self._phase: PhaseHook = no_phase
         self._autocast: AutocastFactory | None = None
         self.group: Any = None
+        self.casts_to: torch.dtype | None = None
+        kept = {number: plan.of_stage(number, pipeline.num_stages) for number in stages}
+        self._blocks = {number: [plan.blocks[place] for place in places] for number, places in kept.items()}
 
     @property
     def num_microbatches(self) -> int:
         return self.pipeline.num_microbatches
+
+    @property
+    def parts(self) -> tuple[tuple[nn.Module, Sequence[nn.Module]], ...]:
+        """Each stage, with its blocks."""
+        return tuple(zip(self.children(), self._blocks.values(), strict=True))
 
     def notes(self) -> tuple[str, ...]:
         """How the model was cut, in sentences for whoever reads the answer."""
@@ -161,8 +170,8 @@ class Pipelined(ScheduledModel):
                 number,
                 self.pipeline.num_stages,
                 inputs.device,
-                input_args=taken,
-                output_args=given,
+                input_args=_as_exchanged(taken, self.casts_to),
+                output_args=_as_exchanged(given, self.casts_to),
                 group=self.group,
             )
             stage.around_forward = self._around_forward
@@ -275,6 +284,10 @@ def _plan_of(model: nn.Module) -> Plan:
     )
 
 
+class LeftOut(nn.Identity):
+    """In the place of what comes before or after the blocks, and is another stage's."""
+
+
 class _Passed(nn.Module):
     """In the place of a block that another stage has."""
 
@@ -322,7 +335,7 @@ class _TransformersPlan(Plan):
             for place, block in enumerate(self.blocks)
             if place not in kept
         }
-        parts |= {name: nn.Identity() for name in left_out}
+        parts |= {name: LeftOut() for name in left_out}
         stage: Any = with_parts(self._model, parts)
         run = _run_whole if is_last else _run_base
         stage.forward = functools.partial(run, stage, "input_ids" if is_first else "inputs_embeds")
@@ -356,9 +369,9 @@ class _TransformersCall(Call):
         return inputs, given, labels if self._has_labels else batch
 
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = _nowhere((*inputs.shape, self._config.hidden_size), self._dtype)
-        logits = _nowhere((*inputs.shape, self._config.vocab_size), self._dtype)
-        tokens = _nowhere(tuple(inputs.shape), inputs.dtype)
+        hidden = nowhere((*inputs.shape, self._config.hidden_size), self._dtype)
+        logits = nowhere((*inputs.shape, self._config.vocab_size), self._dtype)
+        tokens = nowhere(tuple(inputs.shape), inputs.dtype)
         return tokens if number == 0 else hidden, logits if number == num_stages - 1 else hidden
 
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
@@ -429,7 +442,7 @@ class _OwnCall(Call):
     """A model that its loss calls with one tensor."""
 
     def __init__(self, model: nn.Module, blocks: str) -> None:
-        self._without_data = _without_data(model)
+        self._without_data = without_data(model)
         self._blocks = blocks
 
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
@@ -441,22 +454,11 @@ class _OwnCall(Call):
 
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
         hidden, outputs = _shapes_nowhere(self._without_data, self._blocks, inputs)
-        tokens = _nowhere(tuple(inputs.shape), inputs.dtype)
+        tokens = nowhere(tuple(inputs.shape), inputs.dtype)
         return tokens if number == 0 else hidden, outputs if number == num_stages - 1 else hidden
 
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
         return workload.loss(lambda *_args, **_kwargs: output, target)  # type: ignore[arg-type]
-
-
-def _without_data(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers have shapes alone."""
-    with _disable_current_modes():
-        tensors = [*model.parameters(), *model.buffers()]
-        memo: dict[int, Any] = {id(each): _nowhere(each.shape, each.dtype) for each in tensors}
-        memo |= {
-            id(each): nn.Parameter(memo[id(each)].detach(), each.requires_grad) for each in model.parameters()
-        }
-        return copy.deepcopy(model, memo)
 
 
 def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -469,30 +471,9 @@ def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tens
             output = model(torch.empty(inputs.shape, dtype=inputs.dtype, device="meta"))
     finally:
         handle.remove()
-    return _nowhere(tuple(taken[0].shape), taken[0].dtype), _nowhere(tuple(output.shape), output.dtype)
+    return nowhere(tuple(taken[0].shape), taken[0].dtype), nowhere(tuple(output.shape), output.dtype)
 
 
-def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    with _disable_current_modes():
-        return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
-
-
-def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
-    """A model that has other parts by some names and shares all others with the one that it is made of."""
-    clone = _shallow(model)
-    made = {"": clone}
-    for name, part in parts.items():
-        path = name.split(".")
-        for depth in range(1, len(path)):
-            parent, own = made[".".join(path[: depth - 1])], ".".join(path[:depth])
-            if own not in made:
-                made[own] = _shallow(parent.get_submodule(path[depth - 1]))
-                setattr(parent, path[depth - 1], made[own])
-        setattr(made[".".join(path[:-1])], path[-1], part)
-    return clone
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    clone = copy.copy(module)
-    vars(clone)["_modules"] = dict(vars(module)["_modules"])
-    return clone
+def _as_exchanged(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    is_cast = dtype is not None and tensor.dtype.is_floating_point
+    return nowhere(tuple(tensor.shape), dtype) if is_cast and dtype is not None else tensor

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from workers.apply import fsdp1, zero
 from workers.apply.checkpointing import repeated_blocks
-from workers.apply.pipelining import Pipelined
+from workers.apply.pipelining import LeftOut, Pipelined
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
 from workers.setup import FSDP, PP, REPLICATE, TP, Parallel
@@ -50,18 +50,19 @@ def sharded(
     mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
     if isinstance(model, Pipelined):
         model.group = mesh[PP].get_group()
-        return model
-    spread = _spreading(model, mesh[TP], parallel.degree(TP)) if TP in kinds else None
+        model.casts_to = dtype if FSDP in kinds else None
     shard = None
     if FSDP in kinds:
         shard = _sharding(mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
-    # Block by block, so that no more than one of them is on the device before it is sharded.
-    for part in (*(block for _, block in repeated_blocks(model)), model):
-        if spread:
-            spread(part)
-        # A container's parts are called by themselves.
-        if shard and (part is model or type(part).forward is not torch.nn.Module.forward):
-            shard(part)
+    for part, blocks in model.parts if isinstance(model, Pipelined) else ((model, _blocks_of(model)),):
+        spread = _spreading(part, mesh[TP], parallel.degree(TP)) if TP in kinds else None
+        # Block by block, so that no more than one of them is on the device before it is sharded.
+        for module in (*blocks, part):
+            if spread:
+                spread(module)
+            # A container's parts are called by themselves.
+            if shard and (module is part or type(module).forward is not torch.nn.Module.forward):
+                shard(module)
     return model
 
 
@@ -69,20 +70,20 @@ def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[s
     """How a model was sharded, in sentences for whoever reads the answer."""
     if parallel.zero is not None:
         return zero.notes(parallel.zero, precision)
-    if isinstance(model, Pipelined):
-        return model.notes()
+    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else ()
     if parallel.degree(FSDP) == 1:
-        return ()
+        return said
     from torch.distributed.fsdp import FSDPModule
 
-    num_blocks = sum(isinstance(module, FSDPModule) for module in model.modules()) - 1
+    num_parts = len(model.parts) if isinstance(model, Pipelined) else 1
+    num_blocks = sum(isinstance(module, FSDPModule) for module in model.modules()) - num_parts
     whole = (
         "all its parameters are gathered at once, as no nn.Sequential or nn.ModuleList has repeated blocks"
     )
-    said = [f"fully_shard on each of {num_blocks} blocks, then on the model" if num_blocks else whole]
-    if precision in AUTOCAST_DTYPES:
-        said.append(f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast")
-    return tuple(said)
+    around = "model" if num_parts == 1 else "stages"
+    how = f"fully_shard on each of {num_blocks} blocks, then on the {around}" if num_blocks else whole
+    casts = f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast"
+    return (*said, how, *((casts,) if precision in AUTOCAST_DTYPES else ()))
 
 
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
@@ -108,6 +109,10 @@ def _sharding(mesh: Any, dtype: torch.dtype | None) -> _Apply:
 
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
     return functools.partial(fully_shard, mesh=mesh, mp_policy=policy)
+
+
+def _blocks_of(model: torch.nn.Module) -> Sequence[torch.nn.Module]:
+    return [block for _, block in repeated_blocks(model)]
 
 
 def _spreading(model: torch.nn.Module, mesh: Any, degree: int) -> _Apply:
@@ -139,7 +144,8 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> _Apply:
         )
     plan, _, _ = model._resolve_parallel_plans(DistributedConfig(tp_size=degree))  # noqa: SLF001 - how it loads
     modules = dict(model.named_modules())
-    remaining = dict(plan)
+    elsewhere = {name for name, module in modules.items() if isinstance(module, LeftOut)}
+    remaining = {name: style for name, style in plan.items() if name not in elsewhere}
 
     def spread(part: torch.nn.Module) -> None:
         inside = set(part.modules())

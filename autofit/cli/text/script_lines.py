@@ -16,7 +16,7 @@ from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
 from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALONE, DDP, FSDP, REPLICATE, TP, Parallel, Zero
+from workers.setup import ALONE, DDP, FSDP, PP, REPLICATE, TP, Parallel, Zero
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {
@@ -93,12 +93,15 @@ def script_lines(
 
 
 def _sampler(parallel: Parallel) -> str:
-    """What gives ranks batches of their own; those of tensor parallelism, which are neighbours, share one."""
+    """What gives ranks batches of their own; neighbours of tensor parallelism share one, and stages do."""
     if parallel.num_replicas == 1:
         return ""
-    shared = parallel.degree(TP)
-    rank = f"rank=torch.distributed.get_rank() // {shared}"
-    options = "" if shared == 1 else f", num_replicas={parallel.num_replicas}, {rank}"
+    shared, num_stages = parallel.degree(TP), parallel.degree(PP)
+    rank = "rank=torch.distributed.get_rank()"
+    rank += f" % {parallel.num_ranks // num_stages}" if num_stages > 1 else ""
+    rank += f" // {shared}" if shared > 1 else ""
+    is_own = parallel.num_replicas == parallel.num_ranks
+    options = "" if is_own else f", num_replicas={parallel.num_replicas}, {rank}"
     return f", sampler=torch.utils.data.distributed.DistributedSampler(dataset{options})"
 
 
@@ -109,11 +112,10 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.fsdp1 is not None:
         yield from _lines_of_fsdp1(parallel.fsdp1, knobs, device_kind)
         return
-    if parallel.pipeline is not None:
-        yield from _lines_of_pipeline(parallel.pipeline, device_kind)
-        return
     if not parallel.shards or parallel.zero is not None:
         return
+    if parallel.pipeline is not None:
+        yield "# model: this rank's blocks; the first stage has what is before them, the last what is after"
     kinds, degrees = zip(*parallel.degrees, strict=True)
     of_mesh = f'"{device_kind}", {degrees}, mesh_dim_names={kinds}'
     yield f"mesh = torch.distributed.device_mesh.init_device_mesh({of_mesh})"
@@ -128,13 +130,14 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
             yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
         yield f"for module in (*blocks, model):  # {FSDP}: each repeated block, then the model"
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
+    if parallel.pipeline is not None:
+        yield from _lines_of_pipeline(parallel.pipeline, device_kind)
 
 
 def _lines_of_pipeline(pipeline: Pipeline, device_kind: str) -> Iterator[str]:
-    yield "# model: this rank's blocks; the first stage has what comes before them, the last what comes after"
     yield "stage = torch.distributed.pipelining.PipelineStage("
     yield f'    model, stage_index, {pipeline.num_stages}, torch.device("{device_kind}"),'
-    yield "    input_args=..., output_args=...,  # tensors of a microbatch's shapes"
+    yield f'    input_args=..., output_args=..., group=mesh["{PP}"].get_group(),  # of a microbatch\'s shapes'
     yield ")"
     given = "stage" if pipeline.num_stages == pipeline.num_ranks else "stages"
     arguments = f"{given}, {pipeline.num_microbatches}, loss_fn=loss_fn"

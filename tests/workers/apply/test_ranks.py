@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import workers
 from workers.apply import ranks
 from workers.errors import InapplicableError
 from workers.knobs import Knobs
-from workers.protocol import Probe, TrialSpec, WorkloadRef
+from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
 from workers.workload.workload import resolve
+
+FILE = Path(__file__).parents[1] / "predict" / "sharded_workloads.py"
 
 
 def test_quantized_weights_that_would_be_sharded_are_not_measured() -> None:
@@ -24,3 +29,21 @@ def test_quantized_weights_that_would_be_sharded_are_not_measured() -> None:
     workload = resolve(WorkloadRef(kind="builtin", target="gpt2"))
     with pytest.raises(InapplicableError, match="fsdp1:2 with base nf4 is predicted and not measured"):
         ranks.placed(torch.nn.Linear(2, 2), spec, torch.device("cpu"), workload)
+
+
+@pytest.mark.process
+def test_all_stages_of_a_pipeline_are_measured_together() -> None:
+    outcome = workers.run(
+        TrialSpec(
+            workload=WorkloadRef(kind="file", target=f"{FILE}:gpt"),
+            batch_size=2,
+            probe=Probe.CPU,
+            setup=Setup(parallel=Parallel.parse("pp:2+gpipe+3")),
+            budget_bytes=2 * 1024**3,
+            is_own_budget=True,
+            num_threads=1,
+        )
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert [each.rank for each in outcome.ranks] == [0, 1]
+    assert outcome.parallel == "pp:2+gpipe+3"

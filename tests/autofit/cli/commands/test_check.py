@@ -162,11 +162,11 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "advice",
         "architectures",
         "batch_kind",
+        "num_kinds_of_ranks",
         "num_ranks",
+        "parallel",
         "rank",
         "ranks",
-        "num_kinds_of_ranks",
-        "parallel",
         "versions",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)

@@ -298,6 +298,16 @@ def test_ranks_of_tensor_parallelism_get_one_batch() -> None:
     assert "DistributedSampler" not in "\n".join(lines(Knobs(), parallel="tp:2"))
 
 
+def test_a_pipeline_has_its_stage_its_schedule_and_the_rows_of_all_microbatches() -> None:
+    text = "\n".join(lines(Knobs(), parallel="pp:2+gpipe+3,fsdp:4"))
+    assert "DistributedSampler(dataset, num_replicas=4, rank=torch.distributed.get_rank() % 4)" in text
+    assert "model, stage_index, 2, " in text
+    assert "ScheduleGPipe(stage, 3, loss_fn=loss_fn)" in text
+    assert text.index("fully_shard(module") < text.index("PipelineStage(")
+    assert "DistributedSampler" not in "\n".join(lines(Knobs(), parallel="pp:2"))
+    assert "ScheduleZBVZeroBubble(stages, 4" in "\n".join(lines(Knobs(), parallel="pp:2+zbvzerobubble"))
+
+
 @pytest.mark.parametrize(("parallel", "is_first"), [("ddp:4", True), ("fsdp:4", False)])
 def test_a_model_is_compiled_where_trials_compile_it(parallel: str, *, is_first: bool) -> None:
     text = lines(Knobs(compile=True), parallel=parallel)
