@@ -206,6 +206,24 @@ def test_what_ranks_exchange_is_this_ones_own(written):
     assert not Path("kept").exists()
 
 
+def test_deepspeeds_engine_shards_as_it_shards_the_same_model(written):
+    require("deepspeed")
+    outcome = written(
+        "import deepspeed",
+        "model = workload.build_model()",
+        f"config = {{'train_micro_batch_size_per_gpu': {BATCH}, 'zero_allow_untested_optimizer': True,",
+        "          'zero_optimization': {'stage': 2}}",
+        "optimizer = workload.optimizer(model.parameters())",
+        "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
+        "for _ in range(3):",
+        f"    engine.backward(workload.loss(engine, workload.make_batch({BATCH}, engine.device)))",
+        "    engine.step()",
+        launcher="deepspeed",
+        num_processes=4,
+    )
+    require_the_same(outcome, of_workload("gpt", "zero2:4"))
+
+
 @pytest.mark.parametrize("launcher", ["accelerate", "accelerate launch --config_file fsdp.yaml"])
 def test_accelerate_tells_what_its_options_and_its_file_say(written, tmp_path, launcher):
     require("accelerate")
