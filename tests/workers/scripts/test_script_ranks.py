@@ -347,15 +347,15 @@ def test_what_no_rank_can_be_is_said_in_one_sentence(written, lines, launched, k
 
 
 def test_what_is_said_of_ranks_is_a_launchers_command():
-    assert launcher_command(None, None, None) == ()
-    assert launcher_command(None, 8, None) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
-    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", None, None, module=True)
+    assert launcher_command(None) == ()
+    assert launcher_command(None, 8) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
+    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", module=True)
     assert of_module == ("accelerate", "launch", "--config_file", "my file.yaml", "-m")
     assert launcher_command("accelerate", 4, 2)[:4] == (
         "accelerate", "launch", "--num_processes=8", "--num_machines=2",
     )  # fmt: skip
-    assert launcher_command("deepspeed --no_local_rank", 4, None) == (
+    assert launcher_command("deepspeed --no_local_rank", 4) == (
         "deepspeed", "--no_local_rank", "--num_gpus=4", "--num_nodes=1",
     )  # fmt: skip
     with pytest.raises(ValueError, match="'srun' is none of torchrun, accelerate, deepspeed"):
-        launcher_command("srun", 8, None)
+        launcher_command("srun", 8)
