@@ -314,6 +314,13 @@ def test_a_launcher_that_a_script_calls_tells_the_rank_what_it_is(written, tmp_p
             "--rank 2: mp.spawn starts 2 ranks of train.py, 0 to 1",
         ),
         (
+            [_STEPS],
+            {"launcher": "torchrun --nproc-per-node=gpu"},
+            "inapplicable",
+            "--nproc-per-node=gpu asks the machine how many processes there are, and a prediction has none: "
+            "write the number",
+        ),
+        (
             [_TORCHRUN, "torch.zeros(2, device='cuda:3')"],
             {"rank": 1, "num_processes": 4},
             "unsupported",
@@ -329,15 +336,17 @@ def test_what_no_rank_can_be_is_said_in_one_sentence(written, lines, launched, k
 
 
 def test_what_is_said_of_ranks_is_a_launchers_command():
-    assert launcher_command(None, None, None) == ()
-    assert launcher_command(None, 8, None) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
-    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", None, None, module=True)
+    assert launcher_command(None) == ()
+    assert launcher_command(None, 8) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
+    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", module=True)
     assert of_module == ("accelerate", "launch", "--config_file", "my file.yaml", "-m")
     assert launcher_command("accelerate", 4, 2)[:4] == (
         "accelerate", "launch", "--num_processes=8", "--num_machines=2",
     )  # fmt: skip
-    assert launcher_command("deepspeed --no_local_rank", 4, None) == (
+    assert launcher_command("deepspeed --no_local_rank", 4) == (
         "deepspeed", "--no_local_rank", "--num_gpus=4", "--num_nodes=1",
     )  # fmt: skip
     with pytest.raises(ValueError, match="'srun' is none of torchrun, accelerate, deepspeed"):
-        launcher_command("srun", 8, None)
+        launcher_command("srun", 8)
+    with pytest.raises(ValueError, match="No closing quotation"):
+        launcher_command("torchrun --rdzv-id='1", 8)
