@@ -332,6 +332,13 @@ def test_a_launcher_that_a_script_calls_tells_the_rank_what_it_is(written, tmp_p
             "--rank 2: mp.spawn starts 2 ranks of train.py, 0 to 1",
         ),
         (
+            [_STEPS],
+            {"launcher": "torchrun --nproc-per-node=gpu"},
+            "inapplicable",
+            "--nproc-per-node=gpu asks the machine how many processes there are, and a prediction has none: "
+            "write the number",
+        ),
+        (
             [_TORCHRUN, "torch.zeros(2, device='cuda:3')"],
             {"rank": 1, "num_processes": 4},
             "unsupported",
@@ -359,3 +366,5 @@ def test_what_is_said_of_ranks_is_a_launchers_command():
     )  # fmt: skip
     with pytest.raises(ValueError, match="'srun' is none of torchrun, accelerate, deepspeed"):
         launcher_command("srun", 8)
+    with pytest.raises(ValueError, match="No closing quotation"):
+        launcher_command("torchrun --rdzv-id='1", 8)
