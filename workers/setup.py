@@ -37,6 +37,7 @@ class Zero(NamedTuple):
 
 
 _OFFLOAD = "+offload"
+_OFFLOADABLE = (f"{FSDP}:", "hsdp:")
 ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)}
 # From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
 PARALLEL_KINDS = {
@@ -53,8 +54,9 @@ PARALLEL_KINDS = {
     SCRIPT: "a script",
 }
 _FORMS = (
-    "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, zero1:N, "
-    "zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, or pp:N+SCHEDULE+MICROBATCHES"
+    "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, "
+    "fsdp:N+offload, zero1:N, zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, "
+    "or pp:N+SCHEDULE+MICROBATCHES"
 )
 
 
@@ -66,6 +68,7 @@ class Parallel:
         degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
             ranks. Empty for a process by itself. In the order of `PARALLEL_KINDS`.
         pipeline: of pipelining, how a batch goes through it.
+        offloads_shards: whether the host keeps what `fully_shard` shards, by its `CPUOffloadPolicy`.
 
     Raises:
         ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
@@ -73,6 +76,7 @@ class Parallel:
 
     degrees: tuple[tuple[str, int], ...] = ()
     pipeline: Pipeline | None = None
+    offloads_shards: bool = False
 
     def __post_init__(self) -> None:
         kinds = [kind for kind, _ in self.degrees]
@@ -96,6 +100,8 @@ class Parallel:
             raise ValueError(f"{self}: a pipeline goes with fsdp, hsdp and tp, as in fsdp:4,pp:2")
         if (PP in kinds) != (self.pipeline is not None):
             raise ValueError(f"{self}: a pipeline has ranks and a schedule, and nothing else has")
+        if self.offloads_shards and FSDP not in kinds:
+            raise ValueError(f"{self}: what is offloaded is fully_shard's, as in fsdp:8+offload")
         if REPLICATE in kinds and FSDP not in kinds:
             raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
@@ -108,6 +114,8 @@ class Parallel:
             ValueError: it is of another kind, or says no number.
         """
         parts = [part.strip() for part in text.split(",")]
+        offloaded = [part for part in parts if part.startswith(_OFFLOADABLE) and part.endswith(_OFFLOAD)]
+        parts = [part.removesuffix(_OFFLOAD) if part in offloaded else part for part in parts]
         staged = {part: _pipeline_of(part, text) for part in parts if part.startswith(f"{PP}:")}
         found = [
             degree
@@ -117,8 +125,13 @@ class Parallel:
         pipelines = [each for each in staged.values() if each.num_ranks > 1]
         # One rank has nobody to shard with, but it may offload.
         return cls(
-            degrees=tuple((kind, degree) for kind, degree in found if degree > 1 or _OFFLOAD in kind),
+            degrees=tuple(
+                (kind, degree)
+                for kind, degree in found
+                if degree > 1 or _OFFLOAD in kind or (offloaded and kind == FSDP)
+            ),
             pipeline=pipelines[0] if pipelines else None,
+            offloads_shards=bool(offloaded),
         )
 
     @classmethod
@@ -193,6 +206,11 @@ class Parallel:
         """How DeepSpeed's ZeRO shards; None where another kind does."""
         return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
+    @property
+    def offloads(self) -> bool:
+        """Whether the host keeps what a card would."""
+        return self.offloads_shards or (self.zero is not None and self.zero.offloads)
+
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
         found = {}
@@ -212,9 +230,9 @@ class Parallel:
         """As `parse` reads it; `ddp:1` for a process by itself."""
         replicas = self.degree(REPLICATE)
         said = (
-            f"hsdp:{replicas}x{degree}"
-            if kind == FSDP and replicas > 1
-            else _as_typed(kind, degree) + (str(self.pipeline or "") if kind == PP else "")
+            (f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree))
+            + (str(self.pipeline or "") if kind == PP else "")
+            + (_OFFLOAD if kind == FSDP and self.offloads_shards else "")
             for kind, degree in self.degrees
             if kind != REPLICATE
         )

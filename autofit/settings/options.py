@@ -283,8 +283,9 @@ _VARIED = (
         read=lambda value: Parallel.parse(str(value)),
         help="One rank of several is predicted; where trials are measured, all run together on one machine. "
         "ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each repeated block and the model; "
-        "hsdp:RxS, of R replicas of S shards; tp:N, of the model's own plan for tensor parallelism; "
-        "fsdp:N,tp:M of both; fsdp1:N, of FullyShardedDataParallel, fsdp1:N+grad-op where parameters stay "
+        "hsdp:RxS, of R replicas of S shards; fsdp:N+offload, where the host keeps shards; tp:N, of the "
+        "model's own plan for tensor parallelism; fsdp:N,tp:M of both; fsdp1:N, of "
+        "FullyShardedDataParallel, fsdp1:N+grad-op where parameters stay "
         "whole in a step, fsdp1:N+no-shard where always; zero1:N, zero2:N and zero3:N, of DeepSpeed's ZeRO, "
         "zero3:N+offload where the host keeps what it can; pp:N, of a pipeline of N stages, pp:N+SCHEDULE of "
         f"{', '.join(SCHEDULES)}, pp:N+SCHEDULE+M with M microbatches. The batch size is that of one rank, "

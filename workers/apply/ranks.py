@@ -38,6 +38,11 @@ def require_applicable(spec: TrialSpec, workload: Workload) -> None:
         zero.require_applicable(parallel, knobs, mode, has_step=workload.step is not None)
     if parallel.pipeline is not None:
         pipelining.require_applicable(parallel, knobs, workload)
+    if parallel.offloads_shards and spec.is_for_host:
+        raise InapplicableError(
+            f"--parallel {parallel} brings shards from a GPU to the host, and trials on the CPU have them "
+            "there: leave out +offload"
+        )
     if parallel.degree(DDP) > 1 and mode != TRAIN:
         raise InapplicableError(
             "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it out"
@@ -92,6 +97,11 @@ def placed(
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
+    if parallel.offloads_shards:
+        raise InapplicableError(
+            f"--parallel {parallel} is predicted and not measured, as ranks would have to meet over gloo "
+            "too: leave out what measures (--probe measure, --device), or +offload"
+        )
     if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
         if parallel.zero.offloads:
             raise InapplicableError(

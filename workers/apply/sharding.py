@@ -53,7 +53,8 @@ def sharded(
         model.casts_to = dtype if FSDP in kinds else None
     shard = None
     if FSDP in kinds:
-        shard = _sharding(mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP], dtype)
+        of_shards = mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP]
+        shard = _sharding(of_shards, dtype, offloads=parallel.offloads_shards)
     for part, blocks in model.parts if isinstance(model, Pipelined) else ((model, _blocks_of(model)),):
         spread = _spreading(part, mesh[TP], parallel.degree(TP)) if TP in kinds else None
         # Block by block, so that no more than one of them is on the device before it is sharded.
@@ -83,7 +84,13 @@ def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[s
     around = "model" if num_parts == 1 else "stages"
     how = f"fully_shard on each of {num_blocks} blocks, then on the {around}" if num_blocks else whole
     casts = f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast"
-    return (*said, how, *((casts,) if precision in AUTOCAST_DTYPES else ()))
+    kept = "parameters, gradients and optimizer states are on the host, where the optimizer steps"
+    return (
+        *said,
+        how,
+        *((casts,) if precision in AUTOCAST_DTYPES else ()),
+        *((kept,) if parallel.offloads_shards else ()),
+    )
 
 
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
@@ -104,11 +111,12 @@ def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
         )
 
 
-def _sharding(mesh: Any, dtype: torch.dtype | None) -> _Apply:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+def _sharding(mesh: Any, dtype: torch.dtype | None, *, offloads: bool) -> _Apply:
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
-    return functools.partial(fully_shard, mesh=mesh, mp_policy=policy)
+    keeping = CPUOffloadPolicy(pin_memory=True) if offloads else OffloadPolicy()
+    return functools.partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=keeping)
 
 
 def _blocks_of(model: torch.nn.Module) -> Sequence[torch.nn.Module]:

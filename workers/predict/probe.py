@@ -359,12 +359,14 @@ def _sharded(
     """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
+    if isinstance(mode, fake_gpu.FakeGpuMode):
+        mode.offloads = spec.setup.parallel.offloads
     with mode.in_step(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="It seems like you did not set/select the default device")
         model = sharding.sharded(
             model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
         )
-    if not spec.is_for_host:
+    if not spec.is_for_host and not spec.setup.parallel.offloads:
         fake_device.move_to_device(mode, model)  # what no rank shares with another
         is_named = workload.mode == "train" and isinstance(workload.optimizer, str)
         if is_named and spec.knobs.optimizer_impl != "loop" and not spec.knobs.optimizer_in_backward:

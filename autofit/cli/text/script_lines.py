@@ -128,6 +128,9 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
         if dtype is not None:  # in place of autocast
             casts = f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
             yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
+        if parallel.offloads_shards:
+            policy += ", offload_policy=torch.distributed.fsdp.CPUOffloadPolicy()"
+            yield '# ranks meet by init_process_group("cpu:gloo,cuda:nccl"): the host steps'
         yield f"for module in (*blocks, model):  # {FSDP}: each repeated block, then the model"
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
     if parallel.pipeline is not None:

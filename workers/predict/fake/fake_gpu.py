@@ -92,11 +92,17 @@ class FakeGpuMode(FakeDeviceMode):
         if (copy := _copied_to_host(func, args, kwargs)) is not None:
             if not kwargs.get("non_blocking"):
                 streams.host_reads()
-            return copy
-        return self._run(func, args, kwargs)
+            return self._kept_on_host(copy, kwargs)
+        result = self._run(func, args, kwargs)
+        is_to_host = func is torch.ops.aten._to_copy.default and kwargs.get("device") == _CPU
+        return self._kept_on_host(result, kwargs) if is_to_host else result
 
     def moved(self, buffer: torch.Tensor) -> torch.Tensor:
         return buffer.to(GPU)
+
+    def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """A copy of what was on the GPU, which PyTorch pins where nobody waits (`_to_copy` of its ATen)."""
+        return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
         if self.fake_mode.in_kernel_invocation:

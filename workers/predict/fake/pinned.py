@@ -1,4 +1,7 @@
-"""Pinned memory of the host: nothing is pinned where there is no GPU, but what would be is counted."""
+"""Pinned memory of the host: nothing is pinned where there is no GPU, but what would be is counted.
+
+What was pinned once a process keeps: `CachingHostAllocator` hands it out again (ATen/core of PyTorch).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any
 import torch
 
 _live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # by the storage's address
+_peak_bytes = [0]
 
 
 def begin_program() -> None:
     """Another program begins, which has pinned nothing."""
     _live.clear()
+    _peak_bytes[0] = 0
 
 
 def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
@@ -20,17 +25,18 @@ def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Ten
     storage = tensor.untyped_storage()
     key = storage._cdata
     _live[key] = weakref.ref(storage, lambda _gone: _live.pop(key, None)), storage.nbytes()
+    _peak_bytes[0] = max(_peak_bytes[0], sum(num_bytes for _, num_bytes in _live.values()))
     return tensor
 
 
-def live_bytes() -> int:
-    """Bytes that are pinned now, as they were asked for."""
-    return sum(num_bytes for _, num_bytes in _live.values())
+def peak_bytes() -> int:
+    """Most bytes that were pinned at a time, as they were asked for."""
+    return _peak_bytes[0]
 
 
 def notes() -> tuple[str, ...]:
     """How much that is, in a sentence; none where it is nothing."""
-    num_mib = -(-live_bytes() // 2**20)
+    num_mib = -(-peak_bytes() // 2**20)
     return (f"beside the card, this rank has {num_mib} MiB of pinned memory on the host",) if num_mib else ()
 
 

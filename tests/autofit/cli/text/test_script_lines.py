@@ -252,6 +252,11 @@ def test_shards_are_made_of_blocks_and_of_the_model_around_them(precision: str) 
     assert "torch.autocast(" not in text
 
 
+def test_shards_that_the_host_keeps_have_a_policy() -> None:
+    text = "\n".join(lines(Knobs(), parallel="fsdp:4+offload"))
+    assert 'mesh=mesh["fsdp"], offload_policy=torch.distributed.fsdp.CPUOffloadPolicy())' in text
+
+
 @pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
 def test_the_first_fsdp_is_told_its_strategy_and_what_it_casts(precision: str) -> None:
     text = "\n".join(lines(Knobs(optimizer="adam", precision=precision), parallel="fsdp1:4+grad-op"))

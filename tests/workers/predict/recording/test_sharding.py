@@ -219,6 +219,36 @@ def test_a_rank_keeps_its_share_of_parameters_and_optimizer_states():
         assert live_bytes(sharded, category) < live_bytes(alone, category) / 7
 
 
+@pytest.mark.parametrize("parallel", ["fsdp:4", "hsdp:2x2", "fsdp:2,tp:2"])
+def test_what_is_offloaded_is_on_the_host(parallel):
+    """FSDP2's arithmetic: parameters and gradients are pinned there, of shards of P/N numbers 8 P/N bytes."""
+    knobs = {"optimizer": "adamw", "precision": "amp-bf16"}
+    with_offload = parallel.replace(",", "+offload,") if "," in parallel else f"{parallel}+offload"
+    there, offloaded = (trace_of("llama", each, **knobs) for each in (parallel, with_offload))
+    assert offloaded.parallel == with_offload
+    kinds = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+    parameters, gradients, states = (live_bytes(there, kind) for kind in kinds)
+    assert min(parameters, gradients, states) > 2**18
+    assert sum(live_bytes(offloaded, kind) for kind in kinds) < parameters / 100
+    num_mib = -(-(parameters + gradients) // 2**20)
+    assert f"this rank has {num_mib} MiB of pinned memory on the host" in offloaded.notes[-1]
+
+
+def test_clipped_and_accumulated_gradients_are_on_the_host():
+    knobs = {"precision": "amp-fp16", "clip_grad_norm": 1.0, "grad_accumulation": 2}
+    trace = trace_of("gpt", "fsdp:4+offload", **knobs)
+    assert not live_bytes(trace, Category.GRADIENT)
+
+
+def test_offloading_is_of_a_gpu_and_not_measured():
+    on_host, measured = (
+        predicted("gpt", "fsdp:2+offload", architecture=HOST_ARCHITECTURE),
+        predicted("gpt", "fsdp:2+offload", probe=Probe.CPU),
+    )
+    assert on_host.error.kind == measured.error.kind == "inapplicable"
+    assert "brings shards from a GPU to the host" in on_host.error.message
+
+
 def test_a_model_that_is_spread_and_sharded_comes_to_the_device_block_by_block():
     trace = trace_of("llama", "fsdp:4,tp:2")
     loaded = next(mark.position for mark in trace.marks if mark.name == "step 1 input")
