@@ -18,6 +18,7 @@ TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 ALL = "all"  # ranks, as `--rank` has it
+MOST_RANKS = 2**20  # beyond any cluster, and few enough to list them, and to look for their divisors
 DDP, REPLICATE, FSDP, TP, PP = "ddp", "replicate", "fsdp", "tp", "pp"
 SCRIPT = "script"  # ranks that share the work as their script has it
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
@@ -123,7 +124,9 @@ class Parallel:
             for degree in ([(PP, staged[part].num_ranks)] if part in staged else _degrees(part, text))
         ]
         pipelines = [each for each in staged.values() if each.num_ranks > 1]
-        # One rank has nobody to shard with, but it may offload.
+        if math.prod(degree for _, degree in found) > MOST_RANKS:
+            raise ValueError(f"{text}: at most {MOST_RANKS} ranks train together")
+        # One rank has nobody to shard with: that it offloads is not passed over, but refused.
         return cls(
             degrees=tuple(
                 (kind, degree)

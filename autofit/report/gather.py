@@ -108,7 +108,13 @@ def report_on_estimate(
             _facts_of_configuration(
                 _setting(
                     estimate.knobs.conv_algo,
-                    configuration(estimate.knobs, estimate.mode, estimate.batch_kind, estimate.parallel),
+                    configuration(
+                        estimate.knobs,
+                        estimate.mode,
+                        estimate.batch_kind,
+                        estimate.parallel,
+                        rank=estimate.rank,
+                    ),
                     convolves=estimate.convolves,
                 ),
                 architecture=estimate.architecture,
@@ -144,7 +150,9 @@ def report_on_profile(profile: Profile) -> Content:
             _facts_of_configuration(
                 _setting(
                     profile.knobs.conv_algo,
-                    configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks),
+                    configuration(
+                        profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank
+                    ),
                     convolves=trace.convolves,
                 ),
                 architecture=profile.architecture,
@@ -314,7 +322,8 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
         )
         mode = None if result.estimate is None else result.estimate.mode
         kind = None if result.estimate is None else result.estimate.batch_kind
-        settings = configuration(best.knobs, mode, kind, result.parallel)
+        rank = 0 if result.estimate is None else result.estimate.rank
+        settings = configuration(best.knobs, mode, kind, result.parallel, rank=rank)
         yield _setting(best.knobs.conv_algo, settings, convolves=result.convolves)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
         if peak_bytes is not None:

@@ -12,12 +12,11 @@ from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
-from autofit.settings.parallels import MOST_RANKS
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.pipeline import SCHEDULES
 from workers.scripts.launcher_commands import LAUNCHERS
-from workers.setup import MODES, Parallel
+from workers.setup import MODES, MOST_RANKS, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")
@@ -173,7 +172,7 @@ _MODEL = (
     Option(
         name="nnodes",
         field="num_nodes",
-        read=whole_number(minimum=1),
+        read=whole_number(minimum=1, maximum=MOST_RANKS),
         help="Machines with so many ranks each: where a launcher starts the script, or measured trials run; "
         "hsdp without degrees then shards within one.",
         default="1",

@@ -15,7 +15,6 @@ from typing import Any
 from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT, Parallel
 
 NAME = "parallel"  # of `--search`
-MOST_RANKS = 2**20  # beyond any cluster, and few enough to look for their divisors
 _HSDP = "hsdp"
 _KINDS = (*(kind for kind in PARALLEL_KINDS if kind not in (REPLICATE, SCRIPT)), _HSDP)
 # A plus before a kind with its degree begins that kind; others are part of one, as in fsdp1:8+grad-op.

@@ -28,7 +28,7 @@ from autofit.settings.parallels import parallels_of
 from autofit.settings.tune_settings import TuneSettings
 from workers.documents import DocumentError, parse_toml, read_file
 from workers.knobs import Knobs
-from workers.setup import Setup
+from workers.setup import MOST_RANKS, Setup
 
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
@@ -104,6 +104,10 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     forms = searched.pop(PARALLEL, ())
     num_processes, num_nodes = parts[""].get("num_processes"), parts[""].get("num_nodes", 1)
     num_ranks = None if num_processes is None else num_processes * num_nodes
+    if num_ranks is not None and num_ranks > MOST_RANKS:
+        raise UsageError(
+            f"--nproc {num_processes} on --nnodes {num_nodes}: at most {MOST_RANKS} ranks in all"
+        )
     try:
         settings = TuneSettings(
             searched=tuple(searched.items()),

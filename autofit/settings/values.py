@@ -16,14 +16,14 @@ from autofit.dispatch.requests import OWN_RESOURCES, SMALLEST_AMOUNT
 from autofit.errors import did_you_mean
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
-from autofit.settings.parallels import MOST_RANKS, parallel_form
 from autofit.settings.parallels import NAME as PARALLEL
+from autofit.settings.parallels import parallel_form
 from autofit.units import parse_bytes, parse_percent
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
 from workers.knobs.knob import one_of as plain_one_of
 from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALL, TYPICAL, WORST
+from workers.setup import ALL, MOST_RANKS, TYPICAL, WORST
 
 ALL_CONV_ALGOS = ("all",)
 ALL_CARDS = "all"

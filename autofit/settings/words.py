@@ -63,10 +63,10 @@ def configuration(
     but for an attention that its models are told to take.
     """
     default = Knobs()
-    if of_script:
+    ranks = Parallel.named(parallel)
+    if of_script or ranks.is_of_script:
         own = "the script's own precision and optimizer"
         is_told = knobs.attention != default.attention and "attention" not in searched
-        ranks = Parallel.named(parallel)
         told = [in_words("attention", knobs.attention)] if is_told else []
         told += [f"rank {rank} of {ranks.num_ranks}"] if ranks else []
         return " · ".join((own, *told))
@@ -84,7 +84,7 @@ def configuration(
     if batch_kind is not None:
         shown.append("worst-case batches" if batch_kind == WORST else f"{batch_kind} batches")
     if parallel:
-        shown.append(ranks_in_words(Parallel.named(parallel)))
+        shown.append(ranks_in_words(ranks))
     return " · ".join(shown if mode is None else [*shown, mode])
 
 

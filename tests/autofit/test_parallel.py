@@ -151,6 +151,11 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "hsdp:8"}, "'hsdp:8' is not ddp:N"),
         ({"parallel": "fsdp1:2,tp:2"}, "fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2"),
         ({"parallel": "zero4:8"}, "'zero4:8' is not ddp:N.*zero1:N, zero2:N, zero3:N, zero3:N.offload"),
+        ({"parallel": "zero1:2000000"}, "zero1:2000000: at most 1048576 ranks train together"),
+        (
+            {"search": "parallel=fsdp+tp", "nproc": "1024", "nnodes": "1025"},
+            "--nproc 1024 on --nnodes 1025: at most",
+        ),
         ({"parallel": "zero3:0"}, "'zero3:0' is not ddp:N"),
         ({"parallel": "zero3:4,tp:2"}, "zero3:4,tp:2: zero goes with no other kind; use fsdp"),
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),

@@ -39,7 +39,7 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
 def print_configuration(profile: Profile) -> None:
     """Prints what was profiled, above a view."""
     console, trace = stdout(), profile.trace
-    knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks)
+    knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
     algorithm = f"{profile.knobs.conv_algo} · " if trace.convolves else ""
     console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {algorithm}{knobs}")
     console.print()

@@ -519,6 +519,11 @@ class NamesTheGpu(nn.Module):
         assert x.is_cuda
         assert x.device == torch.device("cuda", 0)
         assert x.type() == "torch.cuda.FloatTensor"
+        came: Any = torch.zeros(4)
+        came.own = "kept"
+        came.data = x.detach()
+        assert came.is_cuda
+        assert came.own == "kept"
         named = [
             torch.ones(70, device="cuda"),
             torch.ones(70, device=torch.device("cuda")),

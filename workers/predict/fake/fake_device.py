@@ -296,7 +296,9 @@ def _let_data_be_moved() -> None:
     def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
         """A real tensor, as a buffer is, becomes a fake one where its data are."""
         if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
+            own = dict(vars(tensor))  # which stay, as `ds_numel` of DeepSpeed's shards
             _become(tensor, data.detach())
+            vars(tensor).update(own)
             return
         with torch._C.DisableTorchFunction():  # a mode would come back here
             plain.__set__(tensor, data)
