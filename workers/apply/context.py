@@ -53,6 +53,7 @@ class Context:
         from torch.distributed.tensor.experimental import context_parallel
 
         sequences = self._sequences(batch)
+        num_places = sequences[0].size(_SEQUENCE) // self._parallel.degree(CP)
         calls: list[None] = []
         with (
             context_parallel(
@@ -61,7 +62,7 @@ class Context:
                 buffer_seq_dims=[_SEQUENCE] * len(sequences),
                 no_restore_buffers=set(sequences),
             ),
-            _attention_checked(self._parallel, calls),
+            _attention_checked(self._parallel, num_places, calls),
         ):
             yield
         if not calls:
@@ -107,8 +108,12 @@ def notes(parallel: Parallel) -> tuple[str, ...]:
 
 
 @contextmanager
-def _attention_checked(parallel: Parallel, calls: list[None]) -> Iterator[None]:
-    """Tells of calls of attention in the block, and refuses what the ring has no kernels for."""
+def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
+    """Tells of calls of attention in the block, and refuses what the ring has no kernels for.
+
+    Args:
+        num_places: of a sequence that this rank has.
+    """
     functional: Any = torch.nn.functional
     attend: Callable[..., Any] = getattr(functional, _ATTENTION)
 
@@ -128,6 +133,11 @@ def _attention_checked(parallel: Parallel, calls: list[None]) -> Iterator[None]:
         if attn_mask is not None or not is_causal or query.size(-2) != key.size(-2):
             what = "a mask" if attn_mask is not None else "attention that is not causal"
             raise InapplicableError(f"--parallel {parallel}: {_NO_RING}, and here is {what}: leave out cp")
+        if query.size(-2) != num_places:
+            raise InapplicableError(
+                f"--parallel {parallel}: a rank has {num_places} places of a sequence and attends to "
+                f"{query.size(-2)}: let make_batch shift targets, and the model take its inputs as they are"
+            )
         calls.append(None)
         try:
             return attend(query, key, value, attn_mask, dropout_p, is_causal, **options)

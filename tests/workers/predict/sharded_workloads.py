@@ -217,6 +217,9 @@ class _Attending:
 
 attending = _Attending().workload()
 attending_to_odd = _Attending(250).workload()
+shifting = dataclasses.replace(
+    attending, loss=lambda model, batch: model(batch["input_ids"][:, :-1]).logits.square().mean()
+)
 attending_to_window = _Attending(changes=(("sliding_window", 64),)).workload()
 
 

@@ -55,6 +55,11 @@ def test_a_context_is_shared_in_inference_and_with_accumulated_and_clipped_gradi
     [
         ("attending_to_odd", KNOBS, "and 250 tokens are not a multiple of 4: take 248"),
         ("attending_to_window", KNOBS, "layers of LlamaForCausalLM attend to a window"),
+        (
+            "shifting",
+            KNOBS,
+            "a rank has 128 places of a sequence and attends to 127: let make_batch shift targets",
+        ),
         ("llama", KNOBS, "and this one never called it"),
         ("resnet", {}, "the batch has no tensor of integers with a row for each sample"),
         ("attending", {}, "needs a fused kernel of attention, and none that is enabled takes float32"),
