@@ -69,11 +69,9 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
                 NVIDIA's architectures there.
             mode: `train`, `infer` or `generate`, instead of the workload's own.
             worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-            parallel: `ddp:N`, `fsdp:N`, `hsdp:RxS`, `tp:N`, `fsdp:N,tp:M`, `fsdp1:N`, `fsdp1:N+grad-op`,
-                `fsdp1:N+no-shard`, `zero1:N`, `zero2:N`, `zero3:N`, `zero3:N+offload` or
-                `pp:N+SCHEDULE+MICROBATCHES` for one of so many ranks, `batch_size` being one rank's, of a
-                pipeline one microbatch's.
-            rank: which of them; `"all"` for the one that needs the most.
+            parallel: `fsdp:8`, or another form of `--parallel`, for one of so many ranks, `batch_size` being
+                one rank's, of a pipeline one microbatch's.
+            rank: which of them; `"all"` for the one that needs the most, as of a pipeline without it.
             assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
             allow_long: samples may be longer than the model was made for.
 

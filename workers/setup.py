@@ -312,7 +312,7 @@ class Setup:
             raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
         if self.rank is None and not self.parallel:
             raise ValueError(
-                f"--rank {ALL} needs ranks to be one of: name them with --parallel, as in fsdp:8"
+                f"--rank {ALL} is of the ranks of --parallel, as in fsdp:8: add those, or drop it"
             )
         if self.rank is not None and (self.rank < 0 or (self.parallel and self.rank >= self.num_ranks)):
             last = self.num_ranks - 1

@@ -352,7 +352,8 @@ class Trace:
             `step 1 backward`, `step 1 optimizer`, …
         batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
         num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
-        parallel: how they share the work, `fsdp:8`, where that is not by `DistributedDataParallel`.
+        parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty with
+            `DistributedDataParallel`.
         rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
         alike_ranks: the kinds of ranks that there are; empty where all are alike.
         communicators: of a script's ranks, how many each process group has that exchanges anything.
@@ -393,7 +394,7 @@ class Trace:
 
     @property
     def among_ranks(self) -> str:
-        """How its ranks share the work, as `--parallel` has it; empty for a process by itself."""
+        """How its ranks share the work, as `Parallel.named` reads it; empty for a process by itself."""
         return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
 
     @property

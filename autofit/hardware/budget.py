@@ -63,6 +63,7 @@ def make_budget(
     reserve_bytes: int = 0,
     kind: str = "cuda",
     mesh: Sequence[int] = (),
+    num_ranks: int | None = None,
 ) -> Budget:
     """Takes context, reserve and margin off a device's memory.
 
@@ -74,7 +75,7 @@ def make_budget(
             taken as the decimal number that it prints as.
         reserve_bytes: what other processes on the device are left.
         kind: `cuda`, or `cpu`, where there is no context.
-        mesh: of processes that train together, one on each card, how many each dimension has.
+        mesh, num_ranks: of processes that train together, one on each card, see `assumed_context`.
 
     Raises:
         BudgetError: when nothing is left.
@@ -82,7 +83,9 @@ def make_budget(
     share = Fraction(str(margin))
     if not 0 <= share < 1:
         raise ValueError(f"margin must be at least 0 and less than 1, got {margin}")
-    context, assumptions = (None, ()) if kind == "cpu" else assumed_context(architecture, card, mesh)
+    context, assumptions = (
+        (None, ()) if kind == "cpu" else assumed_context(architecture, card, mesh, num_ranks)
+    )
     budget = Budget(
         device_total_bytes=device_total_bytes,
         context_bytes=0 if context is None else context.high_bytes,
@@ -98,7 +101,7 @@ def make_budget(
                 f"--gpu-mem {device_total_bytes} is {device_total_bytes} bytes: did you mean "
                 f"{device_total_bytes}{unit}?"
             )
-        outside = outside_allocator(architecture, math.prod(mesh))
+        outside = outside_allocator(architecture, num_ranks or math.prod(mesh))
         raise BudgetError(
             f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "
             f"{format_bytes(budget.context_bytes)} for the {outside}, {format_bytes(reserve_bytes)} "
@@ -133,6 +136,7 @@ def budget_of(
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
     mesh: Sequence[int] = (),
+    num_ranks: int | None = None,
 ) -> Budget:
     """The budget of a card of the catalogue; arguments and errors are those of `make_budget`."""
     return make_budget(
@@ -142,6 +146,7 @@ def budget_of(
         margin=margin,
         reserve_bytes=reserve_bytes,
         mesh=mesh,
+        num_ranks=num_ranks,
     )
 
 

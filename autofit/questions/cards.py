@@ -199,7 +199,7 @@ def which_cards(
         # Where the time does not suffice for all, those come first that lack least.
         fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
         num_untried = adviser.num_untried
-    samples_per_step = knobs.samples_per_step(batch_size, settings.setup.parallel.num_replicas)
+    samples_per_step = knobs.samples_per_step(batch_size, settings.setup.parallel.num_batches)
     estimate = curve(batch_size)
     return CardsAnswer(
         workload=estimate.workload,

@@ -92,7 +92,8 @@ def report_on_estimate(
         gpu: the card that was named, whose memory is the budget.
         emit: is told what is worked out.
     """
-    budget = None if gpu is None else budget_of(gpu, mesh=estimate.communicators)
+    groups, num_ranks = estimate.communicators, estimate.num_ranks
+    budget = None if gpu is None else budget_of(gpu, mesh=groups, num_ranks=num_ranks)
     emit(Progress(stage="predicting the curve"))
     batch, notes = estimate.batch_size, assumptions(estimate)
     try:
@@ -128,8 +129,8 @@ def report_on_estimate(
 def report_on_profile(profile: Profile) -> Content:
     """The report of a profile, a saved one too: nothing is traced for it."""
     gpu = catalogue().get(profile.card)
-    budget = None if gpu is None else budget_of(gpu, mesh=profile.trace.groups)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
+    budget = None if gpu is None else budget_of(gpu, mesh=trace.groups, num_ranks=trace.num_ranks)
     where = f"in the {phase.in_words}" if phase.step else "while the model is built"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
     return Content(

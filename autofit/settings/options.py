@@ -299,7 +299,7 @@ _VARIED = (
         read=values.rank,
         help="Which rank is predicted, of --parallel or of those that a script's launcher starts; all, of "
         "--parallel: those that differ, and the answer is of the one that needs the most.",
-        default="0",
+        default="0; all of a pipeline",
         metavar="K|all",
     ),
     Option(

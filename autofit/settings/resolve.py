@@ -105,7 +105,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
     num_processes, num_nodes = parts[""].get("num_processes"), parts[""].get("num_nodes", 1)
     num_ranks = None if num_processes is None else num_processes * num_nodes
     try:
-        return TuneSettings(
+        settings = TuneSettings(
             searched=tuple(searched.items()),
             parallels=parallels_of(forms, num_ranks, num_nodes),
             **parts[""],
@@ -115,6 +115,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
         )
     except ValueError as error:  # of values that are right by themselves
         raise UsageError(str(error)) from error
+    return settings if "rank" in parts["setup"] else settings.with_deciding_rank()
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:

@@ -204,6 +204,10 @@ class TuneSettings:
             )
         if self.script is not None and self.parallels:
             raise UsageError("--search parallel=… spreads a model, and a script decides that itself: drop it")
+        if self.setup.rank and self.parallels:
+            raise UsageError(
+                "--rank names a rank of one --parallel, and --search parallel=… compares several: drop it"
+            )
         if self.script is None and self.setup.rank and not self.setup.parallel:
             raise UsageError(
                 f"--rank {self.setup.rank} needs ranks to be one of: name them with --parallel, as in fsdp:8"
@@ -223,10 +227,17 @@ class TuneSettings:
                 "--global-batch counts the samples of one process and cannot be combined with --parallel or "
                 "--search parallel=…: give --grad-accumulation instead"
             )
-        if self.script is not None or self.num_nodes == 1:
-            return
+        if self.script is None and self.num_nodes > 1:
+            self._require_nodes()
+
+    def _require_nodes(self) -> None:
+        """Refuses ranks of a model that are not spread over several nodes."""
         if self.dispatch != RAY:
             raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {self.dispatch} has one machine")
+        if not self.parallels and not self.setup.parallel:
+            raise UsageError(
+                "--nnodes spreads ranks over nodes, and there is one: name more with --parallel, as in fsdp:8"
+            )
         for parallel in self.parallels or (self.setup.parallel,):
             if parallel.num_ranks % self.num_nodes:
                 raise UsageError(
@@ -277,7 +288,17 @@ class TuneSettings:
 
     def with_parallel(self, parallel: Parallel) -> Self:
         """The same for one of the `parallels` alone."""
-        return replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_processes=None)
+        one = replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_processes=None)
+        return one.with_deciding_rank()
+
+    def with_deciding_rank(self) -> Self:
+        """The same with no rank named: stages of a pipeline differ, and the first may fit where others fail.
+
+        Measured trials run all ranks anyway.
+        """
+        if self.setup.parallel.pipeline is None or self._measures is not None:
+            return self
+        return replace(self, setup=replace(self.setup, rank=None))
 
     @property
     def may_compile(self) -> bool:

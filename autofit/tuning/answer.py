@@ -175,7 +175,7 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
             "with the largest peak",
         )
     defaults = (
-        f"{parallel}, with PyTorch's defaults"
+        f"{parallel}, with {'PyTorch' if parallel.zero is None else 'DeepSpeed'}'s defaults"
         if parallel.shards
         else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
         "memory of its buckets"

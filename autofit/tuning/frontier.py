@@ -172,7 +172,7 @@ class Frontier:
         return str(self._parallel) if self._parallel else ""
 
     def _samples_per_step(self, knobs: Knobs, batch_size: int) -> int:
-        return knobs.samples_per_step(batch_size, self._parallel.num_replicas)
+        return knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
         """The next size of a setting that reached its cap, where it is known that it cannot be run."""

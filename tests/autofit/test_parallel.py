@@ -168,7 +168,8 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "fsdp:8", "rank": "9"}, "--rank 9: the ranks of fsdp:8 are 0 to 7"),
         ({"rank": "1"}, "--rank 1 needs ranks to be one of: name them with --parallel"),
         ({"parallel": "fsdp:8", "rank": "-1"}, "'-1' is not a rank: expected a number from 0 on, or all"),
-        ({"rank": "all"}, "--rank all needs ranks to be one of: name them with --parallel"),
+        ({"nnodes": "2"}, "--nnodes spreads ranks over nodes, and there is one: name more with --parallel"),
+        ({"rank": "all"}, "--rank all is of the ranks of --parallel, as in fsdp:8: add those, or drop it"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),
     ],
 )
@@ -271,3 +272,24 @@ def test_the_stage_that_needs_the_most_is_the_answer(state_dir: Path) -> None:
     needs = {each.rank: each.interval.high_bytes for each in estimate.ranks}
     assert needs[estimate.rank] == max(needs.values()) == estimate.interval.high_bytes
     assert estimate.samples_per_step == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "rank"),
+    [
+        ({"parallel": "pp:4"}, None),
+        ({"parallel": "pp:2,fsdp:2"}, None),
+        ({"parallel": "pp:4", "rank": "0"}, 0),
+        ({"parallel": "fsdp:4"}, 0),
+        ({"parallel": "pp:4", "probe": "measure"}, 0),  # all are run
+    ],
+)
+def test_of_a_pipeline_the_rank_that_needs_the_most_is_asked_for_unless_one_is_named(
+    options: dict[str, str], rank: int | None
+) -> None:
+    assert resolve_settings({"model": MODEL, **options}, {}, None).setup.rank == rank
+
+
+def test_ways_of_training_together_are_compared_by_the_rank_that_needs_the_most() -> None:
+    settings = resolve_settings({"model": MODEL, "search": "parallel=fsdp:4,pp:4"}, {}, None)
+    assert [settings.with_parallel(each).setup.rank for each in settings.parallels] == [0, None]

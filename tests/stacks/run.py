@@ -96,10 +96,11 @@ _TEXT_TO_IMAGE = ("--pretrained_model_name_or_path=stable-diffusion", "--train_d
 # have models or samples that no knob makes.
 STACKS = {
     "trainer": Stack(
-        ("transformers", "peft", "accelerate"),
+        ("transformers", "peft", "accelerate", "deepspeed"),
         (
             Script("trainer_lora.py", knobs=f"--seq-len 512 {_LORA}", batch_size=8),
             Script("trainer_fsdp.py", ranks=("--nproc", "8", "--rank", "7"), phases=("checkpoint",)),
+            Script("trainer_zero.py", ranks=("--nproc", "8", "--launcher", "deepspeed")),
             Script("trainer_evaluates.py", phases=("evaluation", "checkpoint"), peak_phase="evaluation"),
         ),
     ),

@@ -64,7 +64,10 @@ def launcher_command(
     """
     if text is None and num_local is None and num_nodes == 1:
         return ()
-    words = shlex.split(text or TORCHRUN)
+    try:
+        words = shlex.split(text or TORCHRUN)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no command ({error}): close its quotes") from error
     name = words[0] if words else ""
     if name not in _LAUNCHERS:
         raise ValueError(f"{text!r} is none of {', '.join(LAUNCHERS)}, with options of its own behind it")

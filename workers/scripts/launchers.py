@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import torch.multiprocessing
 
-from workers.errors import UnsupportedError
+from workers.errors import InapplicableError, UnsupportedError
 from workers.scripts.ranks import Ranks
 from workers.scripts.watching import ScriptEnd
 from workers.workload.libraries.finders import when_imported
@@ -94,7 +94,10 @@ class Launchers:
         ranks = self._ranks
         ranks.start(num_ranks, num_local, self._launcher)
         if num_ranks == 1:
-            self._note(f"what {self._launcher} starts is one process, and was run in this one")
+            self._note(
+                f"what {self._launcher} starts on one GPU is one process, and was run in this one: --nproc N "
+                "is for more"
+            )
         os.environ.update({**ranks.variables(), **variables})
         words = [word.replace("${local_rank}", str(ranks.local_rank)) for word in words]
         file, run = self._program
@@ -199,7 +202,15 @@ class Launchers:
         from torch.distributed import run as torchrun
 
         launcher: Any = torchrun
-        launcher.run(launcher.parse_args(words))
+        given = launcher.parse_args(words)
+        if not given.nproc_per_node.isdecimal():
+            self._refuse(
+                InapplicableError(
+                    f"--nproc-per-node={given.nproc_per_node} asks the machine how many processes there are, "
+                    "and a prediction has none: write the number, as in --nproc-per-node=8"
+                )
+            )
+        launcher.run(given)
 
     def of_accelerate(self, words: list[str]) -> None:
         if words[:1] == ["launch"]:

@@ -84,6 +84,10 @@ def test_replicas_of_shards_have_a_row_for_every_split(ask: Any) -> None:
     assert [row.parallel for row in ask(4, kind="hsdp").cards] == ["hsdp:2x2"] * 2
 
 
+def test_a_step_of_a_pipeline_has_all_its_microbatches(ask: Any) -> None:
+    assert [row.samples_per_step for row in ask(1, 2, 4, kind="pp").cards[:3]] == [8, 16, 32]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

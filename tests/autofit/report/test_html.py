@@ -235,6 +235,15 @@ def test_a_step_under_its_budget_shows_the_line(profile):
     assert any(shape["line"]["dash"] == "longdash" for shape in figure["layout"]["shapes"])
 
 
+def test_the_budget_of_a_rank_of_a_script_has_no_more_ranks_than_there_are(predictor):
+    card = card_named("t4")
+    of_script = dataclasses.replace(
+        predictor.curve(KNOBS, card)(BATCH), parallel="script:16", num_ranks=16, communicators=(16, 8, 2)
+    )
+    content = report_on_estimate(of_script, predictor, card, gpu=autofit.hardware.gpus.find_gpu("t4"))
+    assert any("each of 16 ranks" in note for note in content.notes)
+
+
 def test_a_profile_has_a_page_of_its_own(profile):
     content = report_on_profile(profile)
     assert "in the backward of step 2" in content.answer[0]

@@ -88,7 +88,7 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
             {"search": "parallel=ddp:2", "global_batch": 64},
             "--global-batch counts the samples of one process",
         ),
-        ({"search": "parallel=ddp:2", "rank": 1}, "--rank 1 needs ranks to be one of"),
+        ({"search": "parallel=ddp:2", "rank": 1}, "--rank names a rank of one --parallel"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(given: dict[str, Any], said: str) -> None:
@@ -103,7 +103,7 @@ def test_on_several_nodes_shards_stay_within_one() -> None:
 
 def test_nodes_have_as_many_ranks_each() -> None:
     assert settings(parallel="fsdp:6", nnodes=3).num_nodes == 3
-    for given in ({"parallel": "fsdp:6"}, {"search": "parallel=ddp:8,fsdp:6"}, {}):
+    for given in ({"parallel": "fsdp:6"}, {"search": "parallel=ddp:8,fsdp:6"}):
         with pytest.raises(UsageError, match="--nnodes 4 has the same number of ranks on each node, and"):
             settings(**given, nnodes=4)
     with pytest.raises(UsageError, match="--nnodes is for a Ray cluster"):

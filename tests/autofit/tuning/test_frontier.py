@@ -22,6 +22,7 @@ from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from workers.setup import ALONE, Parallel
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB
@@ -57,6 +58,7 @@ def frontier_of(
     curves: dict[Knobs, PredictedCurve] | None = None,
     stopped_by: str | None = None,
     caps: dict[Knobs, Cap] | None = None,
+    parallel: Parallel = ALONE.parallel,
 ) -> Frontier:
     """The frontier of a study that holds these outcomes."""
     boundaries = {
@@ -73,6 +75,7 @@ def frontier_of(
         budget_bytes=BUDGET_BYTES,
         stopped_by=stopped_by,
         caps=caps,
+        parallel=parallel,
     )
 
 
@@ -115,6 +118,14 @@ def test_a_cap_that_fits_has_no_failing_size_and_says_so() -> None:
     (entry,) = frontier_of(measured(8, FITS, 260), max_batch=8).entries()
     assert (entry.largest_batch, entry.first_failing_batch) == (8, None)
     assert entry.reason == "it is the largest that --max-batch allows"
+
+
+@pytest.mark.parametrize(("parallel", "num_samples"), [("fsdp:4", 32), ("pp:4", 32), ("pp:2+gpipe+6", 48)])
+def test_a_step_has_the_batches_of_all_ranks_and_all_microbatches(parallel: str, num_samples: int) -> None:
+    frontier = frontier_of(measured(8, FITS, 260), max_batch=8, parallel=Parallel.parse(parallel))
+    (entry,), best = frontier.entries(), frontier.best()
+    assert best is not None
+    assert (entry.samples_per_step, best.samples_per_step) == (num_samples, num_samples)
 
 
 def test_a_setting_whose_boundary_is_still_open_has_no_entry() -> None:

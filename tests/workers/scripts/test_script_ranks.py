@@ -206,6 +206,24 @@ def test_what_ranks_exchange_is_this_ones_own(written):
     assert not Path("kept").exists()
 
 
+def test_deepspeeds_engine_shards_as_it_shards_the_same_model(written):
+    require("deepspeed")
+    outcome = written(
+        "import deepspeed",
+        "model = workload.build_model()",
+        f"config = {{'train_micro_batch_size_per_gpu': {BATCH}, 'zero_allow_untested_optimizer': True,",
+        "          'zero_optimization': {'stage': 2}}",
+        "optimizer = workload.optimizer(model.parameters())",
+        "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
+        "for _ in range(3):",
+        f"    engine.backward(workload.loss(engine, workload.make_batch({BATCH}, engine.device)))",
+        "    engine.step()",
+        launcher="deepspeed",
+        num_processes=4,
+    )
+    require_the_same(outcome, of_workload("gpt", "zero2:4"))
+
+
 @pytest.mark.parametrize("launcher", ["accelerate", "accelerate launch --config_file fsdp.yaml"])
 def test_accelerate_tells_what_its_options_and_its_file_say(written, tmp_path, launcher):
     require("accelerate")
@@ -314,6 +332,13 @@ def test_a_launcher_that_a_script_calls_tells_the_rank_what_it_is(written, tmp_p
             "--rank 2: mp.spawn starts 2 ranks of train.py, 0 to 1",
         ),
         (
+            [_STEPS],
+            {"launcher": "torchrun --nproc-per-node=gpu"},
+            "inapplicable",
+            "--nproc-per-node=gpu asks the machine how many processes there are, and a prediction has none: "
+            "write the number",
+        ),
+        (
             [_TORCHRUN, "torch.zeros(2, device='cuda:3')"],
             {"rank": 1, "num_processes": 4},
             "unsupported",
@@ -329,15 +354,17 @@ def test_what_no_rank_can_be_is_said_in_one_sentence(written, lines, launched, k
 
 
 def test_what_is_said_of_ranks_is_a_launchers_command():
-    assert launcher_command(None, None, None) == ()
-    assert launcher_command(None, 8, None) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
-    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", None, None, module=True)
+    assert launcher_command(None) == ()
+    assert launcher_command(None, 8) == ("torchrun", "--nproc-per-node=8", "--nnodes=1")
+    of_module = launcher_command("accelerate launch --config_file 'my file.yaml'", module=True)
     assert of_module == ("accelerate", "launch", "--config_file", "my file.yaml", "-m")
     assert launcher_command("accelerate", 4, 2)[:4] == (
         "accelerate", "launch", "--num_processes=8", "--num_machines=2",
     )  # fmt: skip
-    assert launcher_command("deepspeed --no_local_rank", 4, None) == (
+    assert launcher_command("deepspeed --no_local_rank", 4) == (
         "deepspeed", "--no_local_rank", "--num_gpus=4", "--num_nodes=1",
     )  # fmt: skip
     with pytest.raises(ValueError, match="'srun' is none of torchrun, accelerate, deepspeed"):
-        launcher_command("srun", 8, None)
+        launcher_command("srun", 8)
+    with pytest.raises(ValueError, match="No closing quotation"):
+        launcher_command("torchrun --rdzv-id='1", 8)
