@@ -220,6 +220,11 @@ class Parallel:
         """Whether the host keeps what a card would."""
         return self.offloads_shards or (self.zero is not None and self.zero.offloads)
 
+    @property
+    def can_be_measured(self) -> bool:
+        """Whether the ranks can be run together, and not predicted alone."""
+        return not self.offloads and self.degree(CP) == 1
+
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
         found = {}

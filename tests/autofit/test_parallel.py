@@ -54,6 +54,14 @@ def test_the_answer_is_one_ranks_and_the_samples_are_those_of_all(tuned: TuneRes
     assert any("one of 4 ranks is predicted" in note for note in tuned.notes)
 
 
+def test_ranks_that_cannot_be_measured_are_predicted_alone() -> None:
+    found = {
+        each: Parallel.parse(each).can_be_measured
+        for each in ("fsdp:2", "fsdp:2+offload", "cp:2", "zero3:2+offload")
+    }
+    assert [each for each, can in found.items() if can] == ["fsdp:2"]
+
+
 def test_the_budget_leaves_room_for_nccl(tuned: TuneResult) -> None:
     alone = make_budget(15 * GIB, architecture="sm_75", card="t4")
     ranks = make_budget(15 * GIB, architecture="sm_75", card="t4", mesh=(4,))
